@@ -1,0 +1,74 @@
+"""The corpus artifact: documents as JSON lines in zstd parts, `train/` and `heldout/`."""
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import zstandard
+
+from anadil.errors import IntegrityError
+
+Part = Literal["train", "heldout"]
+
+MAX_PART_BYTES = 256 * 1024**2
+"""Text of one part before the next begins; a part is what one worker reads."""
+ZSTD_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One text."""
+
+    id: str
+    """Hexadecimal digest of the text."""
+    text: str
+    source: str
+    """File, and place in it, that the text came from."""
+    url: str
+    """Where it was published; empty if unknown."""
+    lang: str
+    """ISO 639-1."""
+
+
+def write_documents(corpus: Path, part: Part, documents: Iterable[Document]) -> int:
+    """Write `<part>/part-*.jsonl.zst` below the corpus directory; how many documents it was.
+
+    Equal documents in equal order give equal bytes.
+    """
+    folder = corpus / part
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    rest = iter(documents)
+    number = 0
+    document = next(rest, None)
+    while document is not None or number == 0:
+        with (folder / f"part-{number:05}.jsonl.zst").open("wb") as file:
+            compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+            with compressor.stream_writer(file, closefd=False) as out:
+                size = 0
+                while document is not None and size < MAX_PART_BYTES:
+                    line = json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n"
+                    out.write(line)
+                    size += len(line)
+                    count += 1
+                    document = next(rest, None)
+        number += 1
+    return count
+
+
+def read_documents(corpus: Path, part: Part) -> Iterator[Document]:
+    """The documents of one part of a corpus directory, in order.
+
+    Raises:
+        IntegrityError: A part is damaged.
+    """
+    for path in sorted((corpus / part).glob("part-*.jsonl.zst")):
+        try:
+            with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as raw:
+                for line in io.TextIOWrapper(raw, encoding="utf-8", newline="\n"):
+                    yield Document(**json.loads(line))
+        except (zstandard.ZstdError, ValueError, TypeError) as error:
+            raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None

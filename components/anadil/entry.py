@@ -1,0 +1,362 @@
+"""How a stage starts: its command line, Kubeflow Pipelines' executor input, its exit code.
+
+`execute` finds the artifact that a recipe and inputs lead to, and makes it only if it is not
+there: into `<out>.partial`, sealed by its manifest, then moved to `<out>` in one step.
+"""
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anadil import __version__, artifact, errors, storage
+from anadil import log as logs
+from anadil.artifact import Manifest
+from anadil.config import Recipe
+from anadil.errors import AnadilError, DataError, PreflightError, RecipeError, Stopped
+from anadil.recipe import BUILT_IN, load_recipe
+from anadil.stage import STAGES, Figures, Job, Run, Stage, Stop, external_files, image_name, origin_of
+from anadil.tracking import tracked
+from anadil.units import human_figure, human_seconds
+
+log = logging.getLogger(__name__)
+
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes reads the last words of a container, 4,096 bytes at most."""
+PARENT_VARIABLE = "ANADIL_PARENT"
+"""Process id of the `anadil run` that started this process and must not be outlived."""
+LOCK_PATIENCE_S = 60.0
+"""How long a stage waits for another process that makes the same artifact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A finished artifact."""
+
+    uri: str
+    manifest: Manifest
+    path: Path | None = None
+    """Local directory, where it was made or is local."""
+
+
+def main(name: str, argv: Sequence[str] | None = None) -> int:
+    """Run one stage from its command line and return the exit code."""
+    stage = STAGES[name]
+    options = parser(stage).parse_args(argv)
+    logs.set_up(name)
+    return guarded(lambda: _start(stage, options))
+
+
+def parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
+    """The command line of a stage: a recipe, a URI for each input, one for the output."""
+    built = argparse.ArgumentParser(
+        prog=prog or f"python -m anadil.{stage.name}",
+        description=f"{stage.name}: {stage.says}",
+        epilog="Prints the URI of the artifact. An artifact that is there already is not made again.",
+    )
+    add_recipe_options(built)
+    for word in stage.reads:
+        built.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read")
+    if stage.files_flag:
+        text = f"files, globs or s3:// URIs to read; left out, the recipe's {stage.files}"
+        built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
+    text = f"where to write the {stage.writes}; left out, a place under storage.root"
+    built.add_argument("--out", metavar="URI", help=text)
+    text = "what Kubeflow Pipelines passes instead of the options above"
+    built.add_argument("--executor-input", metavar="JSON", help=text)
+    text = "load everything that the stage needs, say so and exit"
+    built.add_argument("--self-test", action="store_true", help=text)
+    return built
+
+
+def add_recipe_options(built: argparse.ArgumentParser) -> None:
+    """`--recipe` and `--set`, the same in every command."""
+    text = f"recipe file, or the name of a shipped recipe (default: {BUILT_IN})"
+    built.add_argument("--recipe", default=BUILT_IN, metavar="RECIPE", help=text)
+    text = "override one key of the recipe, such as pretrain.batch_size=8"
+    built.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Turn errors into one clear message and their exit code; a traceback only for a bug."""
+    try:
+        return work()
+    except AnadilError as error:
+        return _last_words(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _last_words("interrupted; run the same command again to go on", errors.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read stdout went away (`| head`); say nothing, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001  the border of the program: everything else is a bug
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or "No space left on device" in str(error):
+            message = f"disk full: {error}; free space or choose another storage.root"
+            return _last_words(message, PreflightError.exit_code)
+        log.error("bug in anadil %s: %s: %s", __version__, type(error).__name__, error, exc_info=True)
+        return _last_words(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
+
+
+def _last_words(message: str, code: int, *, logged: bool = False) -> int:
+    if not logged:
+        log.error("%s", message)
+    words = json.dumps({"exit_code": code, "message": message[:3000]}, ensure_ascii=True)
+    with contextlib.suppress(OSError):
+        if TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(words[:4000])
+    return code
+
+
+def _start(stage: Stage, options: argparse.Namespace) -> int:
+    if options.self_test:
+        importlib.import_module(f"anadil.{stage.name}.run")
+        print(f"anadil {__version__} {stage.name}: ready")
+        return 0
+    _die_with_parent()
+    if options.executor_input:
+        return _from_pipeline(stage, options.executor_input)
+    recipe = load_recipe(options.recipe, options.set)
+    inputs = {word: getattr(options, word) for word in stage.reads}
+    missing = [f"--{word}" for word, uri in inputs.items() if not uri]
+    if missing:
+        raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
+    files = getattr(options, stage.files_flag) if stage.files_flag else []
+    outcome = execute(stage, recipe, inputs, files, options.out)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(outcome.uri)
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Get SIGTERM when the `anadil run` that started us dies, so that no stage is orphaned."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        raise Stopped("the run that started this stage is gone; start it again")
+
+
+def _from_pipeline(stage: Stage, text: str) -> int:
+    """Run with the input of a KFP container component, and write what its launcher reads."""
+    given = json.loads(text)
+    values = given["inputs"]["parameterValues"]
+    recipe = load_recipe(values["recipe"])
+    outcome = execute(stage, recipe, {word: values[word] for word in stage.reads}, (), None)
+    outputs = given["outputs"]
+    parameters = {stage.writes: outcome.uri}
+    for name, value in parameters.items():
+        path = Path(outputs["parameters"][name]["outputFile"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value, encoding="utf-8")
+    artifacts = {}
+    for name, listed in outputs.get("artifacts", {}).items():
+        described = dict(listed["artifacts"][0])
+        described["metadata"] = _metadata(name, outcome)
+        artifacts[name] = {"artifacts": [described]}
+    target = Path(outputs["outputFile"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Local runs know an output only from this file; the cluster's launcher merges it.
+    target.write_text(json.dumps({"parameterValues": parameters, "artifacts": artifacts}), encoding="utf-8")
+    return 0
+
+
+def _metadata(name: str, outcome: Outcome) -> dict[str, float | int | str]:
+    """Numbers for a Metrics artifact, where the artifact lives for any other."""
+    if name == "metrics":
+        figures = outcome.manifest.figures
+        return {key: value for key, value in figures.items() if isinstance(value, int | float)}
+    return {"uri": outcome.uri, "sha256": outcome.manifest.digest}
+
+
+def execute(
+    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
+) -> Outcome:
+    """Find or make the artifact of a stage.
+
+    Args:
+        stage: Which stage.
+        recipe: The whole recipe; its `storage.root` is used where `out` is left out.
+        inputs: Artifact word -> URI.
+        files: Outside files instead of the recipe's.
+        out: Where to write.
+
+    Raises:
+        AnadilError: Of every kind, each with its remedy.
+    """
+    manifests = {word: _required(uri, word) for word, uri in inputs.items()}
+    outside = external_files(stage, recipe, files)
+    origin = origin_of(stage, recipe, manifests, outside)
+    root = recipe.storage.root
+    if out is None and root is None:
+        raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
+    target = out or storage.join(str(root), stage.writes, artifact.key_of(origin))
+    found = _reusable(target, origin, stage)
+    if found:
+        return found
+    siblings = storage.store(target).directories(storage.join(str(root), stage.writes)) if root else []
+    log.info("%s: %s", stage.name, _why(siblings, origin))
+    rank = int(os.environ.get("RANK", "0"))
+    work = _work_directory(target)
+    with _locked(work) if rank == 0 else contextlib.nullcontext():
+        # The process that we waited for may have made it.
+        found = _reusable(target, origin, stage) if rank == 0 else None
+        if found:
+            return found
+        return _make(stage, recipe, inputs, outside, origin, target, work, rank)
+
+
+def _required(uri: str, word: str) -> Manifest:
+    manifest = artifact.read_manifest(uri)
+    if manifest is None:
+        raise DataError(f"{uri}: no finished {word} there; run the stage that writes it first")
+    return manifest
+
+
+def _reusable(target: str, origin: dict[str, str], stage: Stage) -> Outcome | None:
+    manifest = artifact.read_manifest(target)
+    if manifest is None:
+        return None
+    if manifest.key != artifact.key_of(origin):
+        causes = "; ".join(artifact.differences(manifest.origin, origin)[:5])
+        raise RecipeError(
+            f"{target}: holds a {manifest.kind} made from something else ({causes}); "
+            "artifacts are written once: give another --out or remove it"
+        )
+    log.info("%s: reused %s", stage.name, target)
+    _say_figures(stage, manifest.figures)
+    return Outcome(uri=target, manifest=manifest)
+
+
+def _why(siblings: list[str], origin: dict[str, str]) -> str:
+    """Why the artifact is made: compared with the latest of its kind."""
+    latest = artifact.read_manifest(siblings[-1]) if siblings else None
+    if latest is None:
+        return "running: nothing to reuse yet"
+    causes = artifact.differences(latest.origin, origin)
+    shown = "; ".join(causes[:4])
+    return f"running because {shown}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
+
+
+def _work_directory(target: str) -> Path:
+    """A local directory for what outlives a killed run, the same one for the same artifact."""
+    if "://" not in target:
+        return Path(f"{target}.work")
+    root = Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
+    return root / hashlib.sha256(target.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    """Make sure that one process of this machine at a time makes the artifact."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as file:
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        waited = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise PreflightError(
+                        f"{work}: another process makes this artifact; wait for it or stop it"
+                    ) from None
+                if not waited:
+                    log.info("waiting for another process that makes the same artifact")
+                waited = True
+                time.sleep(0.2)
+        yield
+
+
+def _make(
+    stage: Stage,
+    recipe: Recipe,
+    inputs: dict[str, str],
+    files: tuple[str, ...],
+    origin: dict[str, str],
+    target: str,
+    work: Path,
+    rank: int,
+) -> Outcome:
+    started = time.monotonic()
+    fetched = {word: artifact.fetch(uri, word)[0] for word, uri in inputs.items()}
+    partial = Path(f"{target}.partial") if "://" not in target else work / "partial"
+    if rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
+    stop = Stop()
+    stop.listen()
+    with tracked(stage.name, recipe, work) as tracker:
+        tracker.params(
+            {
+                name.removeprefix("recipe "): value
+                for name, value in origin.items()
+                if name.startswith("recipe ")
+            }
+        )
+        tracker.tags(
+            {"anadil.version": __version__, "anadil.artifact": target, "anadil.key": artifact.key_of(origin)}
+        )
+        job = Job(
+            recipe=recipe, inputs=fetched, files=files, out=partial, work=work,
+            base_cache=_base_cache(recipe), tracker=tracker, stop=stop,
+        )  # fmt: skip
+        try:
+            figures = run(job)
+        except BaseException as error:
+            tracker.end("KILLED" if isinstance(error, Stopped | KeyboardInterrupt) else "FAILED")
+            if rank == 0:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        figures["seconds"] = round(time.monotonic() - started, 1)
+        tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
+        tracker.end("FINISHED")
+    if rank > 0:
+        return Outcome(uri=target, manifest=_placeholder(stage, origin))
+    manifest = artifact.seal(
+        partial, kind=stage.writes, origin=origin, records=job.records, figures=figures,
+        recipe=recipe.model_dump(mode="json"), program={"version": __version__, "image": image_name()},
+    )  # fmt: skip
+    storage.store(target).put_directory(partial, target)
+    shutil.rmtree(work, ignore_errors=True)
+    _say_figures(stage, figures)
+    return Outcome(uri=target, manifest=manifest)
+
+
+def _placeholder(stage: Stage, origin: dict[str, str]) -> Manifest:
+    """What ranks other than 0 return: they write nothing."""
+    return Manifest(kind=stage.writes, key=artifact.key_of(origin), origin=origin, files={})
+
+
+def _base_cache(recipe: Recipe) -> Path:
+    root = recipe.storage.root
+    if root and "://" not in root:
+        return Path(root) / "base"
+    return Path(os.environ.get("ANADIL_CACHE", Path.home() / ".cache" / "anadil")) / "base"
+
+
+def _say_figures(stage: Stage, figures: Figures) -> None:
+    shown = {name: value for name, value in figures.items() if name != "seconds"}
+    line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in shown.items())
+    seconds = figures.get("seconds")
+    took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
+    log.info("%s: %s%s", stage.name, line, took, extra={"figures": figures})

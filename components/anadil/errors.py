@@ -1,0 +1,75 @@
+"""Every deliberate failure, by whose turn it is to act; the exit code follows from the class.
+
+AnadilError            a failure that we foresaw
+ +- RecipeError     2  the recipe or the command line is wrong: edit it
+ +- DataError       3  the data cannot be used: look at the named file or record
+ +- PreflightError  4  the machine or the cluster lacks something: install, free or grant it
+ +- IntegrityError  5  bytes differ from their manifest, or would run code: do not trust them
+ +- GateError       6  the model did not pass the quality gate
+ +- BudgetReached   7  the budget is used up; the run can be resumed
+ +- RetryableError 138 storage or network failed for now: run the same command again
+ +- Stopped        143 a signal ended the run after it saved; the run can be resumed
+
+Codes from 128 up are those that a `restartPolicy: ExitCode` retries
+(kubeflow training-operator, pkg/util/train/train_util.go).
+"""
+
+BUG = 70
+"""Exit code of a failure that we did not foresee (EX_SOFTWARE of sysexits.h)."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C (128 + SIGINT)."""
+
+
+class AnadilError(Exception):
+    """A foreseen failure; the message names what, where, the value and the remedy."""
+
+    exit_code = 1
+
+
+class RecipeError(AnadilError):
+    """The recipe or the command line is wrong."""
+
+    exit_code = 2
+
+
+class DataError(AnadilError):
+    """Input data cannot be used."""
+
+    exit_code = 3
+
+
+class PreflightError(AnadilError):
+    """The environment lacks something that the run needs."""
+
+    exit_code = 4
+
+
+class IntegrityError(AnadilError):
+    """Stored bytes are not those that their manifest names, or are unsafe to load."""
+
+    exit_code = 5
+
+
+class GateError(AnadilError):
+    """The model did not pass the quality gate."""
+
+    exit_code = 6
+
+
+class BudgetReached(AnadilError):
+    """The budget of the run is used up; what was done is saved."""
+
+    exit_code = 7
+
+
+class RetryableError(AnadilError):
+    """Storage or network failed for now."""
+
+    exit_code = 138
+
+
+class Stopped(AnadilError):
+    """A signal ended the run after it saved its state."""
+
+    exit_code = 143

@@ -1,0 +1,49 @@
+"""The shape of a language module."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The language's own limits of the document filters; `anadil.config.Rules` names each."""
+
+    min_words: int
+    max_words: int
+    min_mean_word_length: float
+    max_mean_word_length: float
+    min_alpha_words: float
+    min_stop_words: int
+    max_duplicate_lines: float
+    max_top_ngram: float
+    max_duplicate_ngrams: float
+    max_isolated: float
+    min_script: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """Everything that the stages need to know about a language."""
+
+    code: str
+    """ISO 639-1."""
+    name: str
+    """English name, for reports."""
+    words: Callable[[str], list[str]]
+    """The words of a text: the unit of fertility and of the word filters."""
+    shingle_units: Callable[[str], list[str]]
+    """What near-duplicate shingles are made of: words or characters, case folded."""
+    normalize: Callable[[str], str]
+    """One form for equal text; idempotent."""
+    is_script: Callable[[str], bool]
+    """Whether a letter belongs to the language's script."""
+    guard: Callable[[str], bool]
+    """Whether a text surely is of this language, whatever an identifier says of short text."""
+    stop_words: frozenset[str]
+    stray_letters: frozenset[str]
+    """Letters that stand alone in damaged PDF text."""
+    limits: Limits
+    prompts: tuple[str, ...]
+    """Beginnings that models continue, side by side in the report."""
+    questions: tuple[str, ...]
+    """Questions that the finetuned model answers in the report."""

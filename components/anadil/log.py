@@ -1,0 +1,90 @@
+"""Messages on stderr: sentences on a terminal, one JSON object a line elsewhere.
+
+`ANADIL_LOG` = `json` or `text` overrides the choice. stdout stays free for results.
+"""
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+
+SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
+MAX_LINE_CHARS = 15_000
+"""A container runtime splits log lines at 16 KiB; a split line is no JSON."""
+
+
+def set_up(stage: str = "", *, verbose: bool = False) -> None:
+    """Send the log of the whole program to stderr, marked with the stage that speaks.
+
+    Ranks other than 0 only warn, so that a job of 256 processes reads as one.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(stage, rank) if is_json() else TextFormatter(stage))
+    handler.addFilter(mask_secrets)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    level = logging.WARNING if rank else logging.DEBUG if verbose else logging.INFO
+    logging.getLogger("anadil").setLevel(level)
+    logging.getLogger("anadil_pipelines").setLevel(level)
+    logging.captureWarnings(True)
+    logging.getLogger("py.warnings").setLevel(logging.DEBUG if verbose else logging.ERROR)
+
+
+def is_json() -> bool:
+    """Whether messages are JSON lines: `ANADIL_LOG` decides, else whether stderr is a terminal."""
+    wish = os.environ.get("ANADIL_LOG", "")
+    return wish == "json" if wish in ("json", "text") else not sys.stderr.isatty()
+
+
+class TextFormatter(logging.Formatter):
+    """`stage: message`, with the level where it is not information."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of text, and the traceback if the record has one."""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        prefix = f"{self.stage}: " if self.stage else ""
+        text = f"{prefix}{level}{record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object: ts (RFC 3339, UTC), level, stage, rank, msg, figures, err."""
+
+    def __init__(self, stage: str, rank: int) -> None:
+        super().__init__()
+        self.stage = stage
+        self.rank = rank
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line that a container runtime does not split."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "ts": moment.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "stage": self.stage,
+            "rank": self.rank,
+            "msg": record.getMessage()[:MAX_LINE_CHARS],
+        }
+        figures = getattr(record, "figures", None)
+        if figures:
+            line["figures"] = figures
+        if record.exc_info and record.exc_info[0]:
+            stack = self.formatException(record.exc_info)
+            line["err"] = {"type": record.exc_info[0].__name__, "stack": stack[-MAX_LINE_CHARS // 2 :]}
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def mask_secrets(record: logging.LogRecord) -> bool:
+    """Put `***` where a message holds the value of a secret environment variable."""
+    text = record.getMessage()
+    for name, value in os.environ.items():
+        is_secret = len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS)
+        if is_secret and value in text:
+            text = text.replace(value, "***")
+            record.msg, record.args = text, None
+    return True

@@ -1,0 +1,173 @@
+"""Recipes as files: find, read, override, check; every mistake at once, with line and remedy."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from anadil import strict_yaml
+from anadil.config import Recipe
+from anadil.errors import RecipeError
+
+BUILT_IN = "smoke"
+"""Recipe that runs when none is named."""
+
+
+def recipes_dir() -> Path:
+    """Directory of the shipped recipes: in the wheel beside this file, in a checkout at its top."""
+    installed = Path(__file__).parent / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "recipes"
+
+
+def shipped() -> list[Path]:
+    """The shipped recipe files, by name."""
+    return sorted(recipes_dir().glob("*.yaml"))
+
+
+def find(name_or_path: str) -> Path:
+    """The file of a recipe given by path or by the name of a shipped one.
+
+    Raises:
+        RecipeError: There is no such file or name.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+        if not path.is_file():
+            raise RecipeError(f"recipe {name_or_path}: no such file")
+        return path
+    names = [recipe.stem for recipe in shipped()]
+    if name_or_path in names:
+        return recipes_dir() / f"{name_or_path}.yaml"
+    guess = _nearest(name_or_path, names)
+    raise RecipeError(
+        f"recipe {name_or_path}: neither a file nor a shipped recipe ({', '.join(names)}){guess}"
+    )
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read, override and check a recipe.
+
+    Args:
+        name_or_path: A file, the name of a shipped recipe, or JSON text.
+        overrides: `key.path=value` texts, each value in YAML.
+
+    Raises:
+        RecipeError: With every mistake, a line each: key, reason, value, nearest key.
+    """
+    if name_or_path.lstrip().startswith("{"):
+        return parse_recipe(name_or_path, "recipe", overrides)
+    path = find(name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path}: cannot be read: {error}") from None
+    return parse_recipe(text, str(path), overrides)
+
+
+def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Check the text of a recipe; `name` is what error messages call it."""
+    data, lines = strict_yaml.parse(text, name)
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(f"{name}: a recipe is a table of keys, not {type(data).__name__}")
+    for override in overrides:
+        _apply(data, override)
+    try:
+        # JSON mode, because strict checking takes a list for a tuple only there.
+        return Recipe.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        raise RecipeError(_mistakes(error, data, lines, name)) from None
+
+
+def _apply(data: dict[str, object], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key or not all(key.split(".")):
+        raise RecipeError(f"--set {override!r}: write key.path=value, such as pretrain.batch_size=8")
+    value, _ = strict_yaml.parse(text, f"--set {key}")
+    *parents, last = key.split(".")
+    node: object = data
+    for depth, part in enumerate(parents):
+        if isinstance(node, list):
+            node = node[_index(node, part, override)]
+        elif isinstance(node, dict):
+            if not isinstance(node.get(part), dict | list):
+                node[part] = _default_at(parents[: depth + 1])
+            node = node[part]
+    if isinstance(node, list):
+        node[_index(node, last, override)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+
+
+def _index(items: list[object], part: str, override: str) -> int:
+    if not part.isdecimal() or int(part) >= len(items):
+        raise RecipeError(f"--set {override!r}: {part!r} is no place in a list of {len(items)}")
+    return int(part)
+
+
+def _default_at(keys: list[str]) -> object:
+    """The default of a list (so that one of its items can be set); an empty table elsewhere."""
+    node: object = Recipe()
+    for key in keys:
+        node = getattr(node, key, None) if isinstance(node, BaseModel) else None
+    if isinstance(node, tuple):
+        return [i.model_dump(mode="json") if isinstance(i, BaseModel) else i for i in node]
+    return {}
+
+
+def _mistakes(error: ValidationError, data: object, lines: Mapping[strict_yaml.Path, int], name: str) -> str:
+    texts = []
+    mistakes = error.errors(include_url=False)
+    for mistake in mistakes:
+        path = mistake["loc"]
+        inside = (other["loc"] for other in mistakes if len(other["loc"]) > len(path))
+        if mistake["type"] == "too_short" and any(loc[: len(path)] == path for loc in inside):
+            continue  # the list is short only because its wrong items do not count
+        reason = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1]))}"
+        where = f"line {lines[path]}: " if path in lines else ""
+        got = "" if mistake["type"] == "missing" or not path else f" (got {_show(data, path)})"
+        texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
+    return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
+
+
+def _show(data: object, path: tuple[int | str, ...]) -> str:
+    for key in path:
+        if isinstance(data, dict) and key in data:
+            data = data[key]
+        elif isinstance(data, list) and isinstance(key, int) and key < len(data):
+            data = data[key]
+        else:
+            break
+    text = json.dumps(data, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys_at(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Recipe
+    for key in path:
+        field = model.model_fields.get(str(key)) if isinstance(key, str) else None
+        inner = _model_in(field.annotation) if field else None
+        model = inner or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that an annotation such as `tuple[Phase, ...]` holds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (tuple, list, Union, UnionType) or get_args(annotation):
+        found = (_model_in(argument) for argument in get_args(annotation))
+        return next((model for model in found if model), None)
+    return None
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,274 @@
+"""The contract of a container: what a stage reads and writes, and how it is started.
+
+`FLOW` is the only list of stages: the command line, the KFP steps, the images and the tests
+follow it. A stage's code is imported only when its artifact has to be made, so that finding
+an artifact that is there already costs no import of torch.
+
+A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills the directory
+`job.out`, and returns the figures of its last line.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from anadil import __version__, artifact, storage
+from anadil.artifact import Manifest
+from anadil.config import Recipe
+from anadil.errors import RecipeError, Stopped
+from anadil.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+Figures = dict[str, float | int | str]
+PACKAGE = Path(__file__).parent
+TINY = "tiny"
+"""Name of the base model that is made on the spot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of the flow."""
+
+    name: str
+    reads: tuple[str, ...] = ()
+    """Artifacts of other stages."""
+    writes: str
+    sections: tuple[str, ...]
+    """Recipe keys that decide the result."""
+    files: str = ""
+    """Recipe key (`section.key`) of the outside files that the stage reads."""
+    files_flag: str = ""
+    """What the command line calls them."""
+    uses_model: bool = False
+    """Whether it runs the torch code in `model/`."""
+    distributed: bool = False
+    """Whether it starts torchrun by itself where a machine has several GPUs."""
+    says: str = ""
+    """Help text: what it does."""
+
+
+FLOW = (
+    Stage(
+        name="clean",
+        writes="corpus",
+        sections=("language", "clean"),
+        files="clean.inputs",
+        files_flag="raw",
+        says="raw text, HTML and WARC to a clean corpus",
+    ),
+    Stage(
+        name="tokenizer",
+        reads=("corpus",),
+        writes="tokenizer",
+        sections=("language", "base", "tokenizer"),
+        says="train, extend and compare tokenizers",
+    ),
+    Stage(
+        name="pretrain",
+        reads=("corpus", "tokenizer"),
+        writes="model",
+        sections=("base", "pretrain", "seed"),
+        uses_model=True,
+        distributed=True,
+        says="continue pre-training on the corpus",
+    ),
+    Stage(
+        name="finetune",
+        reads=("model",),
+        writes="adapter",
+        sections=("finetune", "seed"),
+        files="finetune.inputs",
+        files_flag="chats",
+        uses_model=True,
+        says="teach the model to answer (LoRA)",
+    ),
+    Stage(
+        name="evaluate",
+        reads=("corpus", "model", "adapter"),
+        writes="scores",
+        sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
+        files="evaluate.heldout",
+        files_flag="heldout",
+        uses_model=True,
+        says="score base, adapted and finetuned model",
+    ),
+    Stage(
+        name="report",
+        reads=("corpus", "tokenizer", "model", "adapter", "scores"),
+        writes="report",
+        sections=(
+            "language",
+            "seed",
+            "base",
+            "clean",
+            "tokenizer",
+            "pretrain",
+            "finetune",
+            "evaluate",
+            "report",
+        ),
+        says="one page about the whole run",
+    ),
+)
+
+STAGES = {stage.name: stage for stage in FLOW}
+
+
+class Run(Protocol):
+    """What a stage's `run.py` offers."""
+
+    def __call__(self, job: "Job") -> Figures:
+        """Fill `job.out` and return the figures of the last line."""
+
+
+class Stop:
+    """SIGTERM and Ctrl-C: at once by default, at a safe point inside `deferred`."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._deferred = False
+
+    def listen(self) -> None:
+        """Take over both signals; only the main thread may."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._receive)
+
+    @contextmanager
+    def deferred(self) -> Iterator["Stop"]:
+        """Inside, a signal only sets `signal`; the block polls it, saves and calls `leave`."""
+        self._deferred = True
+        try:
+            yield self
+        finally:
+            self._deferred = False
+
+    def leave(self) -> None:
+        """Raise the error that belongs to the signal."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Stopped("stopped by SIGTERM; run the same command again to go on")
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        second = self.signal is not None
+        self.signal = number
+        if second or not self._deferred:
+            self.leave()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a stage's `run` gets."""
+
+    recipe: Recipe
+    inputs: dict[str, Path]
+    """Artifact word -> local directory, verified against its manifest."""
+    files: tuple[str, ...] = ()
+    """URIs of the outside files, expanded."""
+    out: Path
+    """Empty local directory to fill; it becomes the artifact when `run` returns."""
+    work: Path
+    """Local directory that outlives a killed run: checkpoints."""
+    base_cache: Path
+    """Local directory where the base model `tiny` is kept."""
+    tracker: Tracker = field(default_factory=lambda: Tracker(None))
+    stop: Stop = field(default_factory=Stop)
+    records: dict[str, int] = field(default_factory=dict)
+    """Counts for the manifest; `run` may fill it."""
+
+
+def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """URIs of the files that no stage made: `given`, or those that the recipe names.
+
+    Raises:
+        RecipeError: The stage cannot do without and none are named.
+        DataError: A name matches nothing.
+    """
+    if not stage.files:
+        return ()
+    section, key = stage.files.split(".")
+    patterns = tuple(given) or tuple(getattr(getattr(recipe, section), key))
+    if not patterns and stage.name != "evaluate":
+        raise RecipeError(f"{stage.files}: names no file; list the data to read")
+    return tuple(storage.expand(patterns, stage.files))
+
+
+def origin_of(
+    stage: Stage, recipe: Recipe, inputs: dict[str, Manifest], files: Sequence[str]
+) -> dict[str, str]:
+    """Everything that decides a stage's result, by name; its hash is the artifact's key.
+
+    The number of processes is not part of it: the order of the data does not depend on it,
+    so that a killed run can go on with more or fewer.
+    """
+    origin = {"stage": stage.name, "version": __version__, "code": code_digest(stage)}
+    for section in stage.sections:
+        node: object = recipe
+        for part in section.split("."):
+            node = getattr(node, part)
+        origin.update(_flat(section, node))
+    for name, manifest in inputs.items():
+        origin[f"input {name}"] = manifest.digest
+    for uri in files:
+        origin[f"file {uri}"] = storage.store(uri).fingerprint(uri)
+    if "base" in stage.sections:
+        origin.update(_base_files(recipe.base.model))
+    return origin
+
+
+def code_digest(stage: Stage) -> str:
+    """SHA-256 of the source that the stage runs: shared modules, its own folder, `model/`."""
+    folders = [PACKAGE, PACKAGE / "languages", PACKAGE / stage.name]
+    if stage.uses_model:
+        folders.append(PACKAGE / "model")
+    digest = hashlib.sha256()
+    for folder in folders:
+        for file in sorted(folder.glob("*")):
+            if file.is_file() and file.suffix != ".pyc":
+                digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _flat(name: str, node: object) -> dict[str, str]:
+    fields = getattr(type(node), "model_fields", None)
+    if fields is None:
+        return {f"recipe {name}": json.dumps(node, ensure_ascii=False, default=_plain)}
+    flat: dict[str, str] = {}
+    for key in fields:
+        flat.update(_flat(f"{name}.{key}", getattr(node, key)))
+    return flat
+
+
+def _plain(node: object) -> object:
+    assert isinstance(node, BaseModel)
+    return node.model_dump(mode="json")
+
+
+def _base_files(model: str) -> dict[str, str]:
+    """Names, sizes and (of files under 16 MiB) digests of a base model's directory."""
+    folder = Path(model)
+    if model == TINY or not folder.is_dir():
+        return {}
+    parts = []
+    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+        size = file.stat().st_size
+        content = artifact.describe(file)["sha256"] if size < 16 * 1024**2 else ""
+        parts.append(f"{file.name} {size} {content}")
+    return {"base files": hashlib.sha256("\n".join(parts).encode()).hexdigest()}
+
+
+def image_name() -> str:
+    """The image that this process runs in, as its environment says; empty outside a container."""
+    return os.environ.get("ANADIL_IMAGE", "")

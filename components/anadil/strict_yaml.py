@@ -1,0 +1,92 @@
+"""YAML without its surprises: 1.2 scalars, no duplicate keys, no aliases, a size limit.
+
+Plain YAML 1.1 reads `1e-4` as a word, `no` as false, `010` as 8 and `12:30` as 750, keeps
+the last of two equal keys silently, and expands nested aliases without bound.
+"""
+
+import re
+
+import yaml
+
+from anadil.errors import RecipeError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 50
+
+Path = tuple[str | int, ...]
+
+# The core schema of YAML 1.2.2, section 10.3.2.
+NULL = re.compile(r"(?:null|Null|NULL|~|)\Z")
+TRUE = re.compile(r"(?:true|True|TRUE)\Z")
+FALSE = re.compile(r"(?:false|False|FALSE)\Z")
+INT = re.compile(r"[-+]?[0-9]+\Z")
+OCTAL = re.compile(r"0o[0-7]+\Z")
+HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
+FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+
+
+def parse(text: str, name: str) -> tuple[object, dict[Path, int]]:
+    """The value of one YAML document, and the line (from 1) on which each path stands.
+
+    Args:
+        text: The document; JSON is YAML too.
+        name: What error messages call it, such as its file name.
+
+    Raises:
+        RecipeError: It is no YAML, too large or too deep, or has a duplicate key or an alias.
+    """
+    if len(text.encode()) > MAX_BYTES:
+        raise RecipeError(f"{name}: larger than {MAX_BYTES:,} bytes; a recipe is a page of text")
+    try:
+        # A bound on aliases must come before composing: nodes are shared, not copied, there.
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                line = event.start_mark.line + 1
+                raise RecipeError(f"{name}: line {line}: alias *{event.anchor}; write the value out")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise RecipeError(f"{name}: nested too deep (at most {MAX_DEPTH} levels)") from None
+    lines: dict[Path, int] = {}
+    return (None if node is None else _value(node, (), name, lines)), lines
+
+
+def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> object:
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
+    if len(path) > MAX_DEPTH:
+        raise RecipeError(f"{name}: line {line}: nested too deep (at most {MAX_DEPTH} levels)")
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*path, i), name, lines) for i, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        table: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            if key in table:
+                key_line = key_node.start_mark.line + 1
+                raise RecipeError(f"{name}: line {key_line}: key {key!r} stands twice; remove one")
+            lines[(*path, key)] = key_node.start_mark.line + 1
+            table[key] = _value(value_node, (*path, key), name, lines)
+        return table
+    is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+    return scalar(str(node.value)) if is_plain else str(node.value)
+
+
+def scalar(text: str) -> str | int | float | bool | None:
+    """A plain scalar by the rules of YAML 1.2: `1e-4` is a number, `no` is a word."""
+    if NULL.match(text):
+        return None
+    if TRUE.match(text):
+        return True
+    if FALSE.match(text):
+        return False
+    if INT.match(text):
+        return int(text)
+    if OCTAL.match(text):
+        return int(text[2:], 8)
+    if HEX.match(text):
+        return int(text[2:], 16)
+    if FLOAT.match(text):
+        return float(text)
+    return text
