@@ -26,8 +26,9 @@ from anadil import log as logs
 from anadil.artifact import Manifest
 from anadil.config import Recipe
 from anadil.errors import AnadilError, DataError, PreflightError, RecipeError, Stopped
-from anadil.recipe import BUILT_IN, load_recipe
-from anadil.stage import STAGES, Figures, Job, Run, Stage, Stop, external_files, image_name, origin_of
+from anadil.flow import BUILT_IN, STAGES, Stage
+from anadil.recipe import load_recipe
+from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, origin_of
 from anadil.tracking import tracked
 from anadil.units import human_figure, human_seconds
 
@@ -41,6 +42,10 @@ LOCK_PATIENCE_S = 60.0
 """How long a stage waits for another process that makes the same artifact."""
 
 
+PAGES = {"html": "report.html", "markdown": "report.md"}
+"""KFP artifact -> file of the report that its page shows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """A finished artifact."""
@@ -51,11 +56,11 @@ class Outcome:
     """Local directory, where it was made or is local."""
 
 
-def main(name: str, argv: Sequence[str] | None = None) -> int:
+def main(name: str, argv: Sequence[str] | None = None, prog: str = "") -> int:
     """Run one stage from its command line and return the exit code."""
     stage = STAGES[name]
-    options = parser(stage).parse_args(argv)
-    logs.set_up(name)
+    options = parser(stage, prog).parse_args(argv)
+    logs.set_up(name, container=not prog)
     return guarded(lambda: _start(stage, options))
 
 
@@ -101,12 +106,13 @@ def guarded(work: Callable[[], int]) -> int:
         # Whoever read stdout went away (`| head`); say nothing, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001  the border of the program: everything else is a bug
+    except Exception as error:
+        # The border of the program: whatever nobody foresaw is a bug.
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or "No space left on device" in str(error):
             message = f"disk full: {error}; free space or choose another storage.root"
             return _last_words(message, PreflightError.exit_code)
-        log.error("bug in anadil %s: %s: %s", __version__, type(error).__name__, error, exc_info=True)
+        log.exception("bug in anadil %s", __version__)
         return _last_words(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
 
 
@@ -170,12 +176,23 @@ def _from_pipeline(stage: Stage, text: str) -> int:
     for name, listed in outputs.get("artifacts", {}).items():
         described = dict(listed["artifacts"][0])
         described["metadata"] = _metadata(name, outcome)
+        if name in PAGES:
+            folder, _ = artifact.fetch(outcome.uri, stage.writes)
+            page = _pipeline_path(described["uri"])
+            page.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / PAGES[name], page)
         artifacts[name] = {"artifacts": [described]}
     target = Path(outputs["outputFile"])
     target.parent.mkdir(parents=True, exist_ok=True)
     # Local runs know an output only from this file; the cluster's launcher merges it.
     target.write_text(json.dumps({"parameterValues": parameters, "artifacts": artifacts}), encoding="utf-8")
     return 0
+
+
+def _pipeline_path(uri: str) -> Path:
+    """Where KFP's launcher takes the file of an artifact from: `s3://b/k` is `/s3/b/k`."""
+    scheme, separator, rest = uri.partition("://")
+    return Path(f"/{scheme.replace('gs', 'gcs')}/{rest}") if separator else Path(uri)
 
 
 def _metadata(name: str, outcome: Outcome) -> dict[str, float | int | str]:

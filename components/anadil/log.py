@@ -1,6 +1,7 @@
-"""Messages on stderr: sentences on a terminal, one JSON object a line elsewhere.
+"""Messages on stderr: sentences for people, one JSON object a line for log collectors.
 
-`ANADIL_LOG` = `json` or `text` overrides the choice. stdout stays free for results.
+Containers speak JSON unless they have a terminal, the command `anadil` speaks text;
+`ANADIL_LOG` = `json` or `text` overrides. stdout stays free for results.
 """
 
 import json
@@ -14,14 +15,14 @@ MAX_LINE_CHARS = 15_000
 """A container runtime splits log lines at 16 KiB; a split line is no JSON."""
 
 
-def set_up(stage: str = "", *, verbose: bool = False) -> None:
+def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -> None:
     """Send the log of the whole program to stderr, marked with the stage that speaks.
 
     Ranks other than 0 only warn, so that a job of 256 processes reads as one.
     """
     rank = int(os.environ.get("RANK", "0"))
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(stage, rank) if is_json() else TextFormatter(stage))
+    handler.setFormatter(JsonFormatter(stage, rank) if _is_json(container) else TextFormatter(stage))
     handler.addFilter(mask_secrets)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     level = logging.WARNING if rank else logging.DEBUG if verbose else logging.INFO
@@ -31,10 +32,9 @@ def set_up(stage: str = "", *, verbose: bool = False) -> None:
     logging.getLogger("py.warnings").setLevel(logging.DEBUG if verbose else logging.ERROR)
 
 
-def is_json() -> bool:
-    """Whether messages are JSON lines: `ANADIL_LOG` decides, else whether stderr is a terminal."""
+def _is_json(container: bool) -> bool:
     wish = os.environ.get("ANADIL_LOG", "")
-    return wish == "json" if wish in ("json", "text") else not sys.stderr.isatty()
+    return wish == "json" if wish in ("json", "text") else container and not sys.stderr.isatty()
 
 
 class TextFormatter(logging.Formatter):

@@ -1,13 +1,13 @@
 """How far a loop is: a bar on a terminal, a log line every ten seconds elsewhere."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from anadil.log import is_json
 from anadil.units import human_seconds
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Progress:
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
     """Show the progress of the block's loop; rich is loaded only where there is a terminal."""
-    if is_json() or not sys.stderr.isatty():
+    if os.environ.get("ANADIL_LOG") == "json" or not sys.stderr.isatty():
         yield Progress(what, total, None)
         return
     from rich.console import Console

@@ -4,17 +4,13 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Union, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from anadil import strict_yaml
 from anadil.config import Recipe
 from anadil.errors import RecipeError
-
-BUILT_IN = "smoke"
-"""Recipe that runs when none is named."""
 
 
 def recipes_dir() -> Path:
@@ -139,9 +135,7 @@ def _mistakes(error: ValidationError, data: object, lines: Mapping[strict_yaml.P
 
 def _show(data: object, path: tuple[int | str, ...]) -> str:
     for key in path:
-        if isinstance(data, dict) and key in data:
-            data = data[key]
-        elif isinstance(data, list) and isinstance(key, int) and key < len(data):
+        if (isinstance(data, dict) and key in data) or (isinstance(data, list) and isinstance(key, int) and key < len(data)):
             data = data[key]
         else:
             break
@@ -162,10 +156,8 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     """The model that an annotation such as `tuple[Phase, ...]` holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (tuple, list, Union, UnionType) or get_args(annotation):
-        found = (_model_in(argument) for argument in get_args(annotation))
-        return next((model for model in found if model), None)
-    return None
+    found = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in found if model), None)
 
 
 def _nearest(word: str, words: Sequence[str]) -> str:

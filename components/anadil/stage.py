@@ -1,8 +1,7 @@
-"""The contract of a container: what a stage reads and writes, and how it is started.
+"""What a stage gets, and what decides its result.
 
-`FLOW` is the only list of stages: the command line, the KFP steps, the images and the tests
-follow it. A stage's code is imported only when its artifact has to be made, so that finding
-an artifact that is there already costs no import of torch.
+A stage's code is imported only when its artifact has to be made, so that finding an
+artifact that is there already costs no import of torch.
 
 A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills the directory
 `job.out`, and returns the figures of its last line.
@@ -27,6 +26,7 @@ from anadil import __version__, artifact, storage
 from anadil.artifact import Manifest
 from anadil.config import Recipe
 from anadil.errors import RecipeError, Stopped
+from anadil.flow import Stage
 from anadil.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -35,95 +35,6 @@ Figures = dict[str, float | int | str]
 PACKAGE = Path(__file__).parent
 TINY = "tiny"
 """Name of the base model that is made on the spot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One step of the flow."""
-
-    name: str
-    reads: tuple[str, ...] = ()
-    """Artifacts of other stages."""
-    writes: str
-    sections: tuple[str, ...]
-    """Recipe keys that decide the result."""
-    files: str = ""
-    """Recipe key (`section.key`) of the outside files that the stage reads."""
-    files_flag: str = ""
-    """What the command line calls them."""
-    uses_model: bool = False
-    """Whether it runs the torch code in `model/`."""
-    distributed: bool = False
-    """Whether it starts torchrun by itself where a machine has several GPUs."""
-    says: str = ""
-    """Help text: what it does."""
-
-
-FLOW = (
-    Stage(
-        name="clean",
-        writes="corpus",
-        sections=("language", "clean"),
-        files="clean.inputs",
-        files_flag="raw",
-        says="raw text, HTML and WARC to a clean corpus",
-    ),
-    Stage(
-        name="tokenizer",
-        reads=("corpus",),
-        writes="tokenizer",
-        sections=("language", "base", "tokenizer"),
-        says="train, extend and compare tokenizers",
-    ),
-    Stage(
-        name="pretrain",
-        reads=("corpus", "tokenizer"),
-        writes="model",
-        sections=("base", "pretrain", "seed"),
-        uses_model=True,
-        distributed=True,
-        says="continue pre-training on the corpus",
-    ),
-    Stage(
-        name="finetune",
-        reads=("model",),
-        writes="adapter",
-        sections=("finetune", "seed"),
-        files="finetune.inputs",
-        files_flag="chats",
-        uses_model=True,
-        says="teach the model to answer (LoRA)",
-    ),
-    Stage(
-        name="evaluate",
-        reads=("corpus", "model", "adapter"),
-        writes="scores",
-        sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
-        files="evaluate.heldout",
-        files_flag="heldout",
-        uses_model=True,
-        says="score base, adapted and finetuned model",
-    ),
-    Stage(
-        name="report",
-        reads=("corpus", "tokenizer", "model", "adapter", "scores"),
-        writes="report",
-        sections=(
-            "language",
-            "seed",
-            "base",
-            "clean",
-            "tokenizer",
-            "pretrain",
-            "finetune",
-            "evaluate",
-            "report",
-        ),
-        says="one page about the whole run",
-    ),
-)
-
-STAGES = {stage.name: stage for stage in FLOW}
 
 
 class Run(Protocol):
@@ -161,7 +72,7 @@ class Stop:
             raise KeyboardInterrupt
         raise Stopped("stopped by SIGTERM; run the same command again to go on")
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
         second = self.signal is not None
         self.signal = number
         if second or not self._deferred:

@@ -23,6 +23,10 @@ MANIFEST = "manifest.json"
 """Written last in a directory, so that its presence says that the directory is whole."""
 
 
+BUILT_IN = "builtin:"
+"""Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
+
+
 class Store(Protocol):
     """One kind of storage."""
 
@@ -58,6 +62,8 @@ def store(uri: str) -> Store:
         PreflightError: Its scheme is not one that we speak, or boto3 is not installed.
     """
     scheme, separator, _ = uri.partition("://")
+    if uri.startswith(BUILT_IN):
+        return BuiltIn()
     if not separator:
         return Local()
     if scheme == "s3":
@@ -74,7 +80,7 @@ def join(root: str, *parts: str) -> str:
 def local_copy(uri: str) -> Iterator[Path]:
     """A local path with the bytes of one file; a download lives as long as the block."""
     if "://" not in uri:
-        yield Path(uri)
+        yield built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
         return
     s3 = store(uri)
     assert isinstance(s3, S3)
@@ -124,7 +130,9 @@ class Local:
             return sorted(str(file) for file in path.rglob("*") if file.is_file())
         if path.is_file():
             return [str(path)]
-        return sorted(name for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+        # Path.glob takes no absolute pattern.
+        found = glob.glob(str(path), recursive=True)  # noqa: PTH207
+        return sorted(name for name in found if Path(name).is_file())
 
     def put_directory(self, source: Path, uri: str) -> None:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
@@ -155,6 +163,33 @@ class Local:
         """Directories right below with a manifest, oldest first."""
         manifests = Path(uri).glob(f"*/{MANIFEST}")
         return [str(path.parent) for path in sorted(manifests, key=lambda p: p.stat().st_mtime_ns)]
+
+
+class BuiltIn(Local):
+    """Data that comes with the program: the same names in a checkout, a wheel and an image."""
+
+    def exists(self, uri: str) -> bool:
+        """Whether a file is there."""
+        return super().exists(str(built_in(uri)))
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of one small file."""
+        return super().read(str(built_in(uri)))
+
+    def files(self, pattern: str) -> list[str]:
+        """Sorted names, with the prefix."""
+        root = built_in(BUILT_IN)
+        found = super().files(str(built_in(pattern)))
+        return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in found]
+
+    def fingerprint(self, uri: str) -> str:
+        """SHA-256 of the file."""
+        return super().fingerprint(str(built_in(uri)))
+
+
+def built_in(uri: str) -> Path:
+    """Where a `builtin:` file lies on this machine."""
+    return Path(__file__).parent / "builtin" / uri.removeprefix(BUILT_IN)
 
 
 class S3:

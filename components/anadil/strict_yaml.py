@@ -41,8 +41,7 @@ def parse(text: str, name: str) -> tuple[object, dict[Path, int]]:
         # A bound on aliases must come before composing: nodes are shared, not copied, there.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1
-                raise RecipeError(f"{name}: line {line}: alias *{event.anchor}; write the value out")
+                raise RecipeError(f"{name}: {_line(event)}alias *{event.anchor}; write the value out")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise RecipeError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
@@ -50,6 +49,10 @@ def parse(text: str, name: str) -> tuple[object, dict[Path, int]]:
         raise RecipeError(f"{name}: nested too deep (at most {MAX_DEPTH} levels)") from None
     lines: dict[Path, int] = {}
     return (None if node is None else _value(node, (), name, lines)), lines
+
+
+def _line(event: yaml.Event) -> str:
+    return f"line {event.start_mark.line + 1}: " if event.start_mark else ""
 
 
 def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> object:
@@ -83,10 +86,8 @@ def scalar(text: str) -> str | int | float | bool | None:
         return False
     if INT.match(text):
         return int(text)
-    if OCTAL.match(text):
-        return int(text[2:], 8)
-    if HEX.match(text):
-        return int(text[2:], 16)
+    if OCTAL.match(text) or HEX.match(text):
+        return int(text, 0)
     if FLOAT.match(text):
         return float(text)
     return text

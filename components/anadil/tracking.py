@@ -40,6 +40,10 @@ class Tracker:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
+    def start(self) -> None:
+        """The stage begins, maybe again after it was killed."""
+        self._append({"kind": "start", "time": _now_ms()})
+
     def params(self, values: Mapping[str, object]) -> None:
         """Settings of the stage."""
         texts = {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
@@ -143,7 +147,7 @@ def _open(spool: Path, stage: str) -> Tracker:
     spool.mkdir(parents=True, exist_ok=True)
     path = spool / f"{stage}.jsonl"
     tracker = Tracker(path)
-    tracker._append({"kind": "start", "time": _now_ms()})
+    tracker.start()
     return tracker
 
 

@@ -1,0 +1,32 @@
+# make demo: set up and run the whole pipeline on built-in data.  make test: set up and test.
+# make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
+
+PYTHON ?= python3
+ANADIL = .venv/bin/anadil
+
+.PHONY: demo test check golden report clean
+
+demo: .venv/installed-laptop
+	$(ANADIL) run
+
+test: .venv/installed-dev
+	.venv/bin/pytest -n 2
+
+check: .venv/installed-dev
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/lint-imports
+	.venv/bin/mypy
+	.venv/bin/pyright --warnings
+	.venv/bin/python scripts/make_builtin_data.py --check
+
+golden: .venv/installed-dev
+	.venv/bin/python -m tests.golden
+
+clean:
+	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache
+
+.venv/installed-%: pyproject.toml
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --editable '.[$*]'
+	touch $@

@@ -1,0 +1,7 @@
+"""`python -m anadil`: the same as the command `anadil`."""
+
+import sys
+
+from anadil.cli import main
+
+sys.exit(main())

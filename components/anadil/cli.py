@@ -1,0 +1,257 @@
+"""The command line: `anadil COMMAND`, verbs in the order of the flow.
+
+Nothing heavy is imported before a command needs it. stdout carries results, stderr messages.
+"""
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anadil import __version__
+from anadil.flow import BUILT_IN, FLOW, STAGES
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = """Teach a foundation model a language: raw text in, an adapted model and a report out.
+
+  raw -clean-> corpus -tokenizer-> tokenizer -pretrain-> model -finetune-> adapter
+      -evaluate-> scores -report-> report"""
+
+EPILOG = """exit codes: 0 done, 2 recipe or usage, 3 data rejected, 4 environment, 5 integrity,
+6 quality gate, 7 budget reached, 70 bug, 130 interrupted, 138 try again, 143 stopped after saving
+
+start here: `anadil run` runs everything on built-in data, on this machine, in minutes"""
+
+WORK = "anadil-work"
+"""Default directory of `anadil run`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in STAGES:
+        from anadil.entry import main as run_stage
+
+        return run_stage(arguments[0], arguments[1:], prog=f"anadil {arguments[0]}")
+    options = parser().parse_args(arguments)
+    from anadil import entry
+    from anadil import log as logs
+
+    logs.set_up(verbose=options.verbose)
+    command: Callable[[argparse.Namespace], int] = options.command
+    return entry.guarded(lambda: command(options))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; stages parse their own options (`anadil clean --help`)."""
+    raw = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    top.add_argument("--version", action="version", version=f"anadil {__version__}")
+    top.add_argument("-v", "--verbose", action="store_true", help="say more")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    _add_run(commands)
+    for stage in FLOW:
+        commands.add_parser(stage.name, help=f"one stage: {stage.says}", add_help=False)
+    _add_recipe(commands)
+    _add_compile(commands)
+    _add_doctor(commands)
+    return top
+
+
+def _add_run(commands: Any) -> None:
+    text = "run the whole pipeline on this machine"
+    run = commands.add_parser("run", help=text, description=f"{text}; what is made already is reused")
+    run.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
+    run.add_argument(
+        "--work", default=WORK, metavar="DIR", help="where everything is written (default: %(default)s)"
+    )
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the recipe"
+    )
+    text = "steps as processes of this Python, or in their images (default: %(default)s)"
+    run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
+    run.add_argument(
+        "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
+    )
+    _add_output(run)
+    run.set_defaults(command=_run)
+
+
+def _add_recipe(commands: Any) -> None:
+    recipe = commands.add_parser("recipe", help="list, copy, show and check recipes")
+    verbs = recipe.add_subparsers(metavar="VERB", required=True)
+    listed = verbs.add_parser("list", help="the shipped recipes")
+    _add_output(listed)
+    listed.set_defaults(command=_recipe_list)
+    copy = verbs.add_parser("copy", help="a shipped recipe as a file of your own")
+    copy.add_argument("name", metavar="NAME")
+    copy.add_argument("file", metavar="FILE", type=Path)
+    copy.set_defaults(command=_recipe_copy)
+    show = verbs.add_parser("show", help="a recipe with every default filled in")
+    show.add_argument("recipe", metavar="RECIPE")
+    show.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    show.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml")
+    show.set_defaults(command=_recipe_show)
+    check = verbs.add_parser("check", help="every mistake of a recipe, with line and remedy")
+    check.add_argument("recipe", metavar="RECIPE")
+    check.set_defaults(command=_recipe_check)
+    schema = verbs.add_parser("schema", help="JSON Schema of a recipe, for editors")
+    schema.set_defaults(command=_recipe_schema)
+
+
+def _add_compile(commands: Any) -> None:
+    compiled = commands.add_parser("compile", help="the pipeline for Kubeflow Pipelines, as a file")
+    compiled.add_argument("recipe", metavar="RECIPE")
+    compiled.add_argument(
+        "-f", "--file", required=True, type=Path, metavar="FILE", help="such as pipeline.yaml"
+    )
+    compiled.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    compiled.set_defaults(command=_compile)
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser("doctor", help="check what a run needs, each line with its remedy")
+    doctor.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
+    doctor.add_argument("--work", default=WORK, metavar="DIR", help="default: %(default)s")
+    doctor.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    _add_output(doctor)
+    doctor.set_defaults(command=_doctor)
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from anadil.doctor import missing_packages
+    from anadil.errors import PreflightError
+    from anadil.recipe import load_recipe
+    from anadil.stage import external_files
+
+    recipe = load_recipe(options.recipe, options.set)
+    work = Path(options.work).resolve()
+    names = list(STAGES)
+    stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
+    for stage in stages:
+        external_files(stage, recipe)  # a missing file should fail now, not after hours of training
+    absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")
+    if absent:
+        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[laptop]'")
+    if recipe.storage.root is None:
+        storage = recipe.storage.model_copy(update={"root": str(work)})
+        recipe = recipe.model_copy(update={"storage": storage})
+    work.mkdir(parents=True, exist_ok=True)
+    from anadil_pipelines.laptop import run_here
+
+    steps = run_here(recipe, work, options.runner, options.until)
+    if steps.exit_code:
+        log.error("stopped at a failed step; correct it and run the same command again to go on from there")
+        return steps.exit_code
+    result = dict(steps.uris)
+    if "report" in result:
+        result["report"] = f"{result['report']}/report.html"
+    _print_table(result, options.output)
+    return 0
+
+
+def _recipe_list(options: argparse.Namespace) -> int:
+    from anadil.recipe import shipped
+
+    recipes = {path.stem: _first_line(path) for path in shipped()}
+    _print_table(recipes, options.output)
+    return 0
+
+
+def _first_line(path: Path) -> str:
+    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+
+
+def _recipe_copy(options: argparse.Namespace) -> int:
+    from anadil.errors import RecipeError
+    from anadil.recipe import find
+
+    source = find(options.name)
+    if options.file.exists():
+        raise RecipeError(f"{options.file}: exists already; choose another name or remove it")
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, options.file)
+    log.info("%s written; edit it, then run: anadil recipe check %s", options.file, options.file)
+    print(options.file)
+    return 0
+
+
+def _recipe_show(options: argparse.Namespace) -> int:
+    import yaml
+
+    from anadil.recipe import load_recipe
+
+    data = load_recipe(options.recipe, options.set).model_dump(mode="json")
+    if options.output == "json":
+        print(json.dumps(data, ensure_ascii=False, indent=2))
+    else:
+        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return 0
+
+
+def _recipe_check(options: argparse.Namespace) -> int:
+    from anadil.recipe import load_recipe
+
+    load_recipe(options.recipe)
+    print(f"{options.recipe}: no mistakes")
+    return 0
+
+
+def _recipe_schema(options: argparse.Namespace) -> int:  # noqa: ARG001  every command takes its options
+    from anadil.config import Recipe
+
+    print(json.dumps(Recipe.model_json_schema(), ensure_ascii=False, indent=2))
+    return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from anadil.doctor import missing_packages
+    from anadil.errors import PreflightError
+    from anadil.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.set)
+    absent = missing_packages("pipelines")
+    if absent:
+        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[pipelines]'")
+    from anadil_pipelines.adapt import write_pipeline
+
+    write_pipeline(recipe, options.file)
+    print(options.file)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from anadil.doctor import examine
+    from anadil.errors import PreflightError
+
+    checks = examine(options.recipe, options.set, Path(options.work).resolve())
+    if options.output == "json":
+        print(json.dumps([check.as_dict() for check in checks], ensure_ascii=False, indent=2))
+    else:
+        for check in checks:
+            print(check.as_text())
+    return PreflightError.exit_code if any(check.status == "failed" for check in checks) else 0
+
+
+def _print_table(rows: dict[str, str], output: str) -> None:
+    if output == "json":
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    width = max(map(len, rows), default=0)
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Cross-entropy of whole documents, each token scored once, however long the document.
+
+A document is `[prefix] + ids`; the prefix (BOS, else EOS) is context only and adds no bytes.
+Windows are those of lm-evaluation-harness with stride = context: disjoint, but the last one is
+filled up with earlier context. A smaller stride gives later tokens more context.
+
+Shapes: B windows of a batch, T tokens of the longest, N scored tokens, H hidden, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from anadil.errors import DataError
+from anadil.progress import progress
+
+LOGITS_PER_CHUNK = 2**25
+"""Float32 logits held at a time: 128 MiB, 260 positions of a vocabulary of 128k."""
+HEAD_TOLERANCE = 1e-2
+
+
+class Window(NamedTuple):
+    """A stretch of `[prefix] + ids` that goes through the model at once."""
+
+    document: int
+    start: int
+    """First input token."""
+    last: int
+    """Last scored token; the input ends one before it."""
+    first: int
+    """First scored token."""
+
+    @property
+    def length(self) -> int:
+        """Input tokens."""
+        return self.last - self.start
+
+
+def windows(num_tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(start, last, first): feed `full[start:last]`, score `full[first:last + 1]`.
+
+    Args:
+        num_tokens: Tokens after the one prefix, all of which are scored.
+        context: Most tokens of an input.
+        stride: Tokens scored by each window after the first, at most `context`.
+
+    Source: get_rolling_token_windows of lm-evaluation-harness for `stride == context`.
+    """
+    first = 1
+    while first <= num_tokens:
+        last = min(num_tokens, context if first == 1 else first + stride - 1)
+        yield max(0, last - context), last, first
+        first = last + 1
+
+
+def score(
+    model: PreTrainedModel,
+    encoded: Sequence[NDArray[np.int32]],
+    *,
+    prefix: int,
+    context: int,
+    stride: int,
+    batch_tokens: int,
+    name: str,
+) -> NDArray[np.float64]:
+    """Nats of each document: the sum of -ln p over all its tokens.
+
+    Args:
+        model: Causal language model, on its device.
+        encoded: Token ids of each document, without special tokens.
+        prefix: Token before each document; not scored.
+        context: Most tokens of an input.
+        stride: Tokens scored by each window after the first.
+        batch_tokens: Most tokens of a padded batch (a longer window goes alone).
+        name: The candidate, for progress and messages.
+
+    Raises:
+        DataError: A token has no embedding, the model's logits are not its head's, or not finite.
+    """
+    _check_ids(model, encoded, prefix, name)
+    full = [np.concatenate(([prefix], ids)).astype(np.int64) for ids in encoded]
+    # The longest first: what does not fit into memory is known at once.
+    todo = sorted(
+        (Window(i, *w) for i, ids in enumerate(encoded) for w in windows(len(ids), context, stride)),
+        key=lambda window: (-window.length, window.document, window.start),
+    )
+    nats = np.zeros(len(encoded), dtype=np.float64)
+    left = np.bincount([window.document for window in todo], minlength=len(encoded))
+    model.eval()
+    with torch.inference_mode(), progress(f"score {name}", total=len(encoded)) as shown:
+        if todo:
+            _check_head(model, full[todo[0].document][: min(context, 16)], name)
+        for batch in _batches(todo, batch_tokens):
+            documents, losses = _batch_nats(model, full, batch)
+            np.add.at(nats, documents, losses)
+            rows = [window.document for window in batch]
+            np.subtract.at(left, rows, 1)
+            shown.advance(sum(1 for document in set(rows) if left[document] == 0))
+    return nats
+
+
+def _batches(todo: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]]:
+    start = 0
+    while start < len(todo):
+        rows = max(1, batch_tokens // todo[start].length)
+        yield list(todo[start : start + rows])
+        start += rows
+
+
+def _batch_nats(
+    model: Any, full: Sequence[NDArray[np.int64]], batch: Sequence[Window]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Document and nats of each scored token of the batch."""
+    width = batch[0].length
+    # Padding stands right of every scored token, where a causal model cannot see it.
+    inputs_BT = np.zeros((len(batch), width), dtype=np.int64)
+    rows, columns, targets = [], [], []
+    for row, window in enumerate(batch):
+        ids = full[window.document]
+        inputs_BT[row, : window.length] = ids[window.start : window.last]
+        positions = np.arange(window.first, window.last + 1)
+        rows.append(np.full(len(positions), row))
+        columns.append(positions - 1 - window.start)
+        targets.append(ids[positions])
+    row_N, target_N = np.concatenate(rows), np.concatenate(targets)
+    device = model.device
+    hidden_BTH = _hidden(model, torch.from_numpy(inputs_BT).to(device))
+    at = torch.from_numpy(row_N).to(device), torch.from_numpy(np.concatenate(columns)).to(device)
+    losses_N = _losses(model, hidden_BTH[at], torch.from_numpy(target_N).to(device))
+    return np.array([window.document for window in batch])[row_N], losses_N
+
+
+def _hidden(model: Any, inputs_BT: torch.Tensor) -> torch.Tensor:
+    hidden: torch.Tensor = model.base_model(input_ids=inputs_BT, use_cache=False).last_hidden_state
+    return hidden
+
+
+def _losses(model: Any, hidden_NH: torch.Tensor, target_N: torch.Tensor) -> NDArray[np.float64]:
+    """-ln p of the targets; the logits of a large vocabulary are never there all at once."""
+    head = model.get_output_embeddings()
+    size = max(1, LOGITS_PER_CHUNK // head.weight.shape[0])
+    chunks = [
+        functional.cross_entropy(head(hidden).float(), target, reduction="none").cpu().double()
+        for hidden, target in zip(hidden_NH.split(size), target_N.split(size), strict=True)
+    ]
+    losses: NDArray[np.float64] = torch.cat(chunks).numpy()
+    return losses
+
+
+def _check_ids(model: Any, encoded: Sequence[NDArray[np.int32]], prefix: int, name: str) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    largest = max([prefix, *(int(ids.max()) for ids in encoded if len(ids))])
+    if largest >= rows:
+        raise DataError(
+            f"{name}: tokenizer gives token {largest}, but the model has {rows} embeddings; "
+            "give a model with its own tokenizer"
+        )
+
+
+def _check_head(model: Any, ids: NDArray[np.int64], name: str) -> None:
+    """Some architectures scale or cap their logits after the head; we would score another model."""
+    inputs_BT = torch.from_numpy(ids)[None].to(model.device)
+    expected = model(input_ids=inputs_BT, use_cache=False).logits.float()
+    got = model.get_output_embeddings()(_hidden(model, inputs_BT)).float()
+    if not torch.isfinite(expected).all():
+        raise DataError(f"{name}: the model gives logits that are not finite; its training diverged")
+    if not torch.allclose(got, expected, rtol=HEAD_TOLERANCE, atol=HEAD_TOLERANCE):
+        raise DataError(
+            f"{name}: model type {model.config.model_type!r} changes its logits after the head; "
+            "such models cannot be scored, use a Llama"
+        )

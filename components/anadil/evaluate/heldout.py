@@ -1,0 +1,163 @@
+"""The held-out text: the corpus's own part, or the files that the recipe or command line names.
+
+Unlike `clean` this reads text as it is, so one bad record is an error: figures of a text that
+is not all there would be compared with figures of another.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import logging
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from anadil import storage
+from anadil.corpus import Document, read_documents
+from anadil.errors import DataError, PreflightError
+
+log = logging.getLogger(__name__)
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heldout:
+    """Text that training never saw, and where it came from."""
+
+    documents: tuple[Document, ...]
+    source: str
+    """`corpus` or `files`."""
+    files: tuple[str, ...] = ()
+    empty: int = 0
+    """Records with an empty text, left out."""
+    repeated: int = 0
+    """Documents with the text of an earlier one; scored, but they make the interval look surer."""
+
+    @property
+    def sha256(self) -> str:
+        """Digest of all texts in order, by which two scores are known to be of the same text."""
+        digest = hashlib.sha256()
+        for document in self.documents:
+            digest.update(hashlib.sha256(document.text.encode()).digest())
+        return digest.hexdigest()
+
+
+def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: str) -> Heldout:
+    """The text to score.
+
+    Args:
+        corpus: Directory of the corpus artifact.
+        files: URIs to read instead of its held-out part.
+        text_field: Key or column that holds the text.
+        language: ISO 639-1 code for documents that name none.
+
+    Raises:
+        DataError: There is no text, or a record cannot be read.
+        PreflightError: Parquet is given and pyarrow is not installed.
+    """
+    found: Iterator[Document] = (
+        (document for uri in files for document in _read_file(uri, text_field, language))
+        if files
+        else read_documents(corpus, "heldout")
+    )
+    read = list(found)
+    documents = tuple(document for document in read if document.text)
+    if not documents:
+        place = ", ".join(files) if files else f"{corpus}/heldout"
+        raise DataError(
+            f"held-out text is empty: {place}; give evaluate.heldout a file with text or "
+            "raise clean.heldout_fraction"
+        )
+    repeated = len(documents) - len({document.text for document in documents})
+    empty = len(read) - len(documents)
+    if empty or repeated:
+        log.warning("held-out: %d empty documents left out, %d repeat an earlier one", empty, repeated)
+    return Heldout(
+        documents=documents,
+        source="files" if files else "corpus",
+        files=tuple(files),
+        empty=empty,
+        repeated=repeated,
+    )
+
+
+def _read_file(uri: str, text_field: str, language: str) -> Iterator[Document]:
+    name = uri.lower()
+    suffix = next((end for end in SUFFIXES if name.endswith(end)), None)
+    if suffix is None:
+        raise DataError(f"{uri}: held-out text is read from {', '.join(SUFFIXES)} only; convert the file")
+    with storage.local_copy(uri) as path:
+        for place, row in _rows(path, uri, suffix, text_field):
+            yield _document(row, f"{uri}{place}", text_field, language)
+
+
+def _rows(path: Path, uri: str, suffix: str, text_field: str) -> Iterator[tuple[str, object]]:
+    """Rows of a file with their place in it, such as `:17`."""
+    try:
+        if suffix == ".parquet":
+            yield from _parquet_rows(path, uri, text_field)
+        elif suffix == ".txt":
+            yield "", {text_field: path.read_bytes().decode("utf-8-sig")}
+        else:
+            yield from _json_rows(path, uri, suffix)
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError) as error:
+        raise DataError(f"{uri}: is damaged or not UTF-8 ({error}); repair the file") from None
+
+
+def _json_rows(path: Path, uri: str, suffix: str) -> Iterator[tuple[str, object]]:
+    opened: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+        ".jsonl": lambda raw: raw,
+        ".jsonl.gz": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item,return-value]  # reads bytes as BinaryIO does
+        ".jsonl.zst": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),  # type: ignore[dict-item,return-value]  # as above
+    }
+    with path.open("rb") as raw:
+        lines = io.TextIOWrapper(opened[suffix](raw), encoding="utf-8-sig", newline="\n")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield f":{number}", json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{uri}:{number}: is not JSON ({error}); correct the line") from None
+
+
+def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, object]]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError:
+        raise PreflightError(f"{uri}: reading Parquet needs pyarrow; install pyarrow or give JSONL") from None
+    try:
+        table = parquet.ParquetFile(path)
+        if text_field not in table.schema_arrow.names:
+            raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
+        number = 0
+        for batch in table.iter_batches(batch_size=256, columns=[text_field]):
+            for text in batch.column(0).to_pylist():
+                number += 1
+                yield f":{number}", {text_field: text}
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"{uri}: is damaged Parquet ({error}); repair the file") from None
+
+
+def _document(row: object, place: str, text_field: str, language: str) -> Document:
+    text = row.get(text_field) if isinstance(row, dict) else None
+    if not isinstance(row, dict) or not isinstance(text, str):
+        raise DataError(f"{place}: has no text in {text_field!r}; set clean.text_field or correct the record")
+    try:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    except UnicodeEncodeError:
+        raise DataError(f"{place}: holds half a surrogate pair, which UTF-8 cannot hold; repair it") from None
+    return Document(
+        id=str(row.get("id") or digest[:16]),
+        text=text,
+        source=place,
+        url=str(row.get("url") or ""),
+        lang=str(row.get("lang") or language),
+    )

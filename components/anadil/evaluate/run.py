@@ -1,0 +1,254 @@
+"""corpus, model, adapter -> scores: the base, the adapted and the finetuned model side by side.
+
+One model is in memory at a time. Everything is measured on the same documents, and `scores.json`
+holds what the report and the gate need.
+"""
+
+import gc
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anadil.config import Recipe
+from anadil.corpus import read_documents
+from anadil.evaluate.bits_per_byte import score
+from anadil.evaluate.candidates import Candidate, Encoded, encode_for_all, open_candidate
+from anadil.evaluate.contamination import Contamination, find_contamination
+from anadil.evaluate.gate import Verdict, judge
+from anadil.evaluate.generate import Prompt, generations, repetition
+from anadil.evaluate.heldout import Heldout, read_heldout
+from anadil.evaluate.interval import Difference, paired_difference
+from anadil.languages import language
+from anadil.languages.language import Language
+from anadil.metrics import bits_per_byte, fertility, words_in_context
+from anadil.model.load import load_model, pick_device, pick_dtype
+from anadil.model.tiny import base_model
+from anadil.stage import Figures, Job
+
+log = logging.getLogger(__name__)
+
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
+"""Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
+SURE_DOCUMENTS = 100
+"""Fewer documents than these make an interval that says little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was measured of one candidate."""
+
+    table: dict[str, Any]
+    """Its entry in `scores.json`."""
+    nats: NDArray[np.float64]
+    """By document."""
+
+
+def run(job: Job) -> Figures:
+    """Score the three candidates and judge the adapted one.
+
+    Raises:
+        DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
+    """
+    recipe, spoken = job.recipe, language(job.recipe.language)
+    heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, recipe.language)
+    candidates = [
+        open_candidate("base", base_model(recipe.base, job.base_cache)),
+        open_candidate("adapted", job.inputs["model"]),
+        open_candidate("finetuned", job.inputs["adapter"] / "merged"),
+    ]
+    encoded = encode_for_all(candidates, heldout.documents)
+    train = read_documents(job.inputs["corpus"], "train")
+    contamination = find_contamination(encoded.documents, train, spoken)
+    if len(encoded.documents) < SURE_DOCUMENTS:
+        log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
+    results = {}
+    for candidate in candidates:
+        results[candidate.name] = _measure(candidate, encoded, recipe, spoken)
+        shown = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
+        job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in shown.items()})
+    differences = _differences(results, encoded, contamination, recipe.seed)
+    base, adapted = results["base"].table, results["adapted"].table
+    verdict = judge(
+        recipe.evaluate.gate,
+        fertility_ratio=adapted["fertility"] / base["fertility"],
+        bits_per_byte_ratio=adapted["bits_per_byte"] / base["bits_per_byte"],
+        difference=differences["adapted - base"],
+        contamination=contamination,
+    )
+    _say(verdict, contamination, differences["adapted - base"])
+    _write(job.out / "scores.json", heldout, encoded, results, differences, contamination, verdict)
+    job.records.update(
+        documents=len(encoded.documents),
+        contaminated=len(contamination.contaminated),
+        altered=len(encoded.altered),
+    )
+    return {
+        "base_bits_per_byte": base["bits_per_byte"],
+        "bits_per_byte": adapted["bits_per_byte"],
+        "base_fertility": base["fertility"],
+        "fertility": adapted["fertility"],
+        "gate": "passed" if verdict.passed else "failed",
+    }
+
+
+def _measure(candidate: Candidate, encoded: Encoded, recipe: Recipe, spoken: Language) -> Result:
+    """Load one candidate, score it, let it write, and free its memory."""
+    device = pick_device()
+    dtype = pick_dtype("auto", device)
+    model: Any = load_model(candidate.path, dtype).to(device)
+    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
+    context = min(recipe.context, longest)
+    if context < recipe.context:
+        log.warning("%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context)
+    stride = min(recipe.evaluate.stride or context, context)
+    nats = score(
+        model, encoded.ids[candidate.name], prefix=candidate.prefix, context=context, stride=stride,
+        batch_tokens=BATCH_TOKENS[device.type], name=candidate.name,
+    )  # fmt: skip
+    made = generations(
+        model, candidate.tokenizer, _prompts(candidate, recipe, spoken),
+        max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
+    )  # fmt: skip
+    table = _text_figures(encoded, candidate.name, nats, recipe, spoken) | {
+        "parameters": int(model.num_parameters()),
+        "context": context,
+        "stride": stride,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": device.type,
+        "repetition": repetition(made),
+        "generations": [asdict(one) for one in made],
+    }
+    log.info(
+        "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
+    )
+    del model
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return Result(table=table, nats=nats)
+
+
+def _text_figures(
+    encoded: Encoded, name: str, nats: NDArray[np.float64], recipe: Recipe, spoken: Language
+) -> dict[str, Any]:
+    num_tokens = sum(len(ids) for ids in encoded.ids[name])
+    num_words = sum(len(spoken.words(document.text)) for document in encoded.documents)
+    num_bytes = int(_bytes_of(encoded).sum())
+    tokens_per_word = fertility(num_tokens, num_words)
+    return {
+        "bits_per_byte": bits_per_byte(float(nats.sum()), num_bytes),
+        "fertility": tokens_per_word,
+        "bytes_per_token": num_bytes / num_tokens,
+        "words_in_context": words_in_context(recipe.context, tokens_per_word),
+        "num_documents": len(encoded.documents),
+        "num_words": num_words,
+        "num_bytes": num_bytes,
+        "num_tokens": num_tokens,
+        "nats": float(nats.sum()),
+    }
+
+
+def _prompts(candidate: Candidate, recipe: Recipe, spoken: Language) -> list[Prompt]:
+    beginnings = recipe.evaluate.prompts or spoken.prompts
+    tokenizer: Any = candidate.tokenizer
+    chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
+    if candidate.name == "finetuned" and not chat:
+        log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
+    return [
+        *(Prompt(text=text, kind="continuation") for text in beginnings),
+        *(Prompt(text=text, kind="answer", chat=chat) for text in spoken.questions),
+    ]
+
+
+def _differences(
+    results: dict[str, Result], encoded: Encoded, contamination: Contamination, seed: int
+) -> dict[str, Difference]:
+    """Bits per byte against the base, also without contaminated documents where there are some."""
+    num_bytes = _bytes_of(encoded)
+    base = results["base"].nats
+    clean = np.array([document.id not in set(contamination.contaminated) for document in encoded.documents])
+    made = {}
+    for name in ("adapted", "finetuned"):
+        nats = results[name].nats
+        made[f"{name} - base"] = paired_difference(nats, base, num_bytes, seed)
+        if clean.any() and not clean.all():
+            made[f"{name} - base, uncontaminated"] = paired_difference(
+                nats[clean], base[clean], num_bytes[clean], seed
+            )
+    return made
+
+
+def _bytes_of(encoded: Encoded) -> NDArray[np.int64]:
+    return np.array([len(document.text.encode()) for document in encoded.documents], dtype=np.int64)
+
+
+def _say(verdict: Verdict, contamination: Contamination, difference: Difference) -> None:
+    log.info(
+        "bits per byte, adapted - base: %+.4f [%+.4f, %+.4f] over %d documents",
+        difference.value, difference.low, difference.high, difference.num_documents,
+    )  # fmt: skip
+    found = contamination.contaminated
+    if found:
+        log.warning(
+            "held-out: %d of %d documents stand in the training part (%d as a whole): %s%s",
+            len(found), contamination.num_documents, len(contamination.exact),
+            ", ".join(found[:5]), ", ..." if len(found) > 5 else "",
+        )  # fmt: skip
+    for check in verdict.checks:
+        if check.enforced and not check.passed:
+            log.warning("gate: %s is %.4g, the limit is %.4g", check.name, check.value, check.limit)
+
+
+def _write(
+    path: Path,
+    heldout: Heldout,
+    encoded: Encoded,
+    results: dict[str, Result],
+    differences: dict[str, Difference],
+    contamination: Contamination,
+    verdict: Verdict,
+) -> None:
+    content = {
+        "candidates": {name: result.table for name, result in results.items()},
+        "differences": {
+            name: asdict(one) | {"significant": one.significant} for name, one in differences.items()
+        },
+        "contamination": asdict(contamination)
+        | {"share": len(contamination.contaminated) / contamination.num_documents},
+        "gate": asdict(verdict),
+        "heldout": {
+            "source": heldout.source,
+            "files": heldout.files,
+            "sha256": heldout.sha256,
+            "num_documents": len(heldout.documents),
+            "empty": heldout.empty,
+            "repeated": heldout.repeated,
+            "altered": encoded.altered,
+        },
+        "documents": _by_document(encoded, results),
+    }
+    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _by_document(encoded: Encoded, results: dict[str, Result]) -> list[dict[str, Any]]:
+    """Nats of each document, so that any interval can be computed again."""
+    return [
+        {
+            "id": document.id,
+            "num_bytes": len(document.text.encode()),
+            "nats": {name: float(result.nats[index]) for name, result in results.items()},
+        }
+        for index, document in enumerate(encoded.documents)
+    ]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

@@ -1,0 +1,97 @@
+"""What the loss really falls on: counted on the trainer's own rows, before it starts.
+
+A mask that is empty, or that leaves out the end of the turn, trains without any error and
+gives a model that learned nothing, or that never stops.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from anadil.errors import DataError
+from anadil.finetune.chats import Dropped
+from anadil.finetune.encode import IGNORED, Example
+from anadil.model.load import END_OF_TURN
+
+NUM_SAMPLES = 3
+TRAINED = ("⟦", "⟧")
+"""Brackets round the trained spans of a sample."""
+
+
+def audit(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, dropped: Dropped
+) -> dict[str, Any]:
+    """The content of `mask_audit.json`.
+
+    Args:
+        examples: Rows as the trainer will see them.
+        tokenizer: Turns ids of the samples to text.
+        dropped: Rows that were left out before.
+
+    Raises:
+        DataError: A row has no trained token, or a trained span does not end in `<|eot_id|>`.
+    """
+    end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    trained = [sum(label != IGNORED for label in row.labels) for row in examples]
+    stopping = [_ends_right(row, end) for row in examples]
+    _gate(trained, stopping)
+    num_tokens = sum(len(row.input_ids) for row in examples)
+    middle = [round(i * (len(examples) - 1) / (NUM_SAMPLES - 1)) for i in range(NUM_SAMPLES)]
+    return {
+        "rows": len(examples) + dropped.total,
+        "kept": len(examples),
+        "dropped": dict(sorted(dropped.counts.items())),
+        "dropped_first": dict(sorted(dropped.places.items())),
+        "tokens": num_tokens,
+        "trained_tokens": sum(trained),
+        "trained_share": round(sum(trained) / num_tokens, 4),
+        "trained_tokens_per_row": {
+            "min": min(trained),
+            "median": statistics.median(trained),
+            "max": max(trained),
+        },
+        "longest_row_tokens": max(len(row.input_ids) for row in examples),
+        "share_ending_in_eot": sum(stopping) / len(stopping),
+        "samples": [marked(examples[i], tokenizer) for i in dict.fromkeys(middle)],
+    }
+
+
+def marked(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
+    """The text of an example with brackets round what is trained."""
+    text = ""
+    for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED):
+        piece = str(tokenizer.decode([token for token, _ in run]))
+        text += f"{TRAINED[0]}{piece}{TRAINED[1]}" if is_trained else piece
+    return text
+
+
+def _ends_right(example: Example, end: int) -> bool:
+    """Whether every trained span ends in `end`, and holds it nowhere else."""
+    spans = [
+        [token for token, _ in run]
+        for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED)
+        if is_trained
+    ]
+    return bool(spans) and all(span[-1] == end and span.count(end) == 1 for span in spans)
+
+
+def _pairs(example: Example) -> Iterable[tuple[int, int]]:
+    return zip(example.input_ids, example.labels, strict=True)
+
+
+def _gate(trained: list[int], stopping: list[bool]) -> None:
+    untrained = trained.count(0)
+    if untrained:
+        raise DataError(
+            f"mask audit: {untrained:,} of {len(trained):,} rows have no trained token, the first is "
+            f"row {trained.index(0)}; the chat template must mark the assistant's turns"
+        )
+    if not all(stopping):
+        raise DataError(
+            f"mask audit: {stopping.count(False):,} of {len(stopping):,} rows do not train {END_OF_TURN} "
+            f"at the end of each answer, the first is row {stopping.index(False)}; "
+            "the model would not learn to stop"
+        )

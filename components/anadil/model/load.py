@@ -1,0 +1,205 @@
+"""Models and tokenizers as Hugging Face directories: load safely, encode, save.
+
+Nothing here reaches the network, runs code that a directory brings along, or unpickles.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from anadil.errors import DataError, IntegrityError
+
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+"""Weight files that run code when they are loaded."""
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+END_OF_TEXT = "<|end_of_text|>"
+END_OF_TURN = "<|eot_id|>"
+
+
+def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The causal language model of a local directory, with `config.use_cache` off.
+
+    With a cache transformers builds an attention mask that lets packed documents see each
+    other, so the cache stays off; pass `use_cache=True` to `generate`.
+
+    Raises:
+        DataError: The directory holds no config or no weights, or an unknown architecture.
+        IntegrityError: Weights are pickled, damaged or incomplete, or code would have to run.
+    """
+    config = _config(path)
+    _refuse_unsafe(path, config)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except SafetensorError as error:
+        raise IntegrityError(
+            f"{path}: damaged safetensors ({error}); fetch or make the model again"
+        ) from None
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise DataError(f"{path}: cannot be loaded as a causal language model ({error})") from None
+    model: PreTrainedModel = loaded[0]
+    report = loaded[1]
+    wrong = sorted(str(name) for name in [*report["missing_keys"], *report["mismatched_keys"]])
+    if wrong:
+        raise IntegrityError(
+            f"{path}: weights do not fit config.json ({len(wrong)} tensors, the first {wrong[0]}); "
+            "fetch or make the model again"
+        )
+    model.config.use_cache = False
+    return model
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a local directory.
+
+    Raises:
+        DataError: The directory holds none.
+        IntegrityError: It would have to run code of its own.
+    """
+    settings = path / "tokenizer_config.json"
+    if settings.is_file() and "auto_map" in json.loads(settings.read_text(encoding="utf-8")):
+        raise IntegrityError(f"{settings}: auto_map asks to run code; use a tokenizer without it")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{path}: no tokenizer there ({error}); give a Hugging Face tokenizer directory"
+        ) from None
+    if not tokenizer.is_fast:
+        raise DataError(f"{path}: holds no tokenizer.json; convert the tokenizer to a fast one")
+    return tokenizer
+
+
+def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of texts, without BOS and EOS; `<|eot_id|>` in a text is read as its letters.
+
+    Leaving out the special tokens that a tokenizer adds does not keep it from finding them in
+    the text, where anybody may have written them.
+    """
+    backend: Any = tokenizer.backend_tokenizer
+    before = backend.encode_special_tokens
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    try:
+        return [encoded.ids for encoded in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+    finally:
+        backend.encode_special_tokens = before
+
+
+def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """Token ids of one text; see `encode_texts`."""
+    return encode_texts(tokenizer, [text])[0]
+
+
+def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Ids that end a generation: end of text, end of turn, as far as the tokenizer has them."""
+    vocabulary = tokenizer.get_vocab()
+    found = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
+    eos: Any = tokenizer.eos_token_id
+    return found or ([] if eos is None else [int(eos)])
+
+
+def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int | None, int]:
+    """Ids set before and after a document: BOS, which a tokenizer may lack, and end of text.
+
+    Raises:
+        DataError: The tokenizer has no end token.
+    """
+    ends = end_ids(tokenizer)
+    if not ends:
+        raise DataError(f"{name}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
+    bos: Any = tokenizer.bos_token_id
+    return bos, ends[0]
+
+
+def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: torch.dtype) -> None:
+    """Write a Hugging Face directory that transformers and vLLM load as it is.
+
+    The model itself is cast to `dtype`. Tied weights are stored once and stay tied.
+    """
+    tokenizer = load_tokenizer(tokenizer_dir)
+    ends = end_ids(tokenizer)
+    config: Any = model.config
+    config.bos_token_id = tokenizer.bos_token_id
+    config.eos_token_id = ends[0] if ends else None
+    config.pad_token_id = tokenizer.pad_token_id
+    config.use_cache = True
+    generation: Any = model.generation_config
+    generation.bos_token_id = tokenizer.bos_token_id
+    generation.eos_token_id = ends or None
+    generation.pad_token_id = tokenizer.pad_token_id
+    out.mkdir(parents=True, exist_ok=True)
+    cast: Any = model
+    cast.to(dtype=dtype).save_pretrained(out)
+    config.use_cache = False
+    copy_tokenizer(tokenizer_dir, out)
+
+
+def copy_tokenizer(source: Path, out: Path) -> None:
+    """Copy the tokenizer's own files, and nothing else that lies beside them."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, out / name)
+
+
+def pick_device() -> torch.device:
+    """The GPU of this process (LOCAL_RANK), or the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")
+
+
+def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """What matrix products are computed in: `auto` is BF16 on a GPU and FP32 on a CPU."""
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" else "fp32"
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def _config(path: Path) -> dict[str, Any]:
+    file = path / "config.json"
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: is not JSON ({error}); fetch or make the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{file}: is no table of settings; fetch or make the model again")
+    return config
+
+
+def _refuse_unsafe(path: Path, config: dict[str, Any]) -> None:
+    if "auto_map" in config:
+        raise IntegrityError(f"{path}/config.json: auto_map asks to run code; use a model without it")
+    if any(path.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for file in path.iterdir() if file.suffix in PICKLED)
+    if pickled:
+        raise IntegrityError(
+            f"{path}/{pickled[0]}: pickled weights can run code and are not loaded; convert to safetensors"
+        )
+    raise DataError(f"{path}: no *.safetensors weights; give a whole Hugging Face model directory")

@@ -1,0 +1,142 @@
+"""Numbers as the page prints them, and careful ways into JSON that other stages wrote.
+
+A field that a stage left out is shown as a dash, never as a crash and never as a zero.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+DASH = "\N{EM DASH}"
+MINUS = "\N{MINUS SIGN}"
+DIGITS = 4
+"""Significant digits of every measured figure."""
+
+
+def number(value: object) -> float | int | None:
+    """The value where it is a finite number, else None; `True` is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def field(data: object, path: str) -> object:
+    """The value at `a.b.c` of nested tables; None where any of them is missing."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def first(data: object, *paths: str) -> object:
+    """The first of several fields that is there."""
+    return next((found for path in paths if (found := field(data, path)) is not None), None)
+
+
+def table_of(value: object) -> dict[str, object]:
+    """The value where it is a JSON table, else an empty one."""
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[object]:
+    """The value where it is a list, else an empty one."""
+    return list(value) if isinstance(value, list) else []
+
+
+def figure(value: object, digits: int = DIGITS) -> str:
+    """A number for people: grouped integers, four significant digits, no exponent near 1."""
+    found = number(value)
+    if found is None:
+        return DASH
+    if isinstance(found, int) or (abs(found) >= 10**digits and abs(found) < 1e15):
+        return f"{found:,.0f}".replace("-", MINUS)
+    size = abs(found)
+    if size and (size < 1e-3 or size >= 1e15):
+        mantissa, exponent = f"{found:.{digits - 1}e}".split("e")
+        power = f"{int(exponent)}".replace("-", MINUS)
+        return f"{_trimmed(mantissa)}\N{MULTIPLICATION SIGN}10^{power}".replace("-", MINUS)
+    places = digits - 1 - math.floor(math.log10(size)) if size else 0
+    return f"{found:,.{max(0, places)}f}".replace("-", MINUS)
+
+
+def short_figure(value: object) -> str:
+    """A number for the label of a tick: no trailing zeros, thousands as k, millions as M."""
+    found = number(value)
+    if found is None:
+        return DASH
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(found) >= size:
+            scaled = found / (1e3 if sign == "k" else size)
+            return f"{_trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
+    return f"{found:.4g}".replace("-", MINUS)
+
+
+def percent(value: object, digits: int = 3) -> str:
+    """A share as per cent."""
+    found = number(value)
+    return DASH if found is None else f"{figure(float(found) * 100, digits)} %"
+
+
+def signed_percent(value: float | None) -> str:
+    """A relative change in per cent, with its sign."""
+    if value is None:
+        return DASH
+    sign = MINUS if value < 0 else "+"
+    return f"{sign}{figure(abs(value), 3)} %"
+
+
+def change_percent(before: object, after: object) -> float | None:
+    """(after - before) / before in per cent; None where it cannot be said."""
+    old, new = number(before), number(after)
+    return None if old is None or new is None or old == 0 else (new - old) / old * 100
+
+
+def ratio(before: object, after: object) -> float | None:
+    """after / before; None where it cannot be said."""
+    old, new = number(before), number(after)
+    return None if old is None or new is None or old == 0 else new / old
+
+
+def interval(value: object, digits: int = DIGITS) -> str:
+    """`low to high` of a two-number list; a dash where there is none."""
+    ends = [number(end) for end in list_of(value)]
+    if len(ends) != 2 or None in ends:
+        return DASH
+    return f"{figure(ends[0], digits)} to {figure(ends[1], digits)}"
+
+
+def clip(value: object, limit: int) -> str:
+    """A text of at most `limit` characters; what is cut off is counted at its end."""
+    text = "" if value is None else str(value)
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit].rstrip()} \N{HORIZONTAL ELLIPSIS} ({len(text) - limit:,} more characters)"
+
+
+def words_of(key: str) -> str:
+    """A JSON key as words: `tokens_per_s` is `tokens per s`."""
+    return key.replace("_", " ").strip()
+
+
+def plain(value: object) -> str:
+    """Any small JSON value as one cell of a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if number(value) is not None:
+        return figure(value)
+    if isinstance(value, list) and len(value) == 2 and all(number(item) is not None for item in value):
+        return interval(value)
+    return DASH if value is None or isinstance(value, dict | list) else clip(value, 200)
+
+
+def evenly(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` of the items at equal distances, the first and the last among them."""
+    if len(items) <= limit:
+        return list(items)
+    last = len(items) - 1
+    return [items[round(place * last / (limit - 1))] for place in range(limit)]
+
+
+def _trimmed(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

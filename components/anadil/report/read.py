@@ -1,0 +1,124 @@
+"""What the other stages left behind: their JSON files and manifests, read once.
+
+The files themselves were checked against their manifests before the stage began. A file that
+the flow always writes must be there; a field in it may be missing.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from anadil import artifact
+from anadil.artifact import Manifest
+from anadil.config import Recipe
+from anadil.errors import DataError
+from anadil.languages import language
+from anadil.report.figures import list_of, number, table_of
+from anadil.stage import TINY, Job
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that the page tells."""
+
+    recipe: Recipe
+    language_name: str
+    base_name: str
+    manifests: dict[str, Manifest]
+    stats: Json
+    rejected: dict[str, list[Json]]
+    """Rule -> dropped documents that were kept to be looked at."""
+    fertility: Json
+    choice: Json
+    training: list[Json]
+    training_summary: Json
+    mask_audit: Json
+    finetuning: list[Json]
+    finetuning_summary: Json
+    scores: Json
+
+
+def read_facts(job: Job) -> Facts:
+    """Read the artifacts of a run.
+
+    Raises:
+        DataError: A file that every run has is not there, or is no JSON.
+    """
+    inputs = job.inputs
+    corpus, tokenizer, model = inputs["corpus"], inputs["tokenizer"], inputs["model"]
+    adapter, scores = inputs["adapter"], inputs["scores"]
+    found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
+    return Facts(
+        recipe=job.recipe,
+        language_name=language(job.recipe.language).name,
+        base_name=base_name(job.recipe.base.model),
+        manifests={word: manifest for word, manifest in found.items() if manifest is not None},
+        stats=_table(corpus / "stats.json"),
+        rejected={path.stem: _lines(path, most=1) for path in sorted((corpus / "rejected").glob("*.jsonl"))},
+        fertility=_table(tokenizer / "fertility.json"),
+        choice=_table(tokenizer / "choice.json", needed=False),
+        training=_lines(model / "training.jsonl"),
+        training_summary=_table(model / "training.json"),
+        mask_audit=_table(adapter / "mask_audit.json"),
+        finetuning=_lines(adapter / "training.jsonl", needed=False),
+        finetuning_summary=_table(adapter / "training.json", needed=False),
+        scores=_table(scores / "scores.json"),
+    )
+
+
+def base_name(model: str) -> str:
+    """What to call the base model: never the directory of a machine."""
+    return "a tiny Llama" if model == TINY else last_part(model)
+
+
+def last_part(place: str) -> str:
+    """The last part of a path or URI, which says nothing about the machine it is on."""
+    return place.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1] or place
+
+
+def named_tables(value: object) -> list[tuple[str, Json]]:
+    """Tables with their names, from a table of tables or a list of tables with a `name`."""
+    if isinstance(value, dict):
+        return [(str(name), table_of(item)) for name, item in value.items() if isinstance(item, dict)]
+    tables = [table_of(item) for item in list_of(value)]
+    return [(str(table.get("name") or place + 1), table) for place, table in enumerate(tables)]
+
+
+def series(lines: list[Json], key: str) -> tuple[tuple[float, float], ...]:
+    """(step, value) of every line that holds both as finite numbers, by step."""
+    found = []
+    for place, line in enumerate(lines):
+        value, step = number(line.get(key)), number(line.get("step", place + 1))
+        if value is not None and step is not None:
+            found.append((float(step), float(value)))
+    return tuple(sorted(found))
+
+
+def _table(path: Path, *, needed: bool = True) -> Json:
+    text = _text(path, needed=needed)
+    return table_of(_parse(text, path)) if text else {}
+
+
+def _lines(path: Path, *, needed: bool = True, most: int | None = None) -> list[Json]:
+    lines = [line for line in _text(path, needed=needed).splitlines() if line.strip()]
+    return [table_of(_parse(line, path)) for line in lines[:most]]
+
+
+def _text(path: Path, *, needed: bool) -> str:
+    if not path.is_file() and not needed:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}); make the {path.parent.name} artifact again"
+        ) from None
+
+
+def _parse(text: str, path: Path) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: no JSON ({error}); run the stage that writes it again") from None

@@ -1,0 +1,182 @@
+"""A tokenizer that could go on: how it is put together from the base's and written."""
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from anadil.base import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
+from anadil.config import Strategy
+from anadil.errors import DataError, IntegrityError
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+Merges = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One tokenizer of the comparison."""
+
+    strategy: Strategy
+    asked: int
+    """The recipe's vocabulary size: of the whole (replace) or added (extend); for base its own size."""
+    tokenizer: Tokenizer
+
+    @property
+    def name(self) -> str:
+        """How files and tables call it."""
+        return "base" if self.strategy == "base" else f"{self.strategy}-{self.asked}"
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding: the largest id and one more."""
+        return vocab_size(self.tokenizer)
+
+
+def vocab_size(tokenizer: Tokenizer) -> int:
+    """The largest id and one more; with gaps in the ids it exceeds the number of tokens."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def require_byte_level(tokenizer: Tokenizer, name: str) -> None:
+    """Check that the base's tokenizer is one whose vocabulary can be extended or replaced.
+
+    Raises:
+        DataError: It is not byte-level BPE.
+    """
+    content = json.loads(tokenizer.to_str())
+    model = content["model"]
+    is_byte_level = (
+        model["type"] == "BPE"
+        and not model.get("byte_fallback")
+        and '"type": "ByteLevel"' in json.dumps(content["pre_tokenizer"])
+        and set(ByteLevel.alphabet()) <= model["vocab"].keys()
+    )
+    if not is_byte_level:
+        raise DataError(
+            f"base.model: the tokenizer of {name} is no byte-level BPE (model type {model['type']}), so it "
+            "can be neither extended nor replaced; set tokenizer.strategies to [base]"
+        )
+
+
+def replaced(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenizer:
+    """The base's tokenizer with a new vocabulary; its special tokens follow the ordinary ones."""
+    content = json.loads(base.to_str())
+    content["model"] |= {"vocab": vocab, "merges": merges}
+    ids = {}
+    for number, token in enumerate(content["added_tokens"]):
+        token["id"] = ids[token["content"]] = len(vocab) + number
+    content["post_processor"] = _renumbered(content["post_processor"], ids)
+    return _checked(content, ids)
+
+
+def extended(base: Tokenizer, merges: Merges) -> Tokenizer:
+    """The base's tokenizer with more merges; the new tokens come after all old ids."""
+    content = json.loads(base.to_str())
+    vocab: dict[str, int] = content["model"]["vocab"]
+    ids = {token["content"]: token["id"] for token in content["added_tokens"]}
+    first = vocab_size(base)
+    # Special tokens that stand only in `added_tokens` get new ids when the file is read, counted
+    # from the size of the model's vocabulary, and would collide with the new tokens.
+    vocab |= ids
+    vocab |= {left + right: first + number for number, (left, right) in enumerate(merges)}
+    content["model"]["merges"] += merges
+    return _checked(content, ids)
+
+
+def _renumbered(processor: Json | None, ids: dict[str, int]) -> Json | None:
+    """The post-processor, which adds BOS and EOS, with new ids of the same tokens."""
+    if processor is None or processor["type"] == "ByteLevel":
+        return processor
+    if processor["type"] == "Sequence":
+        return processor | {"processors": [_renumbered(part, ids) for part in processor["processors"]]}
+    if processor["type"] == "TemplateProcessing":
+        tokens = {
+            name: special | {"ids": [ids[token] for token in special["tokens"]]}
+            for name, special in processor["special_tokens"].items()
+        }
+        return processor | {"special_tokens": tokens}
+    raise DataError(
+        f"base.model: its tokenizer adds special tokens by {processor['type']}, which replace does not know; "
+        "leave replace out of tokenizer.strategies"
+    )
+
+
+def _checked(content: Json, ids: dict[str, int]) -> Tokenizer:
+    """The tokenizer of a JSON object; the library renumbers tokens without a word, so ids are compared."""
+    tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+    for token, expected in (content["model"]["vocab"] | ids).items():
+        found = tokenizer.token_to_id(token)
+        if found != expected:
+            raise IntegrityError(
+                f"tokenizer: {token!r} should have id {expected} but has {found}; "
+                "this base's special tokens cannot be kept: leave the strategy out of tokenizer.strategies"
+            )
+    tokenizer.encode_special_tokens = True
+    for token, index in ids.items():
+        if index in tokenizer.encode(token, add_special_tokens=False).ids and _is_special(content, token):
+            raise IntegrityError(f"tokenizer: the text {token!r} in a document would become a control token")
+    return tokenizer
+
+
+def _is_special(content: Json, token: str) -> bool:
+    return any(added["content"] == token and added["special"] for added in content["added_tokens"])
+
+
+def write(candidate: Candidate, base: Path, target: Path) -> None:
+    """Write a Hugging Face tokenizer directory.
+
+    Args:
+        candidate: The tokenizer.
+        base: The base's tokenizer directory, whose settings are kept.
+        target: Directory to make.
+    """
+    target.mkdir(parents=True)
+    if candidate.strategy == "base":
+        # The file itself: writing it anew could change bytes, and with them its digest.
+        shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
+    else:
+        candidate.tokenizer.save(str(target / "tokenizer.json"))
+    names = base / "special_tokens_map.json"
+    if names.is_file():
+        shutil.copyfile(names, target / names.name)
+    config = _config(tokenizer_config(base), candidate)
+    (target / "tokenizer_config.json").write_text(
+        json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+    )
+    (target / CHAT_TEMPLATE.name).write_text(_template(base, candidate.tokenizer), encoding="utf-8")
+
+
+def _config(base: Json, candidate: Candidate) -> Json:
+    config = {
+        key: value for key, value in base.items() if key not in ("added_tokens_decoder", "chat_template")
+    }
+    if candidate.strategy != "base" or not config:
+        # A class of the base's own may build its tokenizer anew instead of reading tokenizer.json.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    # Left to itself this setting joins " ," to "," when text is decoded.
+    config["clean_up_tokenization_spaces"] = False
+    if not config.get("pad_token") and candidate.tokenizer.token_to_id(PAD) is not None:
+        config["pad_token"] = PAD
+    return config
+
+
+def _template(base: Path, tokenizer: Tokenizer) -> str:
+    """The chat template: ours for Llama 3's control tokens, else the base's own."""
+    if all(tokenizer.token_to_id(token) is not None for token in CHAT_TOKENS):
+        return CHAT_TEMPLATE.read_text(encoding="utf-8")
+    own = base / CHAT_TEMPLATE.name
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    inline = tokenizer_config(base).get("chat_template")
+    if isinstance(inline, str):
+        return inline
+    log.warning("the base has neither a chat template nor %s; finetune will need them", CHAT_TOKENS)
+    return CHAT_TEMPLATE.read_text(encoding="utf-8")

@@ -1,0 +1,208 @@
+"""The compiled DAG on this machine, by `kfp.local`: steps as processes or as containers.
+
+`kfp.local` runs no container component as a process, and reports a container that failed
+fast as a success (kubeflow/pipelines#13332). Both are replaced here: `Processes` starts the
+step's own command, and `run_container` waits for the exit code before the container goes.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kfp import local
+from kfp.local import docker_task_handler, subprocess_task_handler
+from kfp.local.status import Status
+
+from anadil.config import Recipe
+from anadil.entry import PARENT_VARIABLE
+from anadil.errors import PreflightError
+from anadil.tracking import SPOOL_VARIABLE, sender, tracking_uri
+from anadil_pipelines.adapt import NAME, adapt
+
+log = logging.getLogger(__name__)
+
+
+SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
+
+
+@dataclass(slots=True)
+class Steps:
+    """What the steps of the run in progress gave."""
+
+    uris: dict[str, str] = field(default_factory=dict)
+    """Artifact word -> URI."""
+    exit_code: int = 0
+    """Of the step that failed."""
+
+
+class Processes(subprocess_task_handler.SubprocessTaskHandler):  # type: ignore[misc]  # kfp has no types
+    """Runs a step's command as a process of this machine, with this Python."""
+
+    steps = Steps()
+
+    def validate_image(self, image: str) -> None:
+        """Every image is fine: its command runs here."""
+
+    def validate_not_container_component(self, full_command: list[str]) -> None:
+        """Container components are what we run."""
+
+    def validate_not_containerized_python_component(self, full_command: list[str]) -> None:
+        """So they are."""
+
+    def run(self) -> Any:
+        """Start the command, pass signals on to it, and keep its exit code and outputs."""
+        command = [sys.executable, *self.full_command[1:]]
+        environment = (
+            {"ANADIL_LOG": "text"} | os.environ | self.env_vars | {PARENT_VARIABLE: str(os.getpid())}
+        )
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.__stderr__)
+        with _signals_to(process):
+            code = process.wait()
+        return _record(self.steps, self.full_command, code)
+
+
+def _record(steps: Steps, command: list[str], code: int) -> Any:
+    """Keep what a step gave; the executor input is the last argument of every step."""
+    steps.exit_code = code if code >= 0 else 128 - code
+    if code:
+        return Status.FAILURE
+    output = json.loads(Path(json.loads(command[-1])["outputs"]["outputFile"]).read_text(encoding="utf-8"))
+    steps.uris.update(output["parameterValues"])
+    return Status.SUCCESS
+
+
+@contextlib.contextmanager
+def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Hand SIGTERM to the step, which saves; Ctrl-C reaches it by the terminal already."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Containers(docker_task_handler.DockerTaskHandler):  # type: ignore[misc]  # kfp has no types
+    """Runs a step in its image, with the work directory and the recipe's local files mounted."""
+
+    steps = Steps()
+    mounts: ClassVar[dict[str, str]] = {}
+    """Path -> `rw` or `ro`; mounted under the same path."""
+
+    def run(self) -> Any:
+        """Run the container to its end, stream its log, and keep its exit code and outputs."""
+        import docker
+
+        client = docker.from_env()
+        try:
+            code = run_container(client, self.image, self.full_command, self.mounts, self.env_vars)
+        except docker.errors.ImageNotFound:
+            raise PreflightError(
+                f"{self.image}: no such image; build it (images/build.sh) or set cluster.image"
+            ) from None
+        finally:
+            client.close()
+        return _record(self.steps, self.full_command, code)
+
+
+def run_container(
+    client: Any, image: str, command: list[str], mounts: dict[str, str], environment: dict[str, str]
+) -> int:
+    """The exit code of a container that runs `command`, its log passed on to stderr.
+
+    Args:
+        client: A docker-py client; podman's socket serves too.
+        image: Image that this machine has.
+        command: Arguments; the first replaces the image's entrypoint.
+        mounts: Path -> `rw` or `ro`.
+        environment: Variables of the container.
+    """
+    container = client.containers.run(
+        image, command[1:], entrypoint=command[:1], detach=True, environment=environment,
+        volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
+        user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""}, network_mode="none",
+        cap_drop=["ALL"], security_opt=["no-new-privileges"],
+    )  # fmt: skip
+    try:
+        for line in container.logs(stream=True, follow=True):
+            sys.stderr.write(line.decode(errors="replace"))
+        return int(container.wait()["StatusCode"])
+    finally:
+        container.remove(force=True)
+
+
+def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
+    """Run the DAG up to a stage on this machine.
+
+    Args:
+        recipe: Its `storage.root` must be set.
+        work: Directory for the runs' small files, tracking and (unless the recipe says otherwise) artifacts.
+        runner: `process` or `docker`.
+        until: Name of the last stage.
+
+    Returns:
+        URIs of what was made, and the exit code of the step that failed, if one did.
+    """
+    started = datetime.now(UTC)
+    run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"
+    runs = work / "runs" / run_id
+    runs.mkdir(parents=True, exist_ok=True)
+    steps = Steps()
+    if runner == "docker":
+        _use_containers(recipe, work, steps)
+    else:
+        Processes.steps = steps
+        subprocess_task_handler.SubprocessTaskHandler = Processes
+        local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
+    spool = work / "tracking" / run_id
+    uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    tracking = sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
+    if runner == "docker":
+        local.init(
+            local.DockerRunner(environment={SPOOL_VARIABLE: os.environ[SPOOL_VARIABLE]}),
+            pipeline_root=str(runs),
+        )
+    with (
+        tracking,
+        (runs / "kfp.log").open("w", encoding="utf-8") as chatter,
+        contextlib.redirect_stdout(chatter),
+    ):
+        try:
+            adapt(recipe, until)()
+        except RuntimeError:
+            # kfp raises this for every step that fails; the step has said why.
+            if not steps.exit_code:
+                raise
+    return steps
+
+
+def _use_containers(recipe: Recipe, work: Path, steps: Steps) -> None:
+    Containers.steps = steps
+    Containers.mounts = {str(work): "rw"}
+    for pattern in (
+        *recipe.clean.inputs,
+        *recipe.finetune.inputs,
+        *recipe.evaluate.heldout,
+        recipe.base.model,
+    ):
+        folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0]).parent
+        if folder.is_absolute() and folder.is_dir():
+            Containers.mounts.setdefault(str(folder), "ro")
+    docker_task_handler.DockerTaskHandler = Containers
