@@ -19,9 +19,11 @@ check: .venv/installed-dev
 	.venv/bin/mypy
 	.venv/bin/pyright --warnings
 	.venv/bin/python scripts/make_builtin_data.py --check
+	.venv/bin/python scripts/make_reference.py --check
 
 golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
+	.venv/bin/python scripts/make_reference.py
 
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache

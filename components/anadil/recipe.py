@@ -128,16 +128,16 @@ def _mistakes(error: ValidationError, data: object, lines: Mapping[strict_yaml.P
         if mistake["type"] == "extra_forbidden":
             reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1]))}"
         where = f"line {lines[path]}: " if path in lines else ""
-        got = "" if mistake["type"] == "missing" or not path else f" (got {_show(data, path)})"
+        got = "" if mistake["type"] == "missing" or not path or "password" in reason else f" (got {_show(data, path)})"
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
 
 
-def _show(data: object, path: tuple[int | str, ...]) -> str:
+def _show(data: Any, path: tuple[int | str, ...]) -> str:
     for key in path:
-        if (isinstance(data, dict) and key in data) or (isinstance(data, list) and isinstance(key, int) and key < len(data)):
+        try:
             data = data[key]
-        else:
+        except (KeyError, IndexError, TypeError):
             break
     text = json.dumps(data, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."

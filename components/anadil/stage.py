@@ -42,6 +42,7 @@ class Run(Protocol):
 
     def __call__(self, job: "Job") -> Figures:
         """Fill `job.out` and return the figures of the last line."""
+        ...
 
 
 class Stop:

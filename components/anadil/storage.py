@@ -32,27 +32,35 @@ class Store(Protocol):
 
     def exists(self, uri: str) -> bool:
         """Whether a file is there."""
+        ...
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small file."""
+        ...
 
     def files(self, pattern: str) -> list[str]:
         """Sorted URIs of the files that a path, directory or glob names."""
+        ...
 
     def put_directory(self, source: Path, uri: str) -> None:
         """Make `uri` hold what `source` holds, its manifest last; `source` may be moved away."""
+        ...
 
     def get_directory(self, uri: str) -> Path:
         """A local directory with the files below `uri`; the same one where it is local."""
+        ...
 
     def remove_directory(self, uri: str) -> None:
         """Remove `uri` and all below it, its manifest first."""
+        ...
 
     def fingerprint(self, uri: str) -> str:
         """A text that changes when the bytes of the file do."""
+        ...
 
     def directories(self, uri: str) -> list[str]:
         """Directories right below `uri`, oldest manifest first, without those that have none."""
+        ...
 
 
 def store(uri: str) -> Store:

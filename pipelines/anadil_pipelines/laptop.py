@@ -45,7 +45,7 @@ class Steps:
     """Of the step that failed."""
 
 
-class Processes(subprocess_task_handler.SubprocessTaskHandler):  # type: ignore[misc]  # kfp has no types
+class Processes(subprocess_task_handler.SubprocessTaskHandler):
     """Runs a step's command as a process of this machine, with this Python."""
 
     steps = Steps()
@@ -98,7 +98,7 @@ def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Containers(docker_task_handler.DockerTaskHandler):  # type: ignore[misc]  # kfp has no types
+class Containers(docker_task_handler.DockerTaskHandler):
     """Runs a step in its image, with the work directory and the recipe's local files mounted."""
 
     steps = Steps()
@@ -108,11 +108,12 @@ class Containers(docker_task_handler.DockerTaskHandler):  # type: ignore[misc]  
     def run(self) -> Any:
         """Run the container to its end, stream its log, and keep its exit code and outputs."""
         import docker
+        from docker.errors import ImageNotFound
 
         client = docker.from_env()
         try:
             code = run_container(client, self.image, self.full_command, self.mounts, self.env_vars)
-        except docker.errors.ImageNotFound:
+        except ImageNotFound:
             raise PreflightError(
                 f"{self.image}: no such image; build it (images/build.sh) or set cluster.image"
             ) from None

@@ -5,6 +5,9 @@ whole through each pod's scratch disk, model weights too. Everything else travel
 JSON document, the executor input, so that a step has the same command in every runner.
 """
 
+# kfp reads its annotations as values: dsl.OutputPath(str) is no type.
+# pyright: reportInvalidTypeForm=false
+
 from kfp import dsl
 
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
