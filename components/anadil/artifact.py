@@ -9,9 +9,12 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from anadil import storage
 from anadil.errors import DataError, IntegrityError
@@ -36,7 +39,7 @@ class Manifest:
     """Relative path -> `bytes` and `sha256`."""
     records: dict[str, int] = field(default_factory=dict)
     """Counts, such as documents by part."""
-    figures: dict[str, float | int | str] = field(default_factory=dict)
+    figures: dict[str, bool | float | int | str] = field(default_factory=dict)
     """The stage's line of figures, shown again when the artifact is reused."""
     recipe: dict[str, object] = field(default_factory=dict)
     """The resolved recipe."""
@@ -47,7 +50,7 @@ class Manifest:
     @property
     def digest(self) -> str:
         """SHA-256 over kind and files: what a reader of the artifact depends on."""
-        content = json.dumps([self.kind, self.files], sort_keys=True)
+        content = json.dumps([self.kind, self.files])
         return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -67,11 +70,12 @@ def read_manifest(uri: str) -> Manifest | None:
     if not files.exists(where):
         return None
     try:
-        data = json.loads(files.read(where))
-        manifest = Manifest(**data)
-    except (ValueError, TypeError) as error:
+        manifest = TypeAdapter(Manifest).validate_json(files.read(where))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
         raise IntegrityError(
-            f"{where}: no manifest of this program ({error}); make the artifact again"
+            f"{where}: no manifest of this program ({reason}); make the artifact again"
         ) from None
     if manifest.schema != SCHEMA:
         raise IntegrityError(f"{where}: schema {manifest.schema}, this version reads {SCHEMA}; make it again")
@@ -91,7 +95,15 @@ def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
     if manifest.kind != kind:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
     path = storage.store(uri).get_directory(uri)
-    verify(path, manifest, uri)
+    try:
+        verify(path, manifest, uri)
+    except IntegrityError:
+        if "://" not in uri:
+            raise
+        log.warning("%s: the copy in %s is damaged; fetching it again", uri, path)
+        shutil.rmtree(path)
+        path = storage.store(uri).get_directory(uri)
+        verify(path, manifest, uri)
     return path, manifest
 
 
@@ -130,12 +142,14 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
         more: `records`, `figures`, `recipe`, `program` of the manifest.
     """
     files = sorted(file for file in path.rglob("*") if file.is_file())
+    for file in files:
+        file.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
     entries = {file.relative_to(path).as_posix(): describe(file) for file in files}
     entries.pop(MANIFEST, None)
     manifest = Manifest(kind=kind, key=key_of(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w", encoding="utf-8") as file:
-        json.dump(asdict(manifest), file, ensure_ascii=False, indent=1, sort_keys=True)
+        json.dump(asdict(manifest), file, ensure_ascii=False, indent=1)
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path / MANIFEST)

@@ -34,10 +34,12 @@ WORK = "anadil-work"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0] in STAGES:
+    first = next((i for i, word in enumerate(arguments) if word not in ("-v", "--verbose")), 0)
+    if arguments[first:] and arguments[first] in STAGES:
         from anadil.entry import main as run_stage
 
-        return run_stage(arguments[0], arguments[1:], prog=f"anadil {arguments[0]}")
+        name = arguments[first]
+        return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
     options = parser().parse_args(arguments)
     from anadil import entry
     from anadil import log as logs

@@ -16,11 +16,15 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    field_validator,
     model_validator,
 )
 
+from anadil.log import masked
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strategy = Literal["base", "extend", "replace"]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class Table(BaseModel):
@@ -38,7 +42,7 @@ class Table(BaseModel):
 class Base(Table):
     """The foundation model that is taught."""
 
-    model: str = "meta-llama/Llama-3.2-1B"
+    model: Text = "meta-llama/Llama-3.2-1B"
     """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
@@ -100,7 +104,7 @@ class Tokenizer(Table):
     """Candidates: the base's own tokenizer, the base's extended, a new one. Source: Azercell."""
     vocab_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (100_000,)
     """For `replace`: size of the vocabulary; for `extend`: tokens added to the base's. Source: Azercell."""
-    choice: Strategy | Literal["auto"] = "auto"
+    choice: Literal["base", "extend", "replace", "auto"] = "auto"
     """Which strategy goes on; `auto` takes `replace`, else `extend`, else `base`. Source: Azercell."""
     min_frequency: PositiveInt = 2
     """Least count of a pair that is merged. Source: tokenizers, ByteLevelBPETokenizer.train."""
@@ -220,7 +224,7 @@ class Report(Table):
 class Storage(Table):
     """Where artifacts live."""
 
-    root: str | None = None
+    root: Text | None = None
     """Directory or `s3://` URI under which every artifact is written; `anadil run` takes its `--work`."""
 
 
@@ -232,11 +236,24 @@ class Tracking(Table):
     experiment: str = "anadil"
     """MLflow experiment that holds the runs."""
 
+    @field_validator("uri")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        # The recipe goes into manifests and pipelines, where others read it.
+        if uri is not None and masked(uri) != uri:
+            raise ValueError(
+                "holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+                "or the whole URI as MLFLOW_TRACKING_URI"
+            )
+        return uri
+
     @model_validator(mode="after")
     def _no_password(self) -> "Tracking":
         # A recipe is stored beside every artifact and shown in the report and in Kubeflow's pages.
         if re.match(r"[^/]*//[^/]*:[^/]*@", self.uri or ""):
-            raise ValueError("uri holds a password; use MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+            raise ValueError(
+                "uri holds a password; use MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
         return self
 
 
@@ -248,14 +265,23 @@ class Cluster(Table):
     processes_per_node: PositiveInt | None = None
     """Training processes on a machine; left out, one for each GPU, or one."""
 
+    @field_validator("image")
+    @classmethod
+    def _has_known_places(cls, image: str) -> str:
+        try:
+            image.format(stage="clean", version="1")
+        except (LookupError, ValueError, AttributeError):
+            raise ValueError("only {stage} and {version} are filled in") from None
+        return image
+
 
 class Recipe(Table):
     """Everything that a run does."""
 
     language: Literal["az", "ja"] = "az"
     """ISO 639-1 code of the language that is taught."""
-    seed: NonNegativeInt = 0
-    """Seed of every random choice."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of every random choice; NumPy takes 32 bits."""
     base: Base = Base()
     storage: Storage = Storage()
     tracking: Tracking = Tracking()

@@ -1,6 +1,5 @@
 """The corpus artifact: documents as JSON lines in zstd parts, `train/` and `heldout/`."""
 
-import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ Part = Literal["train", "heldout"]
 MAX_PART_BYTES = 256 * 1024**2
 """Text of one part before the next begins; a part is what one worker reads."""
 ZSTD_LEVEL = 3
+READ_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,19 @@ def read_documents(corpus: Path, part: Part) -> Iterator[Document]:
     """
     for path in sorted((corpus / part).glob("part-*.jsonl.zst")):
         try:
-            with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as raw:
-                for line in io.TextIOWrapper(raw, encoding="utf-8", newline="\n"):
-                    yield Document(**json.loads(line))
+            for line in _lines(path):
+                yield Document(**json.loads(line))
         except (zstandard.ZstdError, ValueError, TypeError) as error:
             raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    # zstandard's stream reader takes a file that was cut off for one that ended.
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    rest = b""
+    with path.open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            *lines, rest = (rest + decompressor.decompress(chunk)).split(b"\n")
+            yield from lines
+    if rest or not decompressor.eof:
+        raise ValueError("cut off")

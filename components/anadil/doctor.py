@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import socket
@@ -17,6 +18,7 @@ from anadil import storage
 from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW
+from anadil.log import masked
 from anadil.recipe import load_recipe
 from anadil.stage import TINY, external_files
 from anadil.tracking import tracking_uri
@@ -25,8 +27,8 @@ from anadil.units import GIB, human_bytes
 MIN_FREE_BYTES = 2 * GIB
 """What `smoke` writes is far less; a real run is checked by its plan."""
 IMPORT_NAMES = {
-    "Jinja2": "jinja2",
-    "PyYAML": "yaml",
+    "mlflow-skinny": "mlflow",
+    "pyyaml": "yaml",
     "liger-kernel": "liger_kernel",
     "kfp-kubernetes": "kfp.kubernetes",
 }
@@ -89,7 +91,7 @@ def _names_of(extra: str) -> set[str]:
         requirement, _, marker = line.partition(";")
         if not re.search(rf"extra == ['\"]{extra}['\"]", marker):
             continue
-        if re.search(r"platform_machine|sys_platform", marker) and not sys.platform.startswith("linux"):
+        if "platform_machine" in marker and (sys.platform, platform.machine()) != ("linux", "x86_64"):
             continue
         match = re.match(r"\s*([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?", requirement)
         assert match
@@ -98,7 +100,7 @@ def _names_of(extra: str) -> set[str]:
             for part in inner.split(","):
                 names |= _names_of(part.strip())
         else:
-            names.add(name)
+            names.add(name.lower())
     return names
 
 
@@ -185,7 +187,7 @@ def _tracking(recipe: Recipe, work: Path) -> Check:
         return Check(name="tracking", status="skipped", detail="off")
     parts = urlparse(uri)
     if parts.scheme not in ("http", "https"):
-        return Check(name="tracking", status="passed", detail=uri)
+        return Check(name="tracking", status="passed", detail=masked(uri))
     port = parts.port or (443 if parts.scheme == "https" else 80)
     if _answers(parts.hostname or "", port):
         return Check(

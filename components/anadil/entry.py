@@ -7,7 +7,6 @@ there: into `<out>.partial`, sealed by its manifest, then moved to `<out>` in on
 import argparse
 import contextlib
 import errno
-import fcntl
 import hashlib
 import importlib
 import json
@@ -17,19 +16,20 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anadil import __version__, artifact, errors, storage
+from anadil import __version__, artifact, errors, executor, storage
 from anadil import log as logs
 from anadil.artifact import Manifest
 from anadil.config import Recipe
-from anadil.errors import AnadilError, DataError, PreflightError, RecipeError, Stopped
+from anadil.errors import AnadilError, DataError, IntegrityError, PreflightError, RecipeError, Stopped
 from anadil.flow import BUILT_IN, STAGES, Stage
+from anadil.lock import locked
 from anadil.recipe import load_recipe
 from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, origin_of
-from anadil.tracking import tracked
+from anadil.tracking import has_unsent, tracked
 from anadil.units import human_figure, human_seconds
 
 log = logging.getLogger(__name__)
@@ -38,12 +38,6 @@ TERMINATION_LOG = Path("/dev/termination-log")
 """Where Kubernetes reads the last words of a container, 4,096 bytes at most."""
 PARENT_VARIABLE = "ANADIL_PARENT"
 """Process id of the `anadil run` that started this process and must not be outlived."""
-LOCK_PATIENCE_S = 60.0
-"""How long a stage waits for another process that makes the same artifact."""
-
-
-PAGES = {"html": "report.html", "markdown": "report.md"}
-"""KFP artifact -> file of the report that its page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +46,15 @@ class Outcome:
 
     uri: str
     manifest: Manifest
-    path: Path | None = None
-    """Local directory, where it was made or is local."""
 
 
-def main(name: str, argv: Sequence[str] | None = None, prog: str = "") -> int:
+def main(name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False) -> int:
     """Run one stage from its command line and return the exit code."""
     stage = STAGES[name]
-    options = parser(stage, prog).parse_args(argv)
-    logs.set_up(name, container=not prog)
-    return guarded(lambda: _start(stage, options))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = parser(stage, prog).parse_args(arguments)
+    logs.set_up(name, container=not prog, verbose=verbose)
+    return guarded(lambda: _start(stage, options, arguments))
 
 
 def parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
@@ -97,7 +90,10 @@ def add_recipe_options(built: argparse.ArgumentParser) -> None:
 def guarded(work: Callable[[], int]) -> int:
     """Turn errors into one clear message and their exit code; a traceback only for a bug."""
     try:
-        return work()
+        code = work()
+        if sys.stdout:
+            sys.stdout.flush()  # here, where a pipe that is gone can be told from a bug
+        return code
     except AnadilError as error:
         return _last_words(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -108,10 +104,12 @@ def guarded(work: Callable[[], int]) -> int:
         return 0
     except Exception as error:
         # The border of the program: whatever nobody foresaw is a bug.
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left on device" in str(error):
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left on device" in str(error):
             message = f"disk full: {error}; free space or choose another storage.root"
             return _last_words(message, PreflightError.exit_code)
+        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return _last_words(f"{error}; grant access or choose another place", PreflightError.exit_code)
         log.exception("bug in anadil %s", __version__)
         return _last_words(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
 
@@ -119,26 +117,29 @@ def guarded(work: Callable[[], int]) -> int:
 def _last_words(message: str, code: int, *, logged: bool = False) -> int:
     if not logged:
         log.error("%s", message)
-    words = json.dumps({"exit_code": code, "message": message[:3000]}, ensure_ascii=True)
+    words = json.dumps({"exit_code": code, "message": logs.masked(message)[:600]})
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.exists():
-            TERMINATION_LOG.write_text(words[:4000])
+            TERMINATION_LOG.write_text(words)
     return code
 
 
-def _start(stage: Stage, options: argparse.Namespace) -> int:
+def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> int:
     if options.self_test:
         importlib.import_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
         return 0
     _die_with_parent()
     if options.executor_input:
-        return _from_pipeline(stage, options.executor_input)
+        return _from_pipeline(stage, options.executor_input, arguments)
     recipe = load_recipe(options.recipe, options.set)
     inputs = {word: getattr(options, word) for word in stage.reads}
     missing = [f"--{word}" for word, uri in inputs.items() if not uri]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
+    processes = _num_processes(stage, recipe)
+    if processes > 1:
+        return _under_torchrun(stage, arguments, processes)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
     outcome = execute(stage, recipe, inputs, files, options.out)
     if int(os.environ.get("RANK", "0")) == 0:
@@ -160,47 +161,35 @@ def _die_with_parent() -> None:
         raise Stopped("the run that started this stage is gone; start it again")
 
 
-def _from_pipeline(stage: Stage, text: str) -> int:
+def _num_processes(stage: Stage, recipe: Recipe) -> int:
+    """Training processes to start on this machine; 1 in a process that torchrun has started."""
+    if not stage.distributed or "RANK" in os.environ:
+        return 1
+    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        num_gpus = min(num_gpus, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
+    return recipe.cluster.processes_per_node or max(1, num_gpus)
+
+
+def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
+    # By name, as the stage itself: torch is loaded only where training begins.
+    torchrun = importlib.import_module("anadil.model.torchrun")
+    code: int = torchrun.launch(f"anadil.{stage.name}", arguments, processes)
+    return code
+
+
+def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     """Run with the input of a KFP container component, and write what its launcher reads."""
-    given = json.loads(text)
-    values = given["inputs"]["parameterValues"]
-    recipe = load_recipe(values["recipe"])
-    outcome = execute(stage, recipe, {word: values[word] for word in stage.reads}, (), None)
-    outputs = given["outputs"]
-    parameters = {stage.writes: outcome.uri}
-    for name, value in parameters.items():
-        path = Path(outputs["parameters"][name]["outputFile"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(value, encoding="utf-8")
-    artifacts = {}
-    for name, listed in outputs.get("artifacts", {}).items():
-        described = dict(listed["artifacts"][0])
-        described["metadata"] = _metadata(name, outcome)
-        if name in PAGES:
-            folder, _ = artifact.fetch(outcome.uri, stage.writes)
-            page = _pipeline_path(described["uri"])
-            page.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / PAGES[name], page)
-        artifacts[name] = {"artifacts": [described]}
-    target = Path(outputs["outputFile"])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Local runs know an output only from this file; the cluster's launcher merges it.
-    target.write_text(json.dumps({"parameterValues": parameters, "artifacts": artifacts}), encoding="utf-8")
+    call = executor.parse(stage, text)
+    recipe = load_recipe(call.recipe)
+    processes = _num_processes(stage, recipe)
+    if processes > 1:
+        return _under_torchrun(stage, arguments, processes)
+    outcome = execute(stage, recipe, call.inputs, (), None)
+    if int(os.environ.get("RANK", "0")) == 0:
+        executor.write_outputs(stage, call.outputs, outcome.uri, outcome.manifest)
     return 0
-
-
-def _pipeline_path(uri: str) -> Path:
-    """Where KFP's launcher takes the file of an artifact from: `s3://b/k` is `/s3/b/k`."""
-    scheme, separator, rest = uri.partition("://")
-    return Path(f"/{scheme.replace('gs', 'gcs')}/{rest}") if separator else Path(uri)
-
-
-def _metadata(name: str, outcome: Outcome) -> dict[str, float | int | str]:
-    """Numbers for a Metrics artifact, where the artifact lives for any other."""
-    if name == "metrics":
-        figures = outcome.manifest.figures
-        return {key: value for key, value in figures.items() if isinstance(value, int | float)}
-    return {"uri": outcome.uri, "sha256": outcome.manifest.digest}
 
 
 def execute(
@@ -218,6 +207,8 @@ def execute(
     Raises:
         AnadilError: Of every kind, each with its remedy.
     """
+    stop = Stop()
+    stop.listen()  # before the slow part: as process 1 of a container nobody else does
     manifests = {word: _required(uri, word) for word, uri in inputs.items()}
     outside = external_files(stage, recipe, files)
     origin = origin_of(stage, recipe, manifests, outside)
@@ -225,19 +216,20 @@ def execute(
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     target = out or storage.join(str(root), stage.writes, artifact.key_of(origin))
-    found = _reusable(target, origin, stage)
+    found = _reusable(target, origin)
     if found:
         return found
-    siblings = storage.store(target).directories(storage.join(str(root), stage.writes)) if root else []
-    log.info("%s: %s", stage.name, _why(siblings, origin))
+    storage.refuse_occupied(target)
+    siblings = storage.store(root).directories(storage.join(root, stage.writes)) if root else []
+    log.info("%s", _why(siblings, origin))
     rank = int(os.environ.get("RANK", "0"))
     work = _work_directory(target)
-    with _locked(work) if rank == 0 else contextlib.nullcontext():
+    with locked(work) if rank == 0 else contextlib.nullcontext():
         # The process that we waited for may have made it.
-        found = _reusable(target, origin, stage) if rank == 0 else None
+        found = _reusable(target, origin) if rank == 0 else None
         if found:
             return found
-        return _make(stage, recipe, inputs, outside, origin, target, work, rank)
+        return _make(stage, recipe, inputs, outside, origin, target, work, rank, stop)
 
 
 def _required(uri: str, word: str) -> Manifest:
@@ -247,7 +239,7 @@ def _required(uri: str, word: str) -> Manifest:
     return manifest
 
 
-def _reusable(target: str, origin: dict[str, str], stage: Stage) -> Outcome | None:
+def _reusable(target: str, origin: dict[str, str]) -> Outcome | None:
     manifest = artifact.read_manifest(target)
     if manifest is None:
         return None
@@ -257,14 +249,16 @@ def _reusable(target: str, origin: dict[str, str], stage: Stage) -> Outcome | No
             f"{target}: holds a {manifest.kind} made from something else ({causes}); "
             "artifacts are written once: give another --out or remove it"
         )
-    log.info("%s: reused %s", stage.name, target)
-    _say_figures(stage, manifest.figures)
+    log.info("reused %s", target)
+    _say_figures(manifest.figures)
     return Outcome(uri=target, manifest=manifest)
 
 
 def _why(siblings: list[str], origin: dict[str, str]) -> str:
     """Why the artifact is made: compared with the latest of its kind."""
-    latest = artifact.read_manifest(siblings[-1]) if siblings else None
+    latest = None
+    with contextlib.suppress(IntegrityError):  # a damaged neighbour is no reason to stop
+        latest = artifact.read_manifest(siblings[-1]) if siblings else None
     if latest is None:
         return "running: nothing to reuse yet"
     causes = artifact.differences(latest.origin, origin)
@@ -280,29 +274,6 @@ def _work_directory(target: str) -> Path:
     return root / hashlib.sha256(target.encode()).hexdigest()[:16]
 
 
-@contextlib.contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Make sure that one process of this machine at a time makes the artifact."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "lock").open("w") as file:
-        deadline = time.monotonic() + LOCK_PATIENCE_S
-        waited = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise PreflightError(
-                        f"{work}: another process makes this artifact; wait for it or stop it"
-                    ) from None
-                if not waited:
-                    log.info("waiting for another process that makes the same artifact")
-                waited = True
-                time.sleep(0.2)
-        yield
-
-
 def _make(
     stage: Stage,
     recipe: Recipe,
@@ -312,16 +283,17 @@ def _make(
     target: str,
     work: Path,
     rank: int,
+    stop: Stop,
 ) -> Outcome:
     started = time.monotonic()
-    fetched = {word: artifact.fetch(uri, word)[0] for word, uri in inputs.items()}
     partial = Path(f"{target}.partial") if "://" not in target else work / "partial"
+    # Alone only: the other processes of a group would wait for this one.
+    if "RANK" not in os.environ and (sealed := _sealed(partial, origin)):
+        return _put(partial, target, work, sealed)
+    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
+    fetched = {word: artifact.fetch(uri, word)[0] for word, uri in inputs.items()}
     if rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
-    stop = Stop()
-    stop.listen()
     with tracked(stage.name, recipe, work) as tracker:
         tracker.params(
             {
@@ -338,6 +310,8 @@ def _make(
             base_cache=_base_cache(recipe), tracker=tracker, stop=stop,
         )  # fmt: skip
         try:
+            if rank == 0:
+                partial.mkdir(parents=True)
             figures = run(job)
         except BaseException as error:
             tracker.end("KILLED" if isinstance(error, Stopped | KeyboardInterrupt) else "FAILED")
@@ -353,9 +327,24 @@ def _make(
         partial, kind=stage.writes, origin=origin, records=job.records, figures=figures,
         recipe=recipe.model_dump(mode="json"), program={"version": __version__, "image": image_name()},
     )  # fmt: skip
+    return _put(partial, target, work, manifest)
+
+
+def _sealed(partial: Path, origin: dict[str, str]) -> Manifest | None:
+    """The manifest of what was made whole but not moved, because an upload failed."""
+    with contextlib.suppress(IntegrityError):
+        manifest = artifact.read_manifest(str(partial))
+        if manifest and manifest.key == artifact.key_of(origin):
+            artifact.verify(partial, manifest, str(partial))
+            return manifest
+    return None
+
+
+def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> Outcome:
     storage.store(target).put_directory(partial, target)
-    shutil.rmtree(work, ignore_errors=True)
-    _say_figures(stage, figures)
+    if not has_unsent(work):
+        shutil.rmtree(work, ignore_errors=True)
+    _say_figures(manifest.figures)
     return Outcome(uri=target, manifest=manifest)
 
 
@@ -371,9 +360,9 @@ def _base_cache(recipe: Recipe) -> Path:
     return Path(os.environ.get("ANADIL_CACHE", Path.home() / ".cache" / "anadil")) / "base"
 
 
-def _say_figures(stage: Stage, figures: Figures) -> None:
+def _say_figures(figures: Figures) -> None:
     shown = {name: value for name, value in figures.items() if name != "seconds"}
     line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in shown.items())
     seconds = figures.get("seconds")
     took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
-    log.info("%s: %s%s", stage.name, line, took, extra={"figures": figures})
+    log.info("%s%s", line, took, extra={"figures": figures})

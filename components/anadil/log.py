@@ -7,11 +7,13 @@ Containers speak JSON unless they have a terminal, the command `anadil` speaks t
 import json
 import logging
 import os
+import re
 import sys
 from datetime import UTC, datetime
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
-MAX_LINE_CHARS = 15_000
+URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)")
+MAX_LINE_BYTES = 16_000
 """A container runtime splits log lines at 16 KiB; a split line is no JSON."""
 
 
@@ -23,7 +25,6 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     rank = int(os.environ.get("RANK", "0"))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(stage, rank) if _is_json(container) else TextFormatter(stage))
-    handler.addFilter(mask_secrets)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     level = logging.WARNING if rank else logging.DEBUG if verbose else logging.INFO
     logging.getLogger("anadil").setLevel(level)
@@ -49,7 +50,7 @@ class TextFormatter(logging.Formatter):
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         prefix = f"{self.stage}: " if self.stage else ""
         text = f"{prefix}{level}{record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return masked(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -68,23 +69,28 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "stage": self.stage,
             "rank": self.rank,
-            "msg": record.getMessage()[:MAX_LINE_CHARS],
+            "msg": "",
         }
         figures = getattr(record, "figures", None)
         if figures:
             line["figures"] = figures
-        if record.exc_info and record.exc_info[0]:
-            stack = self.formatException(record.exc_info)
-            line["err"] = {"type": record.exc_info[0].__name__, "stack": stack[-MAX_LINE_CHARS // 2 :]}
-        return json.dumps(line, ensure_ascii=False, default=str)
+        message = masked(record.getMessage())
+        stack = masked(self.formatException(record.exc_info)) if record.exc_info else ""
+        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        text = ""
+        for limit in (MAX_LINE_BYTES, MAX_LINE_BYTES // 4, MAX_LINE_BYTES // 16):
+            line["msg"] = message[:limit]
+            if kind:
+                line["err"] = {"type": kind, "stack": stack[-limit // 2 :]}
+            text = json.dumps(line, ensure_ascii=False, default=str)
+            if len(text.encode(errors="replace")) <= MAX_LINE_BYTES:
+                break
+        return text
 
 
-def mask_secrets(record: logging.LogRecord) -> bool:
-    """Put `***` where a message holds the value of a secret environment variable."""
-    text = record.getMessage()
+def masked(text: str) -> str:
+    """The text with `***` for passwords in URLs and values of secret environment variables."""
     for name, value in os.environ.items():
-        is_secret = len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS)
-        if is_secret and value in text:
+        if len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS):
             text = text.replace(value, "***")
-            record.msg, record.args = text, None
-    return True
+    return URL_PASSWORD.sub(r"\1:***", text)

@@ -52,7 +52,8 @@ class Progress:
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
     """Show the progress of the block's loop; rich is loaded only where there is a terminal."""
-    if os.environ.get("ANADIL_LOG") == "json" or not sys.stderr.isatty():
+    is_first = os.environ.get("RANK", "0") == "0"
+    if os.environ.get("ANADIL_LOG") == "json" or not sys.stderr.isatty() or not is_first:
         yield Progress(what, total, None)
         return
     from rich.console import Console

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from anadil import strict_yaml
 from anadil.config import Recipe
 from anadil.errors import RecipeError
+from anadil.log import masked
 
 
 def recipes_dir() -> Path:
@@ -31,8 +32,12 @@ def find(name_or_path: str) -> Path:
         RecipeError: There is no such file or name.
     """
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
-        if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise RecipeError(f"recipe {name_or_path[:100]}: {error.strerror}") from None
+    if path.suffix in (".yaml", ".yml", ".json") or is_file:
+        if not is_file:
             raise RecipeError(f"recipe {name_or_path}: no such file")
         return path
     names = [recipe.stem for recipe in shipped()]
@@ -72,7 +77,9 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
     if not isinstance(data, dict):
         raise RecipeError(f"{name}: a recipe is a table of keys, not {type(data).__name__}")
     for override in overrides:
-        _apply(data, override)
+        path = _apply(data, override)
+        # What the command line says does not stand on any line of the file.
+        lines = {other: line for other, line in lines.items() if other[: len(path)] != path}
     try:
         # JSON mode, because strict checking takes a list for a tuple only there.
         return Recipe.model_validate_json(json.dumps(data), strict=True)
@@ -80,33 +87,46 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(_mistakes(error, data, lines, name)) from None
 
 
-def _apply(data: dict[str, object], override: str) -> None:
+def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
+    """Put an override into the data; the path that it has there."""
     key, equals, text = override.partition("=")
     if not equals or not key or not all(key.split(".")):
         raise RecipeError(f"--set {override!r}: write key.path=value, such as pretrain.batch_size=8")
     value, _ = strict_yaml.parse(text, f"--set {key}")
     *parents, last = key.split(".")
-    node: object = data
+    node: dict[str, object] | list[object] = data
+    path: strict_yaml.Path = ()
     for depth, part in enumerate(parents):
-        if isinstance(node, list):
-            node = node[_index(node, part, override)]
-        elif isinstance(node, dict):
-            if not isinstance(node.get(part), dict | list):
-                node[part] = _default_at(parents[: depth + 1])
-            node = node[part]
-    if isinstance(node, list):
-        node[_index(node, last, override)] = value
-    elif isinstance(node, dict):
-        node[last] = value
+        place = _place(node, part, override)
+        path = (*path, place)
+        inner = _item(node, place)
+        if not isinstance(inner, dict | list):
+            if isinstance(node, list):
+                raise RecipeError(f"--set {override!r}: item {part} of the list is no table")
+            inner = node[part] = _default_at(parents[: depth + 1])
+        node = inner
+    place = _place(node, last, override)
+    node[place] = value  # type: ignore[index]  # _place gives what fits the node
+    return (*path, place)
 
 
-def _index(items: list[object], part: str, override: str) -> int:
-    if not part.isdecimal() or int(part) >= len(items):
-        raise RecipeError(f"--set {override!r}: {part!r} is no place in a list of {len(items)}")
-    return int(part)
+def _place(node: dict[str, object] | list[object], part: str, override: str) -> str | int:
+    """The key of a table or the index of a list that a part of a path names."""
+    if isinstance(node, dict):
+        return part
+    places = {str(index): index for index in range(len(node))}
+    if part not in places:
+        raise RecipeError(f"--set {override!r}: {part!r} is no place in a list of {len(node)}")
+    return places[part]
 
 
-def _default_at(keys: list[str]) -> object:
+def _item(node: dict[str, object] | list[object], place: str | int) -> object:
+    if isinstance(node, dict):
+        return node.get(str(place))
+    return node[int(place)]
+
+
+def _default_at(keys: list[str]) -> dict[str, object] | list[object]:
     """The default of a list (so that one of its items can be set); an empty table elsewhere."""
     node: object = Recipe()
     for key in keys:
@@ -127,10 +147,20 @@ def _mistakes(error: ValidationError, data: object, lines: Mapping[strict_yaml.P
         reason = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1]))}"
-        where = f"line {lines[path]}: " if path in lines else ""
-        got = "" if mistake["type"] == "missing" or not path or "password" in reason else f" (got {_show(data, path)})"
+        line = _line_of(path, lines)
+        where = f"line {line}: " if line else ""
+        got = (
+            ""
+            if mistake["type"] == "missing" or not path or "password" in reason
+            else f" (got {_show(data, path)})"
+        )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
+
+
+def _line_of(path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int]) -> int | None:
+    """The line of a key, or of the table that lacks it."""
+    return lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)
 
 
 def _show(data: Any, path: tuple[int | str, ...]) -> str:
@@ -139,7 +169,7 @@ def _show(data: Any, path: tuple[int | str, ...]) -> str:
             data = data[key]
         except (KeyError, IndexError, TypeError):
             break
-    text = json.dumps(data, ensure_ascii=False)
+    text = masked(json.dumps(data, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -13,15 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from anadil.errors import AnadilError, DataError, PreflightError, RetryableError
+from anadil.errors import DataError, PreflightError
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 """Written last in a directory, so that its presence says that the directory is whole."""
-
 
 BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
@@ -43,7 +42,11 @@ class Store(Protocol):
         ...
 
     def put_directory(self, source: Path, uri: str) -> None:
-        """Make `uri` hold what `source` holds, its manifest last; `source` may be moved away."""
+        """Make `uri` hold what `source` holds, its manifest last; `source` is moved away.
+
+        Raises:
+            DataError: Something else is there.
+        """
         ...
 
     def get_directory(self, uri: str) -> Path:
@@ -75,6 +78,8 @@ def store(uri: str) -> Store:
     if not separator:
         return Local()
     if scheme == "s3":
+        from anadil.s3 import S3
+
         return S3()
     raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
 
@@ -90,11 +95,11 @@ def local_copy(uri: str) -> Iterator[Path]:
     if "://" not in uri:
         yield built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
         return
-    s3 = store(uri)
-    assert isinstance(s3, S3)
+    from anadil.s3 import S3
+
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / Path(uri).name
-        s3.download(uri, path)
+        S3().download(uri, path)
         yield path
 
 
@@ -146,11 +151,10 @@ class Local:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)
+        refuse_occupied(uri)
         for file in [*source.rglob("*"), source]:
             _flush(file)
-        if target.exists():
-            shutil.rmtree(target)
-        source.rename(target)
+        source.rename(target)  # also onto an empty directory
         _flush(target.parent)
 
     def get_directory(self, uri: str) -> Path:
@@ -171,6 +175,18 @@ class Local:
         """Directories right below with a manifest, oldest first."""
         manifests = Path(uri).glob(f"*/{MANIFEST}")
         return [str(path.parent) for path in sorted(manifests, key=lambda p: p.stat().st_mtime_ns)]
+
+
+def refuse_occupied(uri: str) -> None:
+    """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
+
+    Raises:
+        DataError: There is a file or a directory that is not empty.
+    """
+    path = Path(uri)
+    if "://" in uri or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
 
 
 class BuiltIn(Local):
@@ -200,166 +216,9 @@ def built_in(uri: str) -> Path:
     return Path(__file__).parent / "builtin" / uri.removeprefix(BUILT_IN)
 
 
-class S3:
-    """Objects of an S3 bucket; credentials come from the environment, as boto3 finds them."""
-
-    def __init__(self) -> None:
-        try:
-            import boto3
-            from botocore.config import Config
-        except ImportError:
-            raise PreflightError("s3:// needs boto3: pip install 'anadil[s3]'") from None
-        retries = {"mode": "adaptive", "max_attempts": 10}
-        self._client: Any = boto3.client(
-            "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
-        )
-
-    def exists(self, uri: str) -> bool:
-        """Whether an object is there."""
-        bucket, key = _split(uri)
-        with _explained(uri):
-            found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
-        return any(item["Key"] == key for item in found.get("Contents", ()))
-
-    def read(self, uri: str) -> bytes:
-        """The bytes of one small object."""
-        bucket, key = _split(uri)
-        with _explained(uri):
-            body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
-        return body
-
-    def files(self, pattern: str) -> list[str]:
-        """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
-        import fnmatch
-
-        bucket, key = _split(pattern)
-        is_glob = any(sign in key for sign in "*?[")
-        prefix = key.split("*")[0].split("?")[0].split("[")[0]
-        keys = [str(item["Key"]) for item in self._objects(bucket, prefix)]
-        if is_glob:
-            keys = [name for name in keys if fnmatch.fnmatchcase(name, key)]
-        elif key in keys:
-            keys = [key]
-        else:
-            keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
-        return [f"s3://{bucket}/{name}" for name in sorted(keys) if not name.endswith("/")]
-
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Upload every file, the manifest last."""
-        bucket, prefix = _split(uri)
-        files = [file for file in sorted(source.rglob("*")) if file.is_file()]
-        for file in sorted(files, key=lambda path: path == source / MANIFEST):
-            key = f"{prefix}/{file.relative_to(source).as_posix()}"
-            with _explained(f"s3://{bucket}/{key}"):
-                self._client.upload_file(str(file), bucket, key)
-        shutil.rmtree(source)
-
-    def get_directory(self, uri: str) -> Path:
-        """Download into the cache (`ANADIL_CACHE`, else the temporary directory)."""
-        bucket, prefix = _split(uri)
-        cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
-        # Keyed by the manifest, so that a directory that was written anew is fetched anew.
-        identity = uri.encode() + self.read(join(uri, MANIFEST))
-        target = cache / hashlib.sha256(identity).hexdigest()[:16]
-        for item in self._objects(bucket, f"{prefix}/"):
-            name = str(item["Key"]).removeprefix(f"{prefix}/")
-            path = target / name
-            if not path.resolve().is_relative_to(target.resolve()):
-                raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
-            if not path.is_file() or path.stat().st_size != item["Size"]:
-                self.download(f"s3://{bucket}/{item['Key']}", path)
-        return target
-
-    def download(self, uri: str, path: Path) -> None:
-        """Fetch one object into a local file."""
-        bucket, key = _split(uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _explained(uri):
-            self._client.download_file(bucket, key, str(path))
-
-    def remove_directory(self, uri: str) -> None:
-        """Delete the objects below the prefix, the manifest first."""
-        bucket, prefix = _split(uri)
-        with _explained(uri):
-            self._client.delete_object(Bucket=bucket, Key=f"{prefix}/{MANIFEST}")
-            for item in self._objects(bucket, f"{prefix}/"):
-                self._client.delete_object(Bucket=bucket, Key=item["Key"])
-
-    def fingerprint(self, uri: str) -> str:
-        """ETag and size of the object, which the listing gives without reading it."""
-        bucket, key = _split(uri)
-        with _explained(uri):
-            head = self._client.head_object(Bucket=bucket, Key=key)
-        return f"{head['ETag']}-{head['ContentLength']}"
-
-    def directories(self, uri: str) -> list[str]:
-        """Prefixes right below with a manifest, oldest first."""
-        bucket, prefix = _split(uri)
-        found = [
-            item
-            for item in self._objects(bucket, f"{prefix}/")
-            if str(item["Key"]).removeprefix(f"{prefix}/").partition("/")[2] == MANIFEST
-        ]
-        found.sort(key=lambda item: item["LastModified"])
-        return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in found]
-
-    def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        with _explained(f"s3://{bucket}/{prefix}"):
-            for page in pages:
-                yield from page.get("Contents", ())
-
-
-def _split(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    if not bucket:
-        raise DataError(f"{uri}: names no bucket; write s3://bucket/key")
-    return bucket, key.rstrip("/")
-
-
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _explained(uri: str) -> Iterator[None]:
-    """Turn boto3's errors into ours: what can be retried, what the user must grant or correct."""
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        NoCredentialsError,
-        NoRegionError,
-        PartialCredentialsError,
-    )
-
-    try:
-        yield
-    except (NoCredentialsError, PartialCredentialsError):
-        raise PreflightError(
-            f"{uri}: no AWS credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or run with a role (IRSA, Pod Identity)"
-        ) from None
-    except NoRegionError:
-        raise PreflightError(f"{uri}: no AWS region; set AWS_REGION") from None
-    except (ClientError, Boto3Error) as error:
-        raise _client_error(uri, error) from None
-    except BotoCoreError as error:
-        raise RetryableError(f"{uri}: {error}; storage did not answer, run the same command again") from None
-
-
-def _client_error(uri: str, error: Exception) -> AnadilError:
-    response = getattr(error, "response", {})
-    code = str(response.get("Error", {}).get("Code", "")) or str(error)
-    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if "NoSuchBucket" in code or "NoSuchKey" in code or status == 404 or "(404)" in code:
-        return DataError(f"{uri}: does not exist; check bucket and key")
-    if status == 403 or "AccessDenied" in code or "(403)" in code:
-        return PreflightError(f"{uri}: access denied ({code}); grant s3:GetObject, PutObject and ListBucket")
-    if status >= 500 or not status:
-        return RetryableError(f"{uri}: {code}; storage failed for now, run the same command again")
-    return PreflightError(f"{uri}: S3 refused: {code}")

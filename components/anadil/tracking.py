@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,15 @@ log = logging.getLogger(__name__)
 
 SPOOL_VARIABLE = "ANADIL_TRACKING_SPOOL"
 """Names the spool directory to stages that run inside `anadil run`, which owns the sender."""
+SPOOL = "tracking"
+"""Directory of the spool in the work directory of a stage that runs alone."""
+DONE = "done"
+"""File that the sender leaves when all is sent."""
 CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
 PATIENCE_S = 20.0
 """How long the end of a run waits for a sender that is not done."""
+HTTP_BAD_REQUEST = 400
 MAX_VALUE_CHARS = 6_000
 """Longest parameter or tag value that MLflow 3 takes."""
 
@@ -67,7 +72,8 @@ class Tracker:
             return
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                # NumPy's and torch's numbers are numbers too.
+                file.write(json.dumps(line, default=float) + "\n")
         except OSError as error:
             log.warning("tracking: cannot write %s (%s); tracking of this stage ends here", self._path, error)
             self._path = None
@@ -93,7 +99,7 @@ def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
     if uri is None:
         yield Tracker(None)
         return
-    folder = work / "tracking"
+    folder = work / SPOOL
     with sender(folder, uri, recipe.tracking.experiment, stage):
         yield _open(folder, stage)
 
@@ -109,6 +115,7 @@ def sender(spool: Path, uri: str, experiment: str, run_name: str) -> Iterator[No
     """Run a sender beside the block, and wait a bounded time for it at the end."""
     spool.mkdir(parents=True, exist_ok=True)
     (spool / CLOSED).unlink(missing_ok=True)
+    (spool / DONE).unlink(missing_ok=True)
     command = [
         sys.executable,
         "-m",
@@ -137,10 +144,16 @@ def sender(spool: Path, uri: str, experiment: str, run_name: str) -> Iterator[No
             code = process.wait()
         if code:
             log.warning(
-                "tracking: MLflow did not take everything; it stays in %s and is sent by the next run "
-                "(see sender.log there)",
+                "tracking: MLflow did not take everything; it stays in %s (see sender.log there), and the next "
+                "run beside it sends it, or: python -m anadil.tracking %s",
+                spool,
                 spool,
             )
+
+
+def has_unsent(work: Path) -> bool:
+    """Whether the work directory of a stage keeps tracking that MLflow has not taken yet."""
+    return _waits(work / SPOOL)
 
 
 def _open(spool: Path, stage: str) -> Tracker:
@@ -183,7 +196,7 @@ class Sender:
         status = "FAILED" if self.state["failed"] else "FINISHED"
         if not os.environ.get("MLFLOW_RUN_ID"):
             self.client.set_terminated(self.state["parent"], status)
-        (self.spool / "done").touch()
+        (self.spool / DONE).touch()
 
     def _ensure_parent(self) -> None:
         # Kubeflow Pipelines' MLflow plugin opens the run itself and names it here.
@@ -227,12 +240,24 @@ class Sender:
         else:
             call = self.client.set_tag if kind == "tags" else self.client.log_param
             for name, value in line["values"].items():
-                call(self._run(stage), name, value)
+                self._unless_refused(call, self._run(stage), name, value)
         return []
 
     def _log(self, stage: str, metrics: list[Any]) -> None:
         for start in range(0, len(metrics), 1000):  # MLflow's largest batch
-            self.client.log_batch(self._run(stage), metrics=metrics[start : start + 1000])
+            batch = metrics[start : start + 1000]
+            self._unless_refused(self.client.log_batch, self._run(stage), batch)
+
+    def _unless_refused(self, call: Callable[..., object], *values: object) -> None:
+        """Make a call; what the server will never take is left out, so that it does not block the rest."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            call(*values)
+        except MlflowException as error:
+            if error.get_http_status_code() != HTTP_BAD_REQUEST:
+                raise
+            log.warning("left out: %s", error)
 
     def _run(self, stage: str, start_ms: int | None = None) -> str:
         runs: dict[str, str] = self.state["runs"]
@@ -261,12 +286,15 @@ def main() -> int:
     # Small limits: whoever waits for us waits seconds, and the spool keeps what is left.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    waiting = [
+        path for path in sorted(options.spool.parent.iterdir()) if path != options.spool and _waits(path)
+    ]
+    while not waiting and not any(options.spool.glob("*.jsonl")):
+        if (options.spool / CLOSED).exists():
+            return 0  # every stage was reused: there is nothing to send, and MLflow takes seconds to import
+        time.sleep(0.2)
     from mlflow.exceptions import MlflowException
 
-    waiting = [
-        path for path in sorted(options.spool.parent.iterdir())
-        if path != options.spool and (path / CLOSED).exists() and not (path / "done").exists()
-    ]  # fmt: skip
     try:
         for spool in [*waiting, options.spool]:
             Sender(spool, options.experiment, options.name).follow()
@@ -274,6 +302,11 @@ def main() -> int:
         log.warning("MLflow is away: %s", error)
         return 1
     return 0
+
+
+def _waits(spool: Path) -> bool:
+    """Whether an earlier run left lines in this spool."""
+    return (spool / CLOSED).exists() and not (spool / DONE).exists() and any(spool.glob("*.jsonl"))
 
 
 if __name__ == "__main__":

@@ -32,4 +32,4 @@ def human_figure(value: object) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"

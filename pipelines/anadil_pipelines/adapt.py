@@ -11,6 +11,7 @@ from kfp import compiler, dsl
 
 from anadil import __version__
 from anadil.config import Recipe
+from anadil.errors import RecipeError
 from anadil.flow import FLOW
 from anadil_pipelines.steps import STEPS
 
@@ -44,6 +45,12 @@ def adapt(recipe: Recipe, until: str = "report") -> Any:
 
 
 def write_pipeline(recipe: Recipe, path: Path) -> None:
-    """Compile the DAG of a recipe to a file of Kubeflow Pipelines' intermediate representation."""
+    """Compile the DAG of a recipe to a file of Kubeflow Pipelines' intermediate representation.
+
+    Raises:
+        RecipeError: The file's name does not end as kfp wants it.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        raise RecipeError(f"{path}: a pipeline is YAML; give a name that ends in .yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     compiler.Compiler().compile(adapt(recipe), str(path))

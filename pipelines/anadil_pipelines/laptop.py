@@ -115,7 +115,7 @@ class Containers(docker_task_handler.DockerTaskHandler):
             code = run_container(client, self.image, self.full_command, self.mounts, self.env_vars)
         except ImageNotFound:
             raise PreflightError(
-                f"{self.image}: no such image; build it (images/build.sh) or set cluster.image"
+                f"{self.image}: this machine has no such image; build or pull it, or set cluster.image"
             ) from None
         finally:
             client.close()
@@ -203,7 +203,7 @@ def _use_containers(recipe: Recipe, work: Path, steps: Steps) -> None:
         *recipe.evaluate.heldout,
         recipe.base.model,
     ):
-        folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0]).parent
+        folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():
             Containers.mounts.setdefault(str(folder), "ro")
     docker_task_handler.DockerTaskHandler = Containers

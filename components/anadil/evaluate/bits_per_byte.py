@@ -4,7 +4,7 @@ A document is `[prefix] + ids`; the prefix (BOS, else EOS) is context only and a
 Windows are those of lm-evaluation-harness with stride = context: disjoint, but the last one is
 filled up with earlier context. A smaller stride gives later tokens more context.
 
-Shapes: B windows of a batch, T tokens of the longest, N scored tokens, H hidden, V vocabulary.
+Shapes: B windows of a batch, T tokens of the longest, N scored tokens, H hidden.
 """
 
 from collections.abc import Iterator, Sequence
@@ -101,6 +101,7 @@ def score(
             rows = [window.document for window in batch]
             np.subtract.at(left, rows, 1)
             shown.advance(sum(1 for document in set(rows) if left[document] == 0))
+    _check_finite(bool(np.isfinite(nats).all()), name)
     return nats
 
 
@@ -118,37 +119,39 @@ def _batch_nats(
     """Document and nats of each scored token of the batch."""
     width = batch[0].length
     # Padding stands right of every scored token, where a causal model cannot see it.
-    inputs_BT = np.zeros((len(batch), width), dtype=np.int64)
+    inputs = np.zeros((len(batch), width), dtype=np.int64)
     rows, columns, targets = [], [], []
     for row, window in enumerate(batch):
         ids = full[window.document]
-        inputs_BT[row, : window.length] = ids[window.start : window.last]
+        inputs[row, : window.length] = ids[window.start : window.last]
         positions = np.arange(window.first, window.last + 1)
         rows.append(np.full(len(positions), row))
         columns.append(positions - 1 - window.start)
         targets.append(ids[positions])
-    row_N, target_N = np.concatenate(rows), np.concatenate(targets)
+    at = np.concatenate(rows), np.concatenate(columns)
     device = model.device
-    hidden_BTH = _hidden(model, torch.from_numpy(inputs_BT).to(device))
-    at = torch.from_numpy(row_N).to(device), torch.from_numpy(np.concatenate(columns)).to(device)
-    losses_N = _losses(model, hidden_BTH[at], torch.from_numpy(target_N).to(device))
-    return np.array([window.document for window in batch])[row_N], losses_N
+    hidden = _hidden(model, torch.from_numpy(inputs).to(device))  # [B, T, H]
+    scored = hidden[torch.from_numpy(at[0]).to(device), torch.from_numpy(at[1]).to(device)]  # [N, H]
+    losses = _losses(model, scored, torch.from_numpy(np.concatenate(targets)).to(device))
+    return np.array([window.document for window in batch])[at[0]], losses
 
 
-def _hidden(model: Any, inputs_BT: torch.Tensor) -> torch.Tensor:
-    hidden: torch.Tensor = model.base_model(input_ids=inputs_BT, use_cache=False).last_hidden_state
+def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    hidden: torch.Tensor = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
     return hidden
 
 
-def _losses(model: Any, hidden_NH: torch.Tensor, target_N: torch.Tensor) -> NDArray[np.float64]:
+def _losses(model: Any, scored: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
     """-ln p of the targets; the logits of a large vocabulary are never there all at once."""
     head = model.get_output_embeddings()
     size = max(1, LOGITS_PER_CHUNK // head.weight.shape[0])
     chunks = [
-        functional.cross_entropy(head(hidden).float(), target, reduction="none").cpu().double()
-        for hidden, target in zip(hidden_NH.split(size), target_N.split(size), strict=True)
+        functional.cross_entropy(
+            head(scored[start : start + size]).float(), targets[start : start + size], reduction="none"
+        )
+        for start in range(0, len(targets), size)
     ]
-    losses: NDArray[np.float64] = torch.cat(chunks).numpy()
+    losses: NDArray[np.float64] = torch.cat(chunks).cpu().double().numpy()
     return losses
 
 
@@ -164,13 +167,17 @@ def _check_ids(model: Any, encoded: Sequence[NDArray[np.int32]], prefix: int, na
 
 def _check_head(model: Any, ids: NDArray[np.int64], name: str) -> None:
     """Some architectures scale or cap their logits after the head; we would score another model."""
-    inputs_BT = torch.from_numpy(ids)[None].to(model.device)
-    expected = model(input_ids=inputs_BT, use_cache=False).logits.float()
-    got = model.get_output_embeddings()(_hidden(model, inputs_BT)).float()
-    if not torch.isfinite(expected).all():
-        raise DataError(f"{name}: the model gives logits that are not finite; its training diverged")
+    inputs = torch.from_numpy(ids)[None].to(model.device)
+    expected = model(input_ids=inputs, use_cache=False).logits.float()
+    got = model.get_output_embeddings()(_hidden(model, inputs)).float()
+    _check_finite(bool(torch.isfinite(expected).all()), name)
     if not torch.allclose(got, expected, rtol=HEAD_TOLERANCE, atol=HEAD_TOLERANCE):
         raise DataError(
             f"{name}: model type {model.config.model_type!r} changes its logits after the head; "
             "such models cannot be scored, use a Llama"
         )
+
+
+def _check_finite(finite: bool, name: str) -> None:
+    if not finite:
+        raise DataError(f"{name}: the model gives logits that are not finite; its training diverged")

@@ -1,8 +1,8 @@
 """Held-out text that training has seen: equal documents, and documents made of seen n-grams.
 
 Two texts are compared in one form (the language's normalization, case folded, cut into its
-units: words, or characters where it writes none apart), so that punctuation, case and spaces
-hide nothing. A document is
+units: words, or characters where it writes no spaces; only letters and digits of them), so that
+punctuation, case and spaces hide nothing. A document is
 
     exact         if a training document has the same units,
     contaminated  if it is exact, or at least 70 % of its n-grams stand in the training part,
@@ -12,6 +12,7 @@ Only hashes of held-out n-grams are kept, so memory follows the held-out text.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,7 @@ CHARACTERS_OF_NGRAM = 40
 """About eight words of Japanese, which have five characters with what stands between them."""
 CONTAMINATED_SHARE = 0.7
 """Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8."""
+SIGNS = re.compile(r"[\W_]+")
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd multiplier with well-mixed bits. Source: Steele et al. 2014, SplitMix64."""
 
@@ -96,7 +98,8 @@ def find_contamination(
 
 
 def _unit_hashes(text: str, language: Language) -> Hashes:
-    units = language.shingle_units(language.normalize(text))
+    units = [SIGNS.sub("", unit) for unit in language.shingle_units(language.normalize(text))]
+    units = [unit for unit in units if unit]
     return np.fromiter((_unit_hash(unit) for unit in units), dtype=np.uint64, count=len(units))
 
 

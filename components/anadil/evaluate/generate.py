@@ -127,15 +127,15 @@ class _Sampler:
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __call__(self, logits_V: torch.Tensor) -> int:
-        probabilities, order = torch.softmax(logits_V / TEMPERATURE, 0).sort(descending=True, stable=True)
+    def __call__(self, logits: torch.Tensor) -> int:
+        probabilities, order = torch.softmax(logits / TEMPERATURE, 0).sort(descending=True, stable=True)
         before = probabilities.cumsum(0) - probabilities
         kept = probabilities.masked_fill(before >= TOP_P, 0)
         return int(order[torch.multinomial(kept, 1, generator=self._generator)])
 
 
-def _greedy(logits_V: torch.Tensor) -> int:
-    return int(logits_V.argmax())
+def _greedy(logits: torch.Tensor) -> int:
+    return int(logits.argmax())
 
 
 def _sampler(mode: Mode, seed: int, prompt: str) -> Any:
@@ -166,9 +166,7 @@ def _continue(
     return new, False
 
 
-def _describe(
-    tokenizer: Any, prompt: Prompt, mode: Mode, new: Sequence[int], *, ended: bool
-) -> Generation:
+def _describe(tokenizer: Any, prompt: Prompt, mode: Mode, new: Sequence[int], *, ended: bool) -> Generation:
     return Generation(
         prompt=prompt.text,
         kind=prompt.kind,

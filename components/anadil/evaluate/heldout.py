@@ -10,10 +10,10 @@ import io
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -111,26 +111,29 @@ def _rows(path: Path, uri: str, suffix: str, text_field: str) -> Iterator[tuple[
 
 
 def _json_rows(path: Path, uri: str, suffix: str) -> Iterator[tuple[str, object]]:
-    opened: dict[str, Callable[[BinaryIO], BinaryIO]] = {
-        ".jsonl": lambda raw: raw,
-        ".jsonl.gz": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item,return-value]  # reads bytes as BinaryIO does
-        ".jsonl.zst": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),  # type: ignore[dict-item,return-value]  # as above
-    }
     with path.open("rb") as raw:
-        lines = io.TextIOWrapper(opened[suffix](raw), encoding="utf-8-sig", newline="\n")
+        lines = io.TextIOWrapper(_unpacked(raw, suffix), encoding="utf-8-sig", newline="\n")
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 yield f":{number}", json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{uri}:{number}: is not JSON ({error}); correct the line") from None
+
+
+def _unpacked(raw: BinaryIO, suffix: str) -> Any:
+    if suffix == ".jsonl.gz":
+        return gzip.GzipFile(fileobj=raw)
+    if suffix == ".jsonl.zst":
+        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return raw
 
 
 def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, object]]:
     try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
+        import pyarrow as pa
+        from pyarrow import parquet
     except ModuleNotFoundError:
         raise PreflightError(f"{uri}: reading Parquet needs pyarrow; install pyarrow or give JSONL") from None
     try:
@@ -142,7 +145,7 @@ def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, 
             for text in batch.column(0).to_pylist():
                 number += 1
                 yield f":{number}", {text_field: text}
-    except (arrow.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise DataError(f"{uri}: is damaged Parquet ({error}); repair the file") from None
 
 

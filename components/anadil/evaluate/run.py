@@ -7,7 +7,6 @@ holds what the report and the gate need.
 import gc
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,11 +101,14 @@ def _measure(candidate: Candidate, encoded: Encoded, recipe: Recipe, spoken: Lan
     """Load one candidate, score it, let it write, and free its memory."""
     device = pick_device()
     dtype = pick_dtype("auto", device)
-    model: Any = load_model(candidate.path, dtype).to(device)
+    loaded: Any = load_model(candidate.path, dtype)
+    model = loaded.to(device)
     longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
     context = min(recipe.context, longest)
     if context < recipe.context:
-        log.warning("%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context)
+        log.warning(
+            "%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context
+        )
     stride = min(recipe.evaluate.stride or context, context)
     nats = score(
         model, encoded.ids[candidate.name], prefix=candidate.prefix, context=context, stride=stride,
@@ -126,9 +128,12 @@ def _measure(candidate: Candidate, encoded: Encoded, recipe: Recipe, spoken: Lan
         "generations": [asdict(one) for one in made],
     }
     log.info(
-        "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
+        "%s: %.4f bits per byte, %.3f tokens per word",
+        candidate.name,
+        table["bits_per_byte"],
+        table["fertility"],
     )
-    del model
+    del model, loaded
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -141,6 +146,7 @@ def _text_figures(
     num_tokens = sum(len(ids) for ids in encoded.ids[name])
     num_words = sum(len(spoken.words(document.text)) for document in encoded.documents)
     num_bytes = int(_bytes_of(encoded).sum())
+    alone = paired_difference(nats, np.zeros_like(nats), _bytes_of(encoded), recipe.seed)
     tokens_per_word = fertility(num_tokens, num_words)
     return {
         "bits_per_byte": bits_per_byte(float(nats.sum()), num_bytes),
@@ -152,6 +158,7 @@ def _text_figures(
         "num_bytes": num_bytes,
         "num_tokens": num_tokens,
         "nats": float(nats.sum()),
+        "bits_per_byte_interval": [alone.low, alone.high],
     }
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.errors import DataError
 from anadil.finetune.chats import Dropped
-from anadil.finetune.encode import IGNORED, Example
+from anadil.finetune.encode import IGNORED, Example, control_ids
 from anadil.model.load import END_OF_TURN
 
 NUM_SAMPLES = 3
@@ -34,7 +34,7 @@ def audit(
     Raises:
         DataError: A row has no trained token, or a trained span does not end in `<|eot_id|>`.
     """
-    end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    end = control_ids(tokenizer)[END_OF_TURN]
     trained = [sum(label != IGNORED for label in row.labels) for row in examples]
     stopping = [_ends_right(row, end) for row in examples]
     _gate(trained, stopping)

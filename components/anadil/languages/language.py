@@ -33,15 +33,28 @@ class Language:
     """The words of a text: the unit of fertility and of the word filters."""
     shingle_units: Callable[[str], list[str]]
     """What near-duplicate shingles are made of: words or characters, case folded."""
+    fold: Callable[[str], str]
+    """One case for all: for comparing texts, never for writing them."""
     normalize: Callable[[str], str]
     """One form for equal text; idempotent."""
     is_script: Callable[[str], bool]
     """Whether a letter belongs to the language's script."""
     guard: Callable[[str], bool]
     """Whether a text surely is of this language, whatever an identifier says of short text."""
+    lookalikes: frozenset[str]
+    """Codes (of CLD2) under which its text may go by mistake; `guard` decides then."""
+    own_letters: frozenset[str]
+    """Letters that its neighbours do not write."""
+    min_own_letters: float
+    """Least share of letters that are its own; less is text in another spelling, such as ASCII."""
     stop_words: frozenset[str]
+    """Frequent words, case folded."""
     stray_letters: frozenset[str]
     """Letters that stand alone in damaged PDF text."""
+    sentence_ends: str
+    """Characters that end a sentence."""
+    min_long_block: int
+    """Characters from which a block of a web page counts as running text."""
     limits: Limits
     prompts: tuple[str, ...]
     """Beginnings that models continue, side by side in the report."""

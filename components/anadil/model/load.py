@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 from anadil.errors import DataError, IntegrityError
 
@@ -44,6 +45,7 @@ def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMode
     """
     config = _config(path)
     _refuse_unsafe(path, config)
+    transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -152,6 +154,7 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
     generation.eos_token_id = ends or None
     generation.pad_token_id = tokenizer.pad_token_id
     out.mkdir(parents=True, exist_ok=True)
+    transformers_logging.disable_progress_bar()
     cast: Any = model
     cast.to(dtype=dtype).save_pretrained(out)
     config.use_cache = False

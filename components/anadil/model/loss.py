@@ -1,8 +1,6 @@
-"""Cross-entropy straight from hidden states, so that the logits never stand in memory whole.
+"""Cross-entropy straight from hidden states, so that the logits never stand in memory whole."""
 
-Legend: B sequences, T tokens, H hidden width, V vocabulary.
-"""
-
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,8 +11,11 @@ IGNORED = -100
 CHUNK_TOKENS = 512
 """Tokens whose logits stand in memory at a time; 256 to 1,024 were equally fast on a CPU."""
 
+HAS_LIGER = find_spec("liger_kernel") is not None
+"""Liger comes for x86-64 Linux only. Its presence does not say that there is a GPU."""
 
-def summed_loss(hidden_BTH: torch.Tensor, weight_VH: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+
+def summed_loss(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Sum of -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
 
     On a GPU Liger's fused kernel does it, on a CPU torch's. Both give the gradients in the
@@ -23,17 +24,22 @@ def summed_loss(hidden_BTH: torch.Tensor, weight_VH: torch.Tensor, labels_BT: to
 
     The GPU branch follows Liger 0.8.5's source; the project's tests run on CPUs.
 
+    Args:
+        hidden: Last hidden states, (sequences, tokens, width).
+        weight: Output embeddings, (vocabulary, width).
+        labels: Ids of the tokens to predict, (sequences, tokens).
+
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2.
     """
-    hidden = hidden_BTH.reshape(-1, hidden_BTH.shape[-1])
-    labels = labels_BT.reshape(-1)
-    if hidden.is_cuda:
-        return _liger_loss(hidden, weight_VH, labels)
+    hidden = hidden.reshape(-1, hidden.shape[-1])
+    labels = labels.reshape(-1)
+    if hidden.is_cuda and HAS_LIGER:
+        return _liger_loss(hidden, weight, labels)
     # The default options choose a chunk that is four times slower, and no options keep all logits.
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_TOKENS, acc_policy="compact")
     with torch.autocast("cpu", enabled=False):
         return nn.functional.linear_cross_entropy(
-            hidden.float(), weight_VH.float(), labels, reduction="sum", ignore_index=IGNORED, options=options
+            hidden.float(), weight.float(), labels, reduction="sum", ignore_index=IGNORED, options=options
         )
 
 

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from anadil.report.figures import figure, short_figure
+from anadil.report.figures import figure, short_figure, whole
 
 WIDTH = 480
-HEIGHT = 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
+HEIGHT = 262
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
 BAR_ROW = 30
-BAR_LABEL = 132
+MAX_LABEL = 20
+"""Characters of a bar's label."""
+LETTER = 7.4
+"""Width of a letter; system fonts differ, so it is a generous one."""
 BAR_VALUE = 78
 MAX_POINTS = 600
 """Most points of a drawn line; more than the pixels it gets would only make the page larger."""
@@ -42,13 +45,22 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One horizontal bar, with an interval where it is an estimate."""
+    """One horizontal bar."""
 
     label: str
     value: float
     colour: int = 1
-    low: float | None = None
-    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value and the interval that it lies in."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    colour: int = 1
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -82,7 +94,13 @@ def thinned(
 
 
 def line_chart(
-    lines: Sequence[Line], *, title: str, unit: str, x_label: str = "step", bands: Sequence[Band] = ()
+    lines: Sequence[Line],
+    *,
+    title: str,
+    unit: str,
+    x_label: str = "step",
+    bands: Sequence[Band] = (),
+    from_zero: bool = False,
 ) -> Markup:
     """A line chart with ticks, unit, labelled bands and the ends of each line; empty without points.
 
@@ -92,13 +110,15 @@ def line_chart(
         unit: Unit and name of the vertical axis.
         x_label: Name of the horizontal axis.
         bands: Stretches to shade, in turn.
+        from_zero: Whether the vertical axis begins at zero, as it must where sizes are compared.
     """
     drawn = [Line(label=i.label, points=thinned(i.points), colour=i.colour) for i in lines if i.points]
     if not drawn:
         return Markup()
     xs = [x for line in drawn for x, _ in line.points]
     ys = [y for line in drawn for _, y in line.points]
-    scale = _Scale(min(xs), max(xs), nice_ticks(min(ys), max(ys)))
+    low = min(0.0, *ys) if from_zero else min(ys)
+    scale = _Scale(min(xs + [band.start for band in bands]), max(xs), nice_ticks(low, max(ys)))
     parts = [*_bands(scale, bands), *_grid(scale, x_label, unit), *(_path(scale, line) for line in drawn)]
     said = "; ".join(
         f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
@@ -109,19 +129,54 @@ def line_chart(
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str, unit: str) -> Markup:
-    """Horizontal bars from zero with values, and whiskers where intervals are given; empty without bars."""
+    """Horizontal bars from zero with their values; empty without bars."""
     if not bars:
         return Markup()
-    top = max(max(bar.value, bar.high or 0.0) for bar in bars)
-    ticks = nice_ticks(0.0, top or 1.0, 4)
-    room = WIDTH - BAR_LABEL - BAR_VALUE
-    per_unit = room / ticks[-1]
-    height = BAR_ROW * len(bars) + 34
-    parts = [_tick_line(BAR_LABEL + tick * per_unit, height - 30, short_figure(tick)) for tick in ticks]
+    left = _label_room([bar.label for bar in bars])
+    top = max(0.0, *(bar.value for bar in bars)) or 1.0
+    ticks = [tick for tick in nice_ticks(0.0, top, 4) if tick <= top]
+    per_unit = (WIDTH - left - BAR_VALUE) / top
+    height = BAR_ROW * len(bars) + 44
+    parts = [_tick_line(left + tick * per_unit, height - 42, tick) for tick in ticks]
     for place, bar in enumerate(bars):
-        parts.append(_bar(bar, 4 + place * BAR_ROW, per_unit))
-    parts.append(_text(WIDTH - 2, height - 12, unit, "end", "axis"))
-    said = "; ".join(f"{bar.label}: {figure(bar.value)}" for bar in bars)
+        y, length = 4 + place * BAR_ROW, max(1.0, bar.value * per_unit)
+        parts += [
+            _text(left - 8, y + 15, _shortened(bar.label), "end", "name"),
+            Markup('<rect class="bar c{}" x="{:.1f}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
+                bar.colour, left, y, length
+            ),
+            _text(left + length + 7, y + 15, figure(whole(bar.value)), "start", "value"),
+        ]
+    parts.append(_text(left, height - 6, unit, "start", "axis"))
+    said = "; ".join(f"{bar.label}: {figure(whole(bar.value))}" for bar in bars)
+    return _svg(title, f"{unit}. {said}", height, parts)
+
+
+def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> Markup:
+    """Estimates as dots with whiskers on an axis that shows zero; empty without estimates."""
+    if not estimates:
+        return Markup()
+    left = _label_room([item.label for item in estimates])
+    ticks = nice_ticks(min(0.0, *(i.low for i in estimates)), max(0.0, *(i.high for i in estimates)), 4)
+    per_unit = (WIDTH - left - BAR_VALUE / 2) / (ticks[-1] - ticks[0])
+    height = BAR_ROW * len(estimates) + 44
+    parts = [_tick_line(left + (tick - ticks[0]) * per_unit, height - 42, tick) for tick in ticks]
+    zero = left - ticks[0] * per_unit
+    parts.append(_rule(zero, 0, zero, height - 42, "zero"))
+    for place, item in enumerate(estimates):
+        y = 14 + place * BAR_ROW
+        low, dot, high = (left + (x - ticks[0]) * per_unit for x in (item.low, item.value, item.high))
+        parts += [
+            _text(left - 8, y + 5, _shortened(item.label), "end", "name"),
+            _rule(low, y, high, y, "whisker"),
+            _rule(low, y - 6, low, y + 6, "whisker"),
+            _rule(high, y - 6, high, y + 6, "whisker"),
+            Markup('<circle class="dot c{}" cx="{:.1f}" cy="{}" r="5"/>').format(item.colour, dot, y),
+        ]
+    parts.append(_text(left, height - 6, unit, "start", "axis"))
+    said = "; ".join(
+        f"{i.label}: {figure(i.value)}, interval {figure(i.low)} to {figure(i.high)}" for i in estimates
+    )
     return _svg(title, f"{unit}. {said}", height, parts)
 
 
@@ -169,8 +224,9 @@ def _bands(scale: _Scale, bands: Sequence[Band]) -> list[Markup]:
                 shade, start, TOP, end - start, HEIGHT - TOP - BOTTOM
             )
         )
-        if end - start > 7 * len(band.label):
-            parts.append(_text((start + end) / 2, TOP + 14, band.label, "middle", "bandname"))
+        # A label that does not fit would run over its neighbour; the text under the charts has all.
+        if end - start > 6.5 * len(band.label):
+            parts.append(_text((start + end) / 2, TOP - 6, band.label, "middle", "bandname"))
     return parts
 
 
@@ -184,29 +240,16 @@ def _path(scale: _Scale, line: Line) -> Markup:
     return Markup('<polyline class="line c{}" points="{}"/>').format(line.colour, places)
 
 
-def _bar(bar: Bar, y: float, per_unit: float) -> Markup:
-    length = max(1.0, bar.value * per_unit)
-    label = bar.label if len(bar.label) <= 18 else f"{bar.label[:17]}\N{HORIZONTAL ELLIPSIS}"
-    end = BAR_LABEL + max(length, (bar.high or 0.0) * per_unit)
-    parts = [
-        _text(BAR_LABEL - 8, y + 15, label, "end", "name"),
-        Markup('<rect class="bar c{}" x="{}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
-            bar.colour, BAR_LABEL, y, length
-        ),
-        _text(end + 7, y + 15, figure(bar.value), "start", "value"),
-    ]
-    if bar.low is not None and bar.high is not None:
-        low, high = BAR_LABEL + max(0.0, bar.low) * per_unit, BAR_LABEL + bar.high * per_unit
-        parts += [
-            _rule(low, y + 10, high, y + 10, "whisker"),
-            _rule(low, y + 5, low, y + 15, "whisker"),
-            _rule(high, y + 5, high, y + 15, "whisker"),
-        ]
-    return Markup().join(parts)
+def _label_room(labels: Sequence[str]) -> float:
+    return 14 + LETTER * max(len(_shortened(label)) for label in labels)
 
 
-def _tick_line(x: float, bottom: float, label: str) -> Markup:
-    return _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, label, "middle")
+def _shortened(label: str) -> str:
+    return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _tick_line(x: float, bottom: float, value: float) -> Markup:
+    return _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, short_figure(value), "middle")
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

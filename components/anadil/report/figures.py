@@ -4,6 +4,7 @@ A field that a stage left out is shown as a dash, never as a crash and never as 
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -69,7 +70,21 @@ def short_figure(value: object) -> str:
         if abs(found) >= size:
             scaled = found / (1e3 if sign == "k" else size)
             return f"{_trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
-    return f"{found:.4g}".replace("-", MINUS)
+    mantissa, _, exponent = f"{found:.4g}".partition("e")
+    return f"{mantissa}{f'e{int(exponent)}' if exponent else ''}".replace("-", MINUS)
+
+
+def whole(value: float) -> float | int:
+    """An integer where the value is one, so that counts are printed as counts."""
+    return int(value) if value == int(value) else value
+
+
+def setting(value: object) -> str:
+    """A number that somebody chose, such as a limit: as short as it was written."""
+    found = number(value)
+    if found is None or isinstance(found, int) or not 1e-4 <= abs(found) < 1e4:
+        return figure(whole(found) if found is not None else None)
+    return f"{found:.6g}".replace("-", MINUS)
 
 
 def percent(value: object, digits: int = 3) -> str:
@@ -93,17 +108,9 @@ def change_percent(before: object, after: object) -> float | None:
 
 
 def ratio(before: object, after: object) -> float | None:
-    """after / before; None where it cannot be said."""
+    """The share `after / before`; None where it cannot be said."""
     old, new = number(before), number(after)
     return None if old is None or new is None or old == 0 else new / old
-
-
-def interval(value: object, digits: int = DIGITS) -> str:
-    """`low to high` of a two-number list; a dash where there is none."""
-    ends = [number(end) for end in list_of(value)]
-    if len(ends) != 2 or None in ends:
-        return DASH
-    return f"{figure(ends[0], digits)} to {figure(ends[1], digits)}"
 
 
 def clip(value: object, limit: int) -> str:
@@ -115,19 +122,40 @@ def clip(value: object, limit: int) -> str:
 
 
 def words_of(key: str) -> str:
-    """A JSON key as words: `tokens_per_s` is `tokens per s`."""
-    return key.replace("_", " ").strip()
+    """A JSON key as words: `num_tokens` is `tokens`, `tokens_per_s` is `tokens per second`."""
+    text = key.removeprefix("num_").replace("_", " ").strip()
+    for short, long in (
+        (r"^lr$", "learning rate"),
+        (r" per s$", " per second"),
+        (r"^distinct (\d)", r"distinct-\1"),
+    ):
+        text = re.sub(short, long, text)
+    return text
 
 
 def plain(value: object) -> str:
     """Any small JSON value as one cell of a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and math.isfinite(value) and 1e-4 <= abs(value) < 1e4:
+        return f"{value:.4g}".replace("-", MINUS)
     if number(value) is not None:
         return figure(value)
-    if isinstance(value, list) and len(value) == 2 and all(number(item) is not None for item in value):
-        return interval(value)
-    return DASH if value is None or isinstance(value, dict | list) else clip(value, 200)
+    if value is None or isinstance(value, dict | list):
+        return DASH
+    text = str(value)
+    if text.startswith("/") or "://" in text:
+        text = text.rstrip("/").rsplit("/", 1)[-1]  # the page names no place of a machine
+    return f"{text[:16]}\N{HORIZONTAL ELLIPSIS}" if re.fullmatch(r"[0-9a-f]{40,}", text) else clip(text, 200)
+
+
+def cell(key: str, value: object) -> str:
+    """A value by its name: rates, shares and coverages are printed as per cent."""
+    is_share = re.search(r"(^|_)(rate|share|coverage|accuracy)(_|$)", key) is not None
+    found = number(value)
+    if is_share and found is not None and 0 <= found <= 1:
+        return percent(found)
+    return plain(value)
 
 
 def evenly(items: Sequence[T], limit: int) -> list[T]:

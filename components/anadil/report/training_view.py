@@ -1,25 +1,25 @@
 """The sections on training: continued pre-training, and finetuning on answers."""
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 
 from anadil.report.charts import Band, Line
-from anadil.report.figures import clip, first, list_of, number, plain, table_of, words_of
-from anadil.report.read import Facts, Json, series
-from anadil.report.view import Chart, Table, lines
+from anadil.report.figures import clip, figure, list_of, number, plain, whole
+from anadil.report.read import Facts, Json, named_tables, series
+from anadil.report.view import Chart, Table, facts_table, lines, records_table
 
-PHASE_NAMES = {"embeddings": "embeddings only", "all": "whole model"}
-MAX_ROWS = 40
-MAX_SPANS = 60
-MAX_SPAN = 800
-TRAINED_KEYS = ("trained", "is_trained", "train")
+PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
+MAX_SAMPLE = 4_000
+OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
+"""What `mask_audit.json` puts round the trained spans of a sample."""
 
 CURVES = (
-    ("loss", "Loss", "nats per token"),
-    ("lr", "Learning rate", "peak follows the phase"),
-    ("tokens_per_s", "Throughput", "tokens per second"),
-    ("grad_norm", "Gradient norm", "before clipping"),
+    ("loss", "Loss", "nats per token", False),
+    ("lr", "Learning rate", "step size of AdamW", True),
+    ("tokens_per_s", "Throughput", "tokens per second", True),
+    ("grad_norm", "Gradient norm", "norm before clipping", True),
 )
+"""Key of a logged line, title, unit, whether the axis begins at zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,12 @@ class Span:
 class TrainingView:
     """Section 3."""
 
+    steps: str
+    """How many steps were made; empty if nothing says it."""
+    phases: str
+    """What was trained from which step to which."""
     charts: tuple[Chart, ...]
+    phase_table: Table
     summary: Table
 
 
@@ -52,12 +57,22 @@ def training_view(facts: Facts) -> TrainingView:
     """Curves of continued pre-training with its phases, and its summary."""
     bands = phases(facts)
     charts = [
-        lines(title, unit, [Line(label=title.lower(), points=series(facts.training, key))], bands)
-        for key, title, unit in CURVES
+        lines(
+            title,
+            unit,
+            [Line(label=title.lower(), points=series(facts.training, key))],
+            bands,
+            from_zero=zero,
+        )
+        for key, title, unit, zero in CURVES
     ]
+    steps = max((step for line in facts.training if (step := number(line.get("step")))), default=None)
     return TrainingView(
+        steps="" if steps is None else figure(int(steps)),
+        phases="; ".join(f"{band.label} up to step {figure(whole(band.end))}" for band in bands[:10]),
         charts=tuple(chart for chart in charts if chart),
-        summary=_summary("Continued pre-training in numbers", facts.training_summary),
+        phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
+        summary=facts_table("Continued pre-training in numbers", facts.training_summary, skipped=("phases",)),
     )
 
 
@@ -67,13 +82,12 @@ def finetune_view(facts: Facts) -> FinetuneView:
     rate = Line(label="learning rate", points=_rates(facts.finetuning))
     charts = [
         lines("Loss on answers", "nats per token", [drawn]),
-        lines("Learning rate", "peak follows the schedule", [rate]),
+        lines("Learning rate", "step size of AdamW", [rate], from_zero=True),
     ]
-    audit = {key: value for key, value in facts.mask_audit.items() if not isinstance(value, dict | list)}
     return FinetuneView(
         charts=tuple(chart for chart in charts if chart),
-        audit=_summary("Which tokens the loss counts", audit),
-        summary=_summary("Finetuning in numbers", facts.finetuning_summary),
+        audit=facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
+        summary=facts_table("Finetuning in numbers", facts.finetuning_summary),
         sample=_sample(facts.mask_audit),
     )
 
@@ -91,59 +105,25 @@ def phases(facts: Facts) -> list[Band]:
             found.pop()
         found.append((line.get("phase"), start, float(step)))
         start = float(step)
-    named = [_phase_name(facts, name, place) for place, (name, _, _) in enumerate(found)]
-    return [
-        Band(label=label, start=start, end=end)
-        for label, (_, start, end) in zip(named, found, strict=True)
-    ]
+    return [Band(label=_phase_name(facts, phase), start=start, end=end) for phase, start, end in found]
 
 
-def _phase_name(facts: Facts, name: object, place: int) -> str:
-    trains = table_of(name).get("trains", name)
+def _phase_name(facts: Facts, phase: object) -> str:
+    """What a phase trains; lines name it by its number, which begins at 1, or by the word itself."""
+    place = number(phase)
     recipe = facts.recipe.pretrain.phases
-    if not isinstance(trains, str):
-        trains = recipe[place].trains if place < len(recipe) else f"phase {place + 1}"
-    return clip(PHASE_NAMES.get(trains, trains), 40)
+    if place is not None:
+        known = place == int(place) and 1 <= place <= len(recipe)
+        phase = recipe[int(place) - 1].trains if known else f"phase {figure(place)}"
+    return clip(PHASE_NAMES.get(str(phase), plain(phase)), 40)
 
 
 def _rates(logged: list[Json]) -> tuple[tuple[float, float], ...]:
     return series(logged, "lr") or series(logged, "learning_rate")
 
 
-def _summary(caption: str, data: Json) -> Table:
-    rows: list[tuple[str, str]] = []
-    for key, value in data.items():
-        inner = table_of(value)
-        flat = [(f"{key} {name}", item) for name, item in inner.items()] if inner else [(key, value)]
-        rows += [(words_of(name), plain(item)) for name, item in flat if _is_cell(item)]
-    return Table(caption=caption, columns=("", "value"), rows=tuple(rows[:MAX_ROWS]))
-
-
-def _is_cell(value: object) -> bool:
-    return value is None or isinstance(value, str | bool) or number(value) is not None
-
-
 def _sample(audit: Json) -> tuple[Span, ...]:
-    """The spans of the first sample chat, in whatever list the audit keeps them."""
-    sample = first(audit, "sample", "samples", "examples")
-    entries = list_of(sample)
-    if entries and not table_of(entries[0]).keys() & {"text", *TRAINED_KEYS}:
-        sample = entries[0]
-    if isinstance(sample, dict):
-        entries = list_of(first(sample, "spans", "segments", "pieces"))
-    elif isinstance(sample, list):
-        entries = list_of(sample)
-    return _spans(entries)
-
-
-def _spans(entries: Sequence[object]) -> tuple[Span, ...]:
-    found = []
-    for entry in entries[:MAX_SPANS]:
-        if isinstance(entry, list) and len(entry) == 2:
-            text, trained = sorted(entry, key=lambda item: not isinstance(item, str))
-        else:
-            table = table_of(entry)
-            text = table.get("text", "")
-            trained = next((table[key] for key in TRAINED_KEYS if key in table), False)
-        found.append(Span(text=clip(text, MAX_SPAN), trained=bool(trained)))
-    return tuple(found)
+    """The first sample chat, cut at the brackets that the audit puts round trained spans."""
+    text = next((item for item in list_of(audit.get("samples")) if isinstance(item, str)), "")
+    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_SAMPLE), flags=re.DOTALL)
+    return tuple(Span(text=part, trained=bool(place % 2)) for place, part in enumerate(parts) if part)

@@ -27,6 +27,8 @@ class Candidate:
     strategy: Strategy
     asked: int
     """The recipe's vocabulary size: of the whole (replace) or added (extend); for base its own size."""
+    got: int
+    """The same, as it came out: a small corpus gives fewer tokens."""
     tokenizer: Tokenizer
 
     @property
@@ -130,12 +132,13 @@ def _is_special(content: Json, token: str) -> bool:
     return any(added["content"] == token and added["special"] for added in content["added_tokens"])
 
 
-def write(candidate: Candidate, base: Path, target: Path) -> None:
+def write(candidate: Candidate, base: Path, template: str, target: Path) -> None:
     """Write a Hugging Face tokenizer directory.
 
     Args:
         candidate: The tokenizer.
         base: The base's tokenizer directory, whose settings are kept.
+        template: Content of `chat_template.jinja`.
         target: Directory to make.
     """
     target.mkdir(parents=True)
@@ -151,7 +154,7 @@ def write(candidate: Candidate, base: Path, target: Path) -> None:
     (target / "tokenizer_config.json").write_text(
         json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
     )
-    (target / CHAT_TEMPLATE.name).write_text(_template(base, candidate.tokenizer), encoding="utf-8")
+    (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 
 def _config(base: Json, candidate: Candidate) -> Json:
@@ -168,8 +171,8 @@ def _config(base: Json, candidate: Candidate) -> Json:
     return config
 
 
-def _template(base: Path, tokenizer: Tokenizer) -> str:
-    """The chat template: ours for Llama 3's control tokens, else the base's own."""
+def chat_template(base: Path, tokenizer: Tokenizer) -> str:
+    """The chat template of every candidate: ours for Llama 3's control tokens, else the base's own."""
     if all(tokenizer.token_to_id(token) is not None for token in CHAT_TOKENS):
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
     own = base / CHAT_TEMPLATE.name
@@ -178,5 +181,8 @@ def _template(base: Path, tokenizer: Tokenizer) -> str:
     inline = tokenizer_config(base).get("chat_template")
     if isinstance(inline, str):
         return inline
-    log.warning("the base has neither a chat template nor %s; finetune will need them", CHAT_TOKENS)
+    log.warning(
+        "the base has no chat template and not the tokens %s that ours needs; pretrain works, finetune does not",
+        " ".join(CHAT_TOKENS),
+    )
     return CHAT_TEMPLATE.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ for byte symbols.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from tokenizers import Tokenizer
@@ -40,32 +40,31 @@ class _Words:
         appeared: set[Pair] = set()
         for index in self._where.pop(pair):
             ids, count = self.ids[index], self.counts[index]
-            merged = list(_merged(ids, pair, new))
-            if len(merged) == len(ids):
-                continue
-            for old in pairwise(ids):
-                self.pairs[old] -= count
-            self.ids[index] = merged
-            self._add(index)
-            appeared.update(found for found in pairwise(merged) if new in found)
+            position = 0
+            while position < len(ids) - 1:
+                if (ids[position], ids[position + 1]) == pair:
+                    if position:
+                        before = ids[position - 1]
+                        appeared.add(self._exchange((before, pair[0]), (before, new), count, index))
+                    if position + 2 < len(ids):
+                        after = ids[position + 2]
+                        appeared.add(self._exchange((pair[1], after), (new, after), count, index))
+                    ids[position : position + 2] = [new]
+                position += 1
         del self.pairs[pair]
         return appeared
+
+    def _exchange(self, old: Pair, new: Pair, count: int, index: int) -> Pair:
+        """Count `new` instead of `old` in one word."""
+        self.pairs[old] -= count
+        self.pairs[new] += count
+        self._where[new].add(index)
+        return new
 
     def _add(self, index: int) -> None:
         for pair in pairwise(self.ids[index]):
             self.pairs[pair] += self.counts[index]
             self._where[pair].add(index)
-
-
-def _merged(ids: list[int], pair: Pair, new: int) -> Iterator[int]:
-    position = 0
-    while position < len(ids):
-        if tuple(ids[position : position + 2]) == pair:
-            yield new
-            position += 2
-        else:
-            yield ids[position]
-            position += 1
 
 
 def continued_merges(
@@ -91,7 +90,7 @@ def continued_merges(
     merges: list[tuple[str, str]] = []
     heap = [(-count, *pair) for pair, count in words.pairs.items()]
     heapq.heapify(heap)
-    with progress("extending the vocabulary", num_tokens) as shown:
+    with progress("adding tokens", num_tokens) as shown:
         while heap and len(merges) < num_tokens:
             negative, left, right = heapq.heappop(heap)
             count = words.pairs.get((left, right), 0)

@@ -52,25 +52,22 @@ def count_pretokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Pretokens:
     too_long = [pretoken for pretoken in counts if len(pretoken) > MAX_PRETOKEN_BYTES]
     num_too_long = sum(counts.pop(pretoken) for pretoken in too_long)
     if not counts:
-        raise DataError("tokenizer: the corpus has no train text; run clean again with more inputs")
+        raise DataError(
+            f"tokenizer: the {num_documents} train documents hold no words of at most {MAX_PRETOKEN_BYTES} bytes; "
+            "look at the corpus, and run clean again with more inputs"
+        )
     if num_too_long:
         log.warning("left out %d pretokens of more than %d bytes", num_too_long, MAX_PRETOKEN_BYTES)
     return Pretokens(counts=counts, num_documents=num_documents, num_too_long=num_too_long)
 
 
-def within_32_bits(counts: Mapping[str, int], limit: int = MAX_PAIR_COUNT) -> Mapping[str, int]:
-    """The counts, divided by one whole number if a pair of neighbouring bytes occurs too often for 32 bits.
+def largest_pair_count(counts: Mapping[str, int]) -> int:
+    """How often the most frequent pair of neighbouring bytes occurs.
 
-    In Azerbaijani the two bytes of one letter are 8 % of all bytes, so that 27 GB of text are enough.
+    In Azerbaijani the two bytes of one letter are 8 % of all bytes, so that 27 GB of text reach 2^31.
     """
     pairs: Counter[tuple[str, str]] = Counter()
     for pretoken, count in counts.items():
         for pair in pairwise(pretoken):
             pairs[pair] += count
-    most = max(pairs.values(), default=0)
-    if most <= limit:
-        return counts
-    # Each word keeps a count of at least 1, so the divisor has room to spare.
-    divisor = 2 * (most // limit + 1)
-    log.warning("a pair of bytes occurs %d times; all counts are divided by %d for training", most, divisor)
-    return {pretoken: max(1, count // divisor) for pretoken, count in counts.items()}
+    return max(pairs.values(), default=0)

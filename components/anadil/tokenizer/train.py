@@ -1,6 +1,7 @@
 """A new byte-level BPE from the corpus: the strategy `replace`."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,10 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
-from anadil.tokenizer.pretokens import within_32_bits
+from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.pretokens import MAX_PAIR_COUNT, largest_pair_count
+
+log = logging.getLogger(__name__)
 
 CHUNK_CHARS = 65_536
 """Text handed to the trainer at a time; it works on 256 such pieces in parallel."""
@@ -42,19 +46,26 @@ def train(counts: Mapping[str, int], num_tokens: int, min_frequency: int) -> Tra
         num_tokens: Most tokens, the 256 byte symbols included, special tokens not.
         min_frequency: Least count of a pair that is merged.
     """
+    alphabet = sorted(ByteLevel.alphabet())
+    if largest_pair_count(counts) > MAX_PAIR_COUNT:
+        log.warning(
+            "the corpus is too large for tokenizers' counters; training in Python, which takes longer"
+        )
+        bare = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+        merges = continued_merges(bare, counts, num_tokens - len(alphabet), min_frequency)
+        return Trained(alphabet=alphabet, merges=merges)
     tokenizer = Tokenizer(BPE())
     # The pretokens are cut already, and no byte symbol is white space.
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]  # its stub has no setter type
+    tokenizer.pre_tokenizer = WhitespaceSplit()
     trainer = BpeTrainer(
         vocab_size=num_tokens,
         min_frequency=min_frequency,
-        initial_alphabet=sorted(ByteLevel.alphabet()),
+        initial_alphabet=alphabet,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_spelled_out(within_32_bits(counts)), trainer)
+    tokenizer.train_from_iterator(_spelled_out(counts), trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    by_id = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return Trained(alphabet=by_id[:256], merges=[(left, right) for left, right in model["merges"]])
+    return Trained(alphabet=alphabet, merges=[(left, right) for left, right in model["merges"]])
 
 
 def _spelled_out(counts: Mapping[str, int]) -> Iterator[str]:

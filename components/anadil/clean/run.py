@@ -1,0 +1,318 @@
+"""raw -> corpus: read, extract, normalize, identify, filter, deduplicate, split, write.
+
+Nothing depends on the order of the inputs: files are read by name, documents sorted by the
+hash of their text, and of equal ones the same is kept. So equal inputs give equal bytes.
+"""
+
+import hashlib
+import heapq
+import json
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from anadil.clean import extract, filters, read
+from anadil.clean.dedup import MinHash, exact_key, near_duplicates
+from anadil.clean.identify import verdict
+from anadil.clean.split import split
+from anadil.corpus import Document, write_documents
+from anadil.errors import DataError
+from anadil.languages import language
+from anadil.languages.language import Language, Limits
+from anadil.progress import progress
+from anadil.stage import Figures, Job
+
+log = logging.getLogger(__name__)
+
+ID_CHARS = 32
+SAMPLES = 20
+"""Dropped documents kept for each reason, to look at."""
+SAMPLE_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What decides about a document."""
+
+    language: Language
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What `stats.json` holds.
+
+    No seconds and no rates: the file is part of the artifact, whose digest must be the same
+    when the same inputs are cleaned again. They are in the figures and in the tracker.
+    """
+
+    language: str
+    documents_in: int
+    """Records read; bad ones not counted."""
+    kept: int
+    records: dict[str, int]
+    """Documents in `train` and `heldout`."""
+    dropped: dict[str, int]
+    """By reason."""
+    limits: Limits
+    """In force: the language's own, or the recipe's."""
+    bad_records: dict[str, object]
+    """How many, and the first ones with place and reason."""
+    responses_skipped: int
+    """WARC responses that are no web page or no success."""
+    recoded: int
+    """Files and pages that were not UTF-8."""
+    normalized: int
+    """Documents that normalization changed."""
+    identifier_retries: int
+    bytes_in: int
+    """Of text and HTML."""
+    bytes_out: int
+    words_out: int
+
+
+class Ledger:
+    """Counts of everything that happened to the documents, and samples of the dropped ones."""
+
+    def __init__(self) -> None:
+        self.documents_in = 0
+        self.dropped: Counter[str] = Counter()
+        self.repaired = 0
+        self.retried = 0
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._samples: defaultdict[str, list[tuple[int, str, Document]]] = defaultdict(list)
+
+    def drop(self, reason: str, document: Document) -> None:
+        """Count a dropped document; those with the smallest ids are kept as samples."""
+        self.dropped[reason] += 1
+        cut = replace(document, text=document.text[:SAMPLE_CHARS])
+        # A heap gives its smallest, so that the largest id must come first: its negative does.
+        entry = (-int(document.id, 16), document.source, cut)
+        samples = self._samples[reason]
+        if len(samples) < SAMPLES:
+            heapq.heappush(samples, entry)
+        else:
+            heapq.heappushpop(samples, entry)
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Add the time of the block to a step."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] += time.perf_counter() - started
+
+    def write_samples(self, folder: Path) -> None:
+        """Write `<reason>.jsonl` for each reason, smallest ids first."""
+        folder.mkdir()
+        for reason, samples in sorted(self._samples.items()):
+            with (folder / f"{reason}.jsonl").open("w", encoding="utf-8") as file:
+                for _, _, document in sorted(samples, key=lambda entry: (entry[2].id, entry[1])):
+                    line = {"reason": reason, **asdict(document)}
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def summary(self) -> str:
+        """Reasons and counts, most frequent first."""
+        ordered = sorted(self.dropped.items(), key=lambda item: (-item[1], item[0]))
+        return ", ".join(f"{reason} {count:,}" for reason, count in ordered) or "none"
+
+
+def run(job: Job) -> Figures:
+    """Fill the corpus artifact.
+
+    Raises:
+        DataError: Files of unknown kind, too many unreadable records, or nothing is left.
+    """
+    started = time.perf_counter()
+    recipe = job.recipe.clean
+    spoken = language(job.recipe.language)
+    settings = Settings(language=spoken, limits=filters.limits_of(spoken, recipe.rules))
+    read.check_suffixes(job.files)
+    tally, ledger = read.Tally(), Ledger()
+    best: dict[int, Document] = {}
+    for document in _accepted(job, settings, tally, ledger):
+        _keep_best(best, document, spoken, ledger)
+    tally.judge(recipe.max_bad_records)
+    documents = sorted(best.values(), key=lambda document: document.id)
+    documents = _without_near_duplicates(documents, job, spoken, ledger)
+    _refuse_empty(documents, settings, ledger)
+    train, heldout = split(
+        documents, fraction=recipe.heldout_fraction, max_documents=recipe.heldout_max_documents
+    )
+    with ledger.timed("write"):
+        job.records["train"] = write_documents(job.out, "train", train)
+        job.records["heldout"] = write_documents(job.out, "heldout", heldout)
+        ledger.write_samples(job.out / "rejected")
+        stats = _stats(documents, settings, tally, ledger, job.records)
+        text = json.dumps(asdict(stats), ensure_ascii=False, indent=2)
+        (job.out / "stats.json").write_text(text + "\n", encoding="utf-8")
+    seconds = time.perf_counter() - started
+    log.info("%s documents in; dropped: %s", f"{ledger.documents_in:,}", ledger.summary())
+    job.tracker.metrics({f"dropped/{reason}": count for reason, count in ledger.dropped.items()})
+    job.tracker.metrics({f"seconds/{step}": value for step, value in ledger.seconds.items()})
+    return {
+        "documents_in": ledger.documents_in,
+        "kept": len(documents),
+        "heldout": len(heldout),
+        "words": stats.words_out,
+        "dropped": ledger.dropped.total(),
+        "docs_per_s": round(ledger.documents_in / seconds, 1),
+    }
+
+
+def _accepted(job: Job, settings: Settings, tally: read.Tally, ledger: Ledger) -> Iterator[Document]:
+    """Documents that pass every filter, from all files."""
+    with progress("clean") as shown:
+        for name, uri in sorted(zip(names(job.files), job.files, strict=True)):
+            raws = read.records(uri, name, job.recipe.clean.text_field, tally)
+            while True:
+                with ledger.timed("read"):
+                    raw = next(raws, None)
+                if raw is None:
+                    break
+                ledger.documents_in += 1
+                document = _judged(raw, settings, tally, ledger)
+                if document is not None:
+                    yield document
+                shown.advance(note=name)
+
+
+def _judged(raw: read.Raw, settings: Settings, tally: read.Tally, ledger: Ledger) -> Document | None:
+    """The document of a record, or None if it was dropped."""
+    spoken = settings.language
+    text = raw.text
+    if raw.html is not None:
+        page, reason = _page(raw, spoken, tally, ledger)
+        if reason:
+            ledger.drop(reason, _document(raw, page, spoken))
+            return None
+        with ledger.timed("extract"):
+            text = extract.main_text(page, spoken)
+    with ledger.timed("normalize"):
+        normalized = spoken.normalize(text)
+    ledger.repaired += normalized != text
+    document = _document(raw, normalized, spoken)
+    with ledger.timed("identify"):
+        found = verdict(normalized, spoken)
+    ledger.retried += found.retried
+    with ledger.timed("filter"):
+        reason = filters.drop_reason(normalized, found, spoken, settings.limits)
+    if reason:
+        ledger.drop(reason, document)
+        return None
+    return document
+
+
+def _page(raw: read.Raw, spoken: Language, tally: read.Tally, ledger: Ledger) -> tuple[str, str | None]:
+    """A page's decoded HTML, and why it is dropped unread, if it is."""
+    assert raw.html is not None
+    if raw.too_large or len(raw.html) > extract.MAX_HTML_BYTES:
+        return "", "page_limits"
+    with ledger.timed("prefilter"):
+        page, is_utf8 = extract.decoded(raw.html, raw.charset)
+        tally.recoded += not is_utf8
+        if not extract.may_be(page, spoken):
+            return page, "language"
+        return page, "page_limits" if extract.is_bomb(page) else None
+
+
+def _document(raw: read.Raw, text: str, spoken: Language) -> Document:
+    # Dropped HTML may hold lone surrogates; a page that was left unread is known by its place.
+    identity = (text or raw.source).encode(errors="replace")
+    return Document(
+        id=hashlib.sha256(identity).hexdigest()[:ID_CHARS], text=text, source=raw.source, url=raw.url,
+        lang=spoken.code,
+    )  # fmt: skip
+
+
+def _keep_best(best: dict[int, Document], document: Document, spoken: Language, ledger: Ledger) -> None:
+    """Of documents with equal text keep the longest, then the one with the smallest id and source."""
+    with ledger.timed("exact_duplicates"):
+        key = exact_key(document.text, spoken)
+    other = best.get(key)
+    if other is None:
+        best[key] = document
+        return
+    first, second = sorted((document, other), key=lambda d: (-len(d.text), d.id, d.source, d.url))
+    best[key] = first
+    ledger.drop("duplicate", second)
+
+
+def _without_near_duplicates(
+    documents: Sequence[Document], job: Job, spoken: Language, ledger: Ledger
+) -> list[Document]:
+    recipe = job.recipe.clean
+    minhash = MinHash(
+        spoken, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
+    )
+    band_keys = np.zeros((len(documents), minhash.bands), dtype=np.uint64)
+    with ledger.timed("near_duplicates"), progress("near duplicates", len(documents)) as shown:
+        for index, document in enumerate(documents):
+            band_keys[index] = minhash.band_keys(document.text)
+            shown.advance()
+        dropped = near_duplicates(documents, band_keys, minhash)
+    for index in sorted(dropped):
+        ledger.drop("near_duplicate", documents[index])
+    return [document for index, document in enumerate(documents) if index not in dropped]
+
+
+def _refuse_empty(documents: Sequence[Document], settings: Settings, ledger: Ledger) -> None:
+    if not ledger.documents_in:
+        raise DataError("clean.inputs: the files hold no documents; check the paths")
+    if documents:
+        return
+    code, min_words = settings.language.code, settings.limits.min_words
+    remedies = {
+        "language": f"check language ({code})",
+        "short": f"lower clean.rules.min_words ({min_words})",
+    }
+    most = ledger.dropped.most_common(1)[0][0]
+    remedy = remedies.get(most, "widen clean.rules") + f", or give more text in {settings.language.name}"
+    raise DataError(
+        f"corpus is empty after cleaning: {ledger.documents_in:,} documents in, "
+        f"dropped: {ledger.summary()}; {remedy}"
+    )
+
+
+def _stats(
+    documents: Sequence[Document],
+    settings: Settings,
+    tally: read.Tally,
+    ledger: Ledger,
+    records: dict[str, int],
+) -> Stats:
+    return Stats(
+        language=settings.language.code,
+        documents_in=ledger.documents_in,
+        kept=len(documents),
+        records=dict(records),
+        dropped=dict(sorted(ledger.dropped.items())),
+        limits=settings.limits,
+        bad_records={"count": tally.bad, "first": tally.places},
+        responses_skipped=tally.skipped,
+        recoded=tally.recoded,
+        normalized=ledger.repaired,
+        identifier_retries=ledger.retried,
+        bytes_in=tally.bytes_in,
+        bytes_out=sum(len(document.text.encode()) for document in documents),
+        words_out=sum(len(settings.language.words(document.text)) for document in documents),
+    )
+
+
+def names(uris: Sequence[str]) -> list[str]:
+    """Short names of files: their paths below the directory that all share.
+
+    So provenance, and with it the digest of the corpus, is the same wherever the data lies.
+    """
+    parts = [uri.split("/") for uri in uris]
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == parts[0][shared] for path in parts) and parts:
+        shared += 1
+    return ["/".join(path[shared:]) for path in parts]

@@ -1,0 +1,77 @@
+"""What Kubeflow Pipelines passes to a container component, and what its launcher reads back."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anadil import artifact
+from anadil.artifact import Manifest
+from anadil.errors import RecipeError
+from anadil.flow import Stage
+
+PAGES = {"html": "report.html", "markdown": "report.md"}
+"""KFP artifact -> file of the report that its page shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One start of a stage by Kubeflow Pipelines."""
+
+    recipe: str
+    """JSON text."""
+    inputs: dict[str, str]
+    """Artifact word -> URI."""
+    outputs: dict[str, Any]
+    """Where the launcher wants the results."""
+
+
+def parse(stage: Stage, text: str) -> Call:
+    """The executor input of a stage.
+
+    Raises:
+        RecipeError: It is not what Kubeflow Pipelines passes to this stage.
+    """
+    try:
+        given = json.loads(text)
+        values = given["inputs"]["parameterValues"]
+        inputs = {word: str(values[word]) for word in stage.reads}
+        return Call(recipe=str(values["recipe"]), inputs=inputs, outputs=dict(given["outputs"]))
+    except (ValueError, LookupError, TypeError) as error:
+        raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
+
+
+def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Manifest) -> None:
+    """Write the parameter, the artifacts' metadata and the pages of a finished artifact."""
+    path = Path(outputs["parameters"][stage.writes]["outputFile"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(uri, encoding="utf-8")
+    artifacts = {}
+    for name, listed in outputs.get("artifacts", {}).items():
+        described = dict(listed["artifacts"][0])
+        described["metadata"] = _metadata(name, uri, manifest)
+        if name in PAGES:
+            folder, _ = artifact.fetch(uri, stage.writes)
+            page = _launcher_path(described["uri"])
+            page.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / PAGES[name], page)
+        artifacts[name] = {"artifacts": [described]}
+    target = Path(outputs["outputFile"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Local runs know an output only from this file; the cluster's launcher merges it.
+    written = {"parameterValues": {stage.writes: uri}, "artifacts": artifacts}
+    target.write_text(json.dumps(written), encoding="utf-8")
+
+
+def _launcher_path(uri: str) -> Path:
+    """Where KFP's launcher takes the file of an artifact from: `s3://b/k` is `/s3/b/k`."""
+    scheme, separator, rest = uri.partition("://")
+    return Path(f"/{scheme.replace('gs', 'gcs')}/{rest}") if separator else Path(uri)
+
+
+def _metadata(name: str, uri: str, manifest: Manifest) -> dict[str, float | int | str]:
+    """Numbers for a Metrics artifact, where the artifact lives for any other."""
+    if name == "metrics":
+        return {key: value for key, value in manifest.figures.items() if isinstance(value, int | float)}
+    return {"uri": uri, "sha256": manifest.digest}

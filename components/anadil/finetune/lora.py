@@ -1,0 +1,199 @@
+"""LoRA with TRL's trainer: its settings, how it reports, stops and goes on, and the merge.
+
+Checkpoints lie in the work directory. transformers keeps optimizer and random state in
+pickles there and loads them with `weights_only=True`; besides, only a checkpoint whose
+manifest names every byte of it, and that belongs to this very run, is loaded at all.
+"""
+
+import logging
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import TrainerControl as Control
+from transformers import TrainerState as State
+from transformers import TrainingArguments as Arguments
+from transformers.trainer_callback import PrinterCallback
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from anadil import artifact
+from anadil.errors import IntegrityError, RecipeError
+from anadil.model.load import END_OF_TEXT, load_model
+from anadil.progress import Progress
+from anadil.stage import Job
+
+log = logging.getLogger(__name__)
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers that get an adapter. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS)."""
+SCHEDULE = "cosine"
+WARMUP_FRACTION = 0.03
+"""Learning rate over the steps. Source: Stanford Alpaca, README, "Fine-tuning"."""
+KEPT_CHECKPOINTS = 2
+"""Should the newest be damaged, the one before it is there."""
+KIND = "trainer checkpoint"
+
+
+def num_steps(num_examples: int, batch_size: int, epochs: float) -> int:
+    """Optimizer steps of `epochs` passes, of which the last may be a part."""
+    return max(1, math.ceil(epochs * math.ceil(num_examples / batch_size)))
+
+
+def new_trainer(
+    job: Job,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: Dataset,
+    steps: int,
+    device: torch.device,
+) -> Any:
+    """An SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
+
+    TRL's own kernel for the loss does not hold the logits, so Liger's is not needed; and on a
+    CPU Liger would break every Llama of the process.
+    """
+    settings = job.recipe.finetune
+    if tokenizer.pad_token is None:
+        # Padding is seen by neither attention nor loss, so any token will do.
+        tokenizer.pad_token = END_OF_TEXT
+    config = _configuration(job, steps, on_gpu=device.type == "cuda")
+    lora = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=list(PROJECTIONS),
+        task_type="CAUSAL_LM",
+    )
+    trainer = SFTTrainer(
+        model=model, args=config, train_dataset=rows, processing_class=tokenizer, peft_config=lora
+    )
+    # It prints every log line to stdout.
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
+    settings = job.recipe.finetune
+    return SFTConfig(
+        output_dir=str(job.work / "trainer"),
+        max_steps=steps,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.lr,
+        lr_scheduler_type=SCHEDULE,
+        warmup_steps=WARMUP_FRACTION,
+        seed=job.recipe.seed,
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+        activation_checkpointing=on_gpu,
+        # Rows have their labels and fit; TRL's own preparation would cut, drop and mask again.
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        packing=False,
+        dataloader_pin_memory=on_gpu,
+        # Every step: an average over several would begin anew, and so differ, after a resume.
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_steps=settings.checkpoint_every,
+        report_to=[],
+        disable_tqdm=True,
+    )
+
+
+class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
+    """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
+
+    def __init__(self, job: Job, shown: Progress, origin: Mapping[str, str]) -> None:
+        self.job = job
+        self.shown = shown
+        self.origin = origin
+
+    def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
+        """Ask for a checkpoint and the end when a signal has come."""
+        if self.job.stop.signal is not None:
+            control.should_save = True
+            control.should_training_stop = True
+
+    def on_log(self, args: Arguments, state: State, control: Control, **more: Any) -> None:  # noqa: ARG002  transformers' signature
+        """Report one step.
+
+        Raises:
+            RecipeError: The loss is no longer a number.
+        """
+        logs = more["logs"]
+        if "loss" not in logs:
+            return
+        loss = float(logs["loss"])
+        if not math.isfinite(loss):
+            raise RecipeError(
+                f"loss is {loss} at step {state.global_step}; lower finetune.lr ({self.job.recipe.finetune.lr})"
+            )
+        self.shown.advance(note=f"loss {loss:.3f}")
+        self.job.tracker.metrics(step_figures(logs), state.global_step)
+
+    def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
+        """Seal the checkpoint that was just written, and only then remove old ones."""
+        artifact.seal(checkpoint(self.job, state.global_step), kind=KIND, origin=self.origin)
+        for old in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
+            shutil.rmtree(old[1])
+
+
+def step_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+    """What is kept of a step's log; TRL's `num_tokens` begins anew at a resume and is not."""
+    names = {
+        "loss": "loss",
+        "lr": "learning_rate",
+        "grad_norm": "grad_norm",
+        "accuracy": "mean_token_accuracy",
+    }
+    return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}
+
+
+def checkpoint(job: Job, step: int) -> Path:
+    """Where the trainer keeps the checkpoint of a step."""
+    return job.work / "trainer" / f"checkpoint-{step}"
+
+
+def newest_checkpoint(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] | None:
+    """Step and directory of the newest whole checkpoint of this run; newer ones are removed."""
+    for step, folder in _checkpoints(job):
+        fault = _fault(folder, origin)
+        if fault is None:
+            return step, folder
+        log.warning("%s: not used (%s)", folder.name, fault)
+        shutil.rmtree(folder)
+    return None
+
+
+def _checkpoints(job: Job) -> list[tuple[int, Path]]:
+    """Step and directory of every checkpoint, the newest first."""
+    found = (job.work / "trainer").glob("checkpoint-*")
+    return sorted(((int(folder.name.partition("-")[2]), folder) for folder in found), reverse=True)
+
+
+def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
+    try:
+        manifest = artifact.read_manifest(str(folder))
+        if manifest is None:
+            return "incomplete: the run was killed while it was written"
+        if manifest.origin != origin:
+            return f"of another run: {'; '.join(artifact.differences(manifest.origin, origin))}"
+        artifact.verify(folder, manifest, folder.name)
+    except IntegrityError as error:
+        return str(error)
+    return None
+
+
+def merged(base: Path, adapter: Path) -> PreTrainedModel:
+    """The base model with the adapter added to its weights, in FP32 on the CPU.
+
+    Adding in BF16 would round twice; here the one rounding is the cast when it is saved.
+    """
+    with_adapter = PeftModel.from_pretrained(load_model(base, torch.float32), adapter, torch_device="cpu")
+    return cast("PreTrainedModel", with_adapter.merge_and_unload(safe_merge=True))

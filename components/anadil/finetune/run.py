@@ -1,0 +1,206 @@
+"""Chats and model to adapter: LoRA on the assistant's words, audited before, merged after."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from datasets.utils.logging import disable_progress_bar
+from transformers import PreTrainedTokenizerFast, set_seed
+from transformers.utils import logging as transformers_logging
+
+from anadil import artifact
+from anadil.errors import DataError, PreflightError
+from anadil.finetune import lora
+from anadil.finetune.audit import audit
+from anadil.finetune.chats import SAYS, Dropped, read_chats
+from anadil.finetune.encode import TEMPLATE, Example, encode_chats
+from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype, save_model
+from anadil.progress import progress
+from anadil.stage import Figures, Job
+
+log = logging.getLogger(__name__)
+
+MANY_DROPPED = 0.1
+"""Share of rows left out from which on the user is warned; a proposal, nothing is published."""
+LAST_STEPS = 10
+"""Steps over whose loss the figure of the last line is the mean: one batch alone is noise."""
+
+
+def run(job: Job) -> Figures:
+    """Fill `job.out` with the adapter, `merged/`, `mask_audit.json` and the training curve.
+
+    Raises:
+        DataError: There is nothing to train on, or the loss would not fall on the answers.
+        PreflightError: Started as one of several processes.
+        Stopped: A signal came while training; a checkpoint is saved.
+    """
+    _one_process()
+    _quiet_libraries()
+    settings = job.recipe.finetune
+    tokenizer = load_tokenizer(job.inputs["model"])
+    dropped = Dropped()
+    rows = _rows(job, tokenizer, dropped)
+    steps = lora.num_steps(len(rows), settings.batch_size, settings.epochs)
+    trainer = _trainer(job, tokenizer, rows, steps)
+    seen = [Example(input_ids=row["input_ids"], labels=row["labels"]) for row in trainer.train_dataset]
+    audited = audit(seen, tokenizer, dropped)
+    _write(job.out / "mask_audit.json", audited)
+    log.info(
+        "%d chats, %d of %d tokens trained, %d steps",
+        len(rows), audited["trained_tokens"], audited["tokens"], steps,
+    )  # fmt: skip
+    _train(job, trainer, steps, _origin(job, rows))
+    loss = _write_curve(job, steps)
+    _export(job, lora.checkpoint(job, steps))
+    figures: Figures = {
+        "loss": loss,
+        "examples": len(rows),
+        "trained_tokens": audited["trained_tokens"],
+        "steps": steps,
+        "dropped": dropped.total,
+    }
+    _write(job.out / "training.json", {**figures, "parameters": _num_trained(trainer)})
+    return figures
+
+
+def _one_process() -> None:
+    """Use one GPU: TRL refuses to spread a model over those that it sees.
+
+    Raises:
+        PreflightError: torchrun started several processes.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise PreflightError("finetune: runs in one process on one GPU; start it without torchrun")
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+
+def _quiet_libraries() -> None:
+    """Let transformers and datasets speak through our log, and draw no bars of their own."""
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    transformers_logging.disable_progress_bar()
+    disable_progress_bar()
+
+
+def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dataset:
+    """Every chat that can be trained on, as ids and labels; says which cannot.
+
+    Raises:
+        DataError: None can.
+    """
+    limit = job.recipe.finetune.max_length
+    context = int(_model_config(job).get("max_position_embeddings", limit))
+    if context < limit:
+        log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
+        limit = context
+    examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
+    num_rows = len(examples) + dropped.total
+    job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
+    if not num_rows:
+        raise DataError(f"chats: {', '.join(job.files)} hold no rows; {SAYS['no_chat']}")
+    if not examples:
+        raise DataError(f"chats: none of {num_rows:,} rows can be trained on: {dropped}")
+    if dropped.total:
+        level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
+        log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)
+    return Dataset.from_list([{"input_ids": row.input_ids, "labels": row.labels} for row in examples])
+
+
+def _trainer(job: Job, tokenizer: PreTrainedTokenizerFast, rows: Dataset, steps: int) -> Any:
+    device = pick_device()
+    # The adapter's random start is drawn before the trainer sets its seed.
+    set_seed(job.recipe.seed)
+    model = load_model(job.inputs["model"], pick_dtype("auto", device))
+    return lora.new_trainer(job, model, tokenizer, rows, steps, device)
+
+
+def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
+    """Train until there is a checkpoint of the last step, from the newest one that is whole.
+
+    Raises:
+        Stopped: A signal came; a checkpoint is saved.
+    """
+    newest = lora.newest_checkpoint(job, origin)
+    done, folder = newest or (0, None)
+    if newest:
+        log.info("going on after step %d of %d", done, steps)
+    if done < steps:
+        with job.stop.deferred(), progress("finetune", steps) as shown:
+            shown.advance(done)
+            trainer.add_callback(lora.Watch(job, shown, origin))
+            trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+        if job.stop.signal is not None:
+            job.stop.leave()
+
+
+def _num_trained(trainer: Any) -> int:
+    return sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
+
+
+def _origin(job: Job, rows: Dataset) -> dict[str, str]:
+    """What a checkpoint must have been made from for this run to go on with it."""
+    tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
+    return {
+        "recipe finetune": job.recipe.finetune.model_dump_json(exclude={"inputs"}),
+        "recipe seed": str(job.recipe.seed),
+        "input model": _model_digest(job),
+        "chats": tokens,
+    }
+
+
+def _write_curve(job: Job, steps: int) -> float:
+    """Write `training.jsonl`, a line for each step, and return the mean loss of the last ones.
+
+    The state of the last checkpoint also holds the steps from before a resume.
+    """
+    file = lora.checkpoint(job, steps) / "trainer_state.json"
+    history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
+    curve = [
+        {"step": logs["step"], "epoch": logs["epoch"], **lora.step_figures(logs)}
+        for logs in history
+        if "loss" in logs
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in curve)
+    (job.out / "training.jsonl").write_text(text, encoding="utf-8")
+    last = [line["loss"] for line in curve[-LAST_STEPS:]]
+    return float(sum(last) / len(last))
+
+
+def _export(job: Job, source: Path) -> None:
+    """Write the adapter and the merged model; no pickle of the trainer comes along."""
+    base = job.inputs["model"]
+    weights = "adapter_model.safetensors"
+    shutil.copyfile(source / weights, job.out / weights)
+    config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
+    # PEFT writes the path of this machine; the digest says which model it was, wherever it lies.
+    config["base_model_name_or_path"] = f"anadil-model-{_model_digest(job)}"
+    # A set in PEFT, whose order changes from process to process.
+    config["target_modules"] = sorted(config["target_modules"])
+    _write(job.out / "adapter_config.json", config)
+    model = lora.merged(base, job.out)
+    stored = _model_config(job)
+    dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
+    save_model(model, base, job.out / "merged", dtype)
+    shutil.copyfile(TEMPLATE, job.out / "merged" / "chat_template.jinja")
+
+
+def _model_config(job: Job) -> dict[str, Any]:
+    file = job.inputs["model"] / "config.json"
+    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return config
+
+
+def _model_digest(job: Job) -> str:
+    manifest = artifact.read_manifest(str(job.inputs["model"]))
+    assert manifest is not None  # inputs are verified artifacts
+    return manifest.digest
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

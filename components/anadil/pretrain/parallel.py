@@ -1,0 +1,79 @@
+"""The processes of one run: alone, or started by torchrun on one machine or many.
+
+Every process holds the whole model and a share of each batch; gradients are summed, so that
+the result is that of one process.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+PATIENCE = timedelta(hours=12)
+"""How long processes wait for the one that encodes the corpus or fetches the base model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """This process among those that train together."""
+
+    rank: int = 0
+    local_rank: int = 0
+    size: int = 1
+    host: Any = None
+    """Process group over gloo for waiting; None where there is one process."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes what there is one of."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Go on when every process is here."""
+        if self.host is not None:
+            dist.monitored_barrier(self.host, timeout=PATIENCE)
+
+    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over the processes."""
+        if self.host is not None:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def copy_from_first_(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by that of the first process."""
+        if self.host is not None:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def from_first(self, number: int) -> int:
+        """A number that the first process knows."""
+        if self.host is None:
+            return number
+        box = torch.tensor([number])
+        dist.broadcast(box, 0, group=self.host)
+        return int(box.item())
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[Group]:
+    """Join the processes that torchrun started; alone where the environment has no RANK."""
+    if "RANK" not in os.environ:
+        yield Group()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Group(
+            rank=dist.get_rank(),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            size=dist.get_world_size(),
+            host=dist.new_group(backend="gloo", timeout=PATIENCE),
+        )
+    finally:
+        dist.destroy_process_group()

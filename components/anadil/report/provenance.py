@@ -1,0 +1,70 @@
+"""How to make the run again: recipe, artifacts and program, without the paths of a machine."""
+
+from dataclasses import dataclass
+
+import yaml
+
+from anadil import __version__
+from anadil.flow import STAGES
+from anadil.report.figures import DASH, clip
+from anadil.report.read import Facts, last_part
+from anadil.report.view import Table
+
+MAX_RECIPE = 40_000
+MAX_VALUE = 2_000
+LOCAL = ("/", "~", "./", "../", "\\")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenanceView:
+    """The last section."""
+
+    version: str
+    recipe: str
+    artifacts: Table
+
+
+def provenance_view(facts: Facts) -> ProvenanceView:
+    """What made the artifacts, and from what."""
+    rows = tuple(
+        (
+            f"{word}/{manifest.key}",
+            f"sha256:{manifest.digest}",
+            clip(manifest.program.get("version") or DASH, 40),
+            clip(manifest.program.get("image") or DASH, 120),
+        )
+        for word, manifest in facts.manifests.items()
+    )
+    return ProvenanceView(
+        version=__version__,
+        recipe=recipe_text(facts),
+        artifacts=Table(
+            caption="Artifacts that this page was made from",
+            columns=("artifact", "digest", "program", "image"),
+            rows=rows,
+            words=(1, 2, 3),
+        ),
+    )
+
+
+def recipe_text(facts: Facts) -> str:
+    """The resolved recipe as YAML: what decides the result, not where it was stored or tracked.
+
+    Storage, tracking and cluster are left out: they change no number, and they hold the
+    addresses, perhaps the passwords, of a machine.
+    """
+    known = facts.recipe.model_dump(mode="json")
+    kept = {section: _portable(known[section]) for section in STAGES["report"].sections}
+    return clip(yaml.safe_dump(kept, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
+
+
+def _portable(node: object) -> object:
+    if isinstance(node, dict):
+        return {key: _portable(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_portable(value) for value in node]
+    if not isinstance(node, str):
+        return node
+    if node.startswith(LOCAL) or "://" in node:
+        return f"\N{HORIZONTAL ELLIPSIS}/{last_part(node)}"
+    return clip(node, MAX_VALUE)

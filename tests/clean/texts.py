@@ -1,0 +1,39 @@
+"""Real sentences that the tests share."""
+
+AZERBAIJANI = (
+    "Dünən axşam Bakıda güclü külək əsdi və şəhərin bir neçə küçəsində ağaclar yıxıldı. "
+    "Sakinlər deyirlər ki, belə hava bu fəsildə nadir hallarda olur, amma hər il bir dəfə mütləq təkrarlanır. "
+    "Kommunal xidmət işçiləri gecə boyu yolları təmizlədilər, səhər saatlarında isə nəqliyyatın hərəkəti tam bərpa edildi. "
+    "Meteoroloqlar xəbərdarlıq edirlər ki, həftənin sonuna qədər havanın temperaturu daha beş dərəcə aşağı düşəcək, "
+    "ona görə də uşaqları olan ailələr üçün qalın geyimlər hazırlamaq məsləhət görülür."
+)
+ANOTHER = (
+    "Nənəm hər bazar günü təndirdə çörək bişirərdi və biz uşaqlar onun ətrafında oturub nağıl dinləyərdik. "
+    "Həyətdəki nar ağacının kölgəsi bütün süfrəni örtürdü, çay isə samovarda səhərdən axşama kimi qaynayırdı. "
+    "İndi o kənddə az adam qalıb, evlərin çoxu boşdur, lakin yay aylarında qohumlar yenə oraya yığışır. "
+    "Mən də hər il övladlarımı aparıram ki, onlar ata-babalarımızın yaşadığı torpağı, dağların havasını və bulaqların suyunu tanısınlar."
+)
+TURKISH = (
+    "Dün akşam İstanbul'da şiddetli rüzgâr esti ve şehrin birkaç sokağında ağaçlar devrildi. "
+    "Vatandaşlar böyle bir havanın bu mevsimde nadiren görüldüğünü, ancak her yıl bir kez mutlaka yaşandığını söylüyor. "
+    "Belediye ekipleri gece boyunca yolları temizledi, sabah saatlerinde ise ulaşım tamamen normale döndü. "
+    "Meteoroloji uzmanları hafta sonuna kadar sıcaklığın beş derece daha düşeceği konusunda uyarıyor, "
+    "bu nedenle çocuklu ailelerin kalın giysiler hazırlaması tavsiye ediliyor."
+)
+ENGLISH = (
+    "Strong winds hit the city last night and trees fell in several streets of the old town. "
+    "Residents say that such weather is rare in this season, although it comes back once every year. "
+    "Council workers cleared the roads all night, and by the morning the traffic was moving again. "
+    "Forecasters warn that the temperature will drop by another five degrees before the end of the week."
+)
+RUSSIAN = (
+    "Вчера вечером в городе дул сильный ветер, и на нескольких улицах повалило деревья. "
+    "Жители говорят, что такая погода в это время года бывает редко, но каждый год она повторяется. "
+    "Коммунальные службы всю ночь расчищали дороги, и к утру движение было полностью восстановлено. "
+    "Метеорологи предупреждают, что до конца недели температура опустится ещё на пять градусов."
+)
+JAPANESE = (
+    "昨日の夕方、市内では強い風が吹き、いくつかの通りで木が倒れた。住民によると、この季節にこのような天気になるのは珍しいが、"
+    "毎年一度は必ず起こるという。市の作業員が夜通し道路を片付け、朝には交通が完全に元どおりになった。"
+    "気象台は、週末までに気温がさらに五度下がると注意を呼びかけており、小さな子どものいる家庭には厚手の服を用意するよう勧めている。"
+)

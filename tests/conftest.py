@@ -1,0 +1,100 @@
+"""Fixtures that several files need: a neutral environment, a raw file, a corpus, a bucket."""
+
+import itertools
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anadil import entry, s3, storage
+from anadil.config import Recipe
+from anadil.entry import Outcome
+from anadil.flow import STAGES
+from anadil.recipe import parse_recipe
+
+FOREIGN = ("AWS_", "MLFLOW_", "ANADIL_", "RANK", "WORLD_SIZE", "HTTP", "http", "NO_COLOR")
+
+
+@pytest.fixture(autouse=True)
+def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No credentials, servers or settings of the machine that runs the tests."""
+    for name in list(os.environ):
+        if name.startswith(FOREIGN) and name != "ANADIL_DATA":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ANADIL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("ANADIL_WORK", str(tmp_path_factory.getbasetemp() / "work"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    s3.client.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def untouched_process() -> Iterator[None]:
+    """What a command sets in its process (log handlers, signal handlers) is taken back."""
+    handlers = logging.root.handlers[:]
+    signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    logging.root.handlers[:] = handlers
+    logging.captureWarnings(False)
+    for name in ("anadil", "anadil_pipelines", "py.warnings"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for number, handler in signals.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fourteen documents in Azerbaijani."""
+    path = tmp_path_factory.mktemp("raw") / "prose.jsonl"
+    with storage.built_in("builtin:az/prose.jsonl").open(encoding="utf-8") as lines:
+        path.write_text("".join(itertools.islice(lines, 14)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def recipe(raw: Path, tmp_path: Path) -> Recipe:
+    """A recipe for `raw` that writes below `tmp_path`."""
+    data = {
+        "base": {"model": "tiny"},
+        "clean": {"inputs": [str(raw)], "heldout_fraction": 0.2},
+        "storage": {"root": str(tmp_path / "root")},
+        "tracking": {"uri": "off"},
+    }
+    return parse_recipe(json.dumps(data), "recipe")
+
+
+@pytest.fixture
+def corpus(recipe: Recipe) -> Outcome:
+    """The corpus artifact of `recipe`."""
+    return entry.execute(STAGES["clean"], recipe, {}, (), None)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of a server on this machine that speaks the protocol of S3."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The URI of an empty bucket, with credentials for it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3.client.cache_clear()
+    name = f"bucket-{os.getpid()}-{abs(hash(tmp_path)):x}"
+    s3.client().create_bucket(Bucket=name)
+    return f"s3://{name}"

@@ -1,0 +1,116 @@
+"""The whole pipeline as a user runs it: in a process of its own, by its command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anadil.flow import FLOW
+
+pytestmark = pytest.mark.slow
+
+SMALL = (
+    "pretrain.phases=[{trains: embeddings, steps: 4, lr: 0.0032}, {trains: all, steps: 16, lr: 0.0024}]",
+    "pretrain.checkpoint_every=3",
+    "pretrain.log_every=1",
+    "finetune.epochs=0.1",
+    "evaluate.max_new_tokens=8",
+)
+"""The smoke recipe with fewer steps."""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the small run is finished."""
+    folder = tmp_path_factory.mktemp("small")
+    done = anadil("run", "--work", str(folder), *settings())
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_stage_leaves_a_sealed_artifact_and_the_report_is_named(work: Path) -> None:
+    done = anadil("run", "--work", str(work), *settings(), "-o", "json")
+
+    artifacts = json.loads(done.stdout)
+    assert list(artifacts) == [stage.writes for stage in FLOW]
+    assert Path(artifacts["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert all((Path(artifacts[word]) / "manifest.json").is_file() for word in list(artifacts)[:-1])
+
+
+def test_a_second_run_reuses_every_step_quickly(work: Path) -> None:
+    started = time.monotonic()
+    done = anadil("run", "--work", str(work), *settings())
+
+    assert time.monotonic() - started < 20
+    assert done.stderr.count("reused") == len(FLOW)
+
+
+def test_a_changed_key_runs_only_what_depends_on_it_and_says_why(work: Path) -> None:
+    done = anadil("run", "--work", str(work), *settings(), "--set", "report.title=Sınaq")
+
+    assert done.stderr.count("reused") == len(FLOW) - 1
+    assert 'report: running because recipe report.title null -> "Sınaq"' in done.stderr
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Path, tmp_path: Path) -> None:
+    whole = losses(next((work / "model").glob("*/training.jsonl")))
+    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+    command = [sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "--until", "pretrain", *settings()]
+    run = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_for(lambda: list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]")), run)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+
+    assert not list(tmp_path.glob("model/*/manifest.json"))
+    done = anadil("run", "--work", str(tmp_path), "--until", "pretrain", *settings())
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("reused") == 2  # clean and tokenizer
+    assert "resum" in done.stderr
+    assert losses(next(tmp_path.glob("model/*/training.jsonl"))) == whole
+
+
+def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "--until", "pretrain", *settings()]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]")), run)
+    run.terminate()
+    _, messages = run.communicate(timeout=60)
+
+    assert run.returncode == 143
+    assert "Traceback" not in messages
+    assert list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]"))
+
+
+def anadil(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command line to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "anadil", *arguments], capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+def settings() -> list[str]:
+    """The overrides that make a run small."""
+    return [word for setting in SMALL for word in ("--set", setting)]
+
+
+def losses(journal: Path) -> dict[int, float]:
+    """Step -> loss of a training.jsonl."""
+    lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    assert len({line["step"] for line in lines}) == len(lines)
+    return {line["step"]: line["loss"] for line in lines}
+
+
+def wait_for(condition: "object", run: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
+    """Poll until the condition holds; fail if the run ends before."""
+    assert callable(condition)
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert run.poll() is None, f"the run ended with {run.returncode}"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

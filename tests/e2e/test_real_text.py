@@ -1,0 +1,46 @@
+"""What the pipeline has to reach on real Azerbaijani text; the figures are printed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS = "pretrain.phases=[{trains: embeddings, steps: 60, lr: 0.0032}, {trains: all, steps: 240, lr: 0.0024}]"
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    """Directory with real text, one folder for each language."""
+    if "ANADIL_DATA" not in os.environ:
+        pytest.skip("ANADIL_DATA does not name a directory with real text")
+    return Path(os.environ["ANADIL_DATA"])
+
+
+def test_an_english_model_learns_azerbaijani(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = [f"{data}/az/*.jsonl", f"{data}/warc/*.warc.gz"]
+    chats = [f"{data}/qa/az_native_instructions.jsonl"]
+    command = [
+        *(sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "-o", "json"),
+        *("--set", f"clean.inputs={json.dumps(inputs)}", "--set", f"finetune.inputs={json.dumps(chats)}"),
+        *("--set", STEPS, "--set", "tokenizer.vocab_sizes=[8192]"),
+    ]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500)
+
+    assert done.returncode == 0, done.stderr
+    artifacts = json.loads(done.stdout)
+    scores = json.loads((Path(artifacts["scores"]) / "scores.json").read_text(encoding="utf-8"))
+    base, adapted = scores["candidates"]["base"], scores["candidates"]["adapted"]
+    with capsys.disabled():
+        print(f"\nfertility {base['fertility']:.3f} -> {adapted['fertility']:.3f}")
+        print(f"bits per byte {base['bits_per_byte']:.4f} -> {adapted['bits_per_byte']:.4f}")
+    assert adapted["fertility"] <= 0.5 * base["fertility"]
+    assert adapted["bits_per_byte"] <= 0.75 * base["bits_per_byte"]
+    assert base["num_bytes"] == adapted["num_bytes"] > 100_000

@@ -1,0 +1,255 @@
+import unicodedata
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.nn import functional
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from anadil.errors import DataError
+from anadil.evaluate.bits_per_byte import score, windows
+from anadil.model.load import encode_text
+
+from .conftest import TEXTS, tiny_model, train_tokenizer
+
+Encoded = list[NDArray[np.int32]]
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, texts: tuple[str, ...]) -> Encoded:
+    return [np.array(encode_text(tokenizer, text), dtype=np.int32) for text in texts]
+
+
+def nats(
+    model: Any, encoded: Encoded, context: int = 128, stride: int | None = None, batch_tokens: int = 256
+) -> NDArray[np.float64]:
+    return score(
+        model, encoded, prefix=0, context=context, stride=stride or context, batch_tokens=batch_tokens, name="base"
+    )  # fmt: skip
+
+
+def reference(model: Any, ids: NDArray[np.int32]) -> float:
+    """The whole document at once, with all its logits."""
+    full = torch.tensor([[0, *ids.tolist()]])
+    with torch.inference_mode():
+        logits = model(input_ids=full, use_cache=False).logits[0, :-1].double()
+    return float(functional.cross_entropy(logits, full[0, 1:], reduction="sum"))
+
+
+def rolling_reference(model: Any, ids: NDArray[np.int32], context: int) -> float:
+    """lm-evaluation-harness's rule, written from its words: disjoint windows, the last one filled up."""
+    full = [0, *ids.tolist()]
+    total, done = 0.0, 0
+    while done < len(ids):
+        count = min(context, len(ids) - done)
+        end = done + count
+        begin = max(0, end - context)
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([full[begin:end]]), use_cache=False).logits[0].double()
+        targets = torch.tensor(full[done + 1 : end + 1])
+        total += float(functional.cross_entropy(logits[-count:], targets, reduction="sum"))
+        done = end
+    return total
+
+
+@given(n=st.integers(0, 300), context=st.integers(1, 70), data=st.data())
+def test_every_token_is_scored_exactly_once(n: int, context: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, context))
+
+    made = list(windows(n, context, stride))
+
+    scored = [position for _, last, first in made for position in range(first, last + 1)]
+    assert scored == list(range(1, n + 1))
+    for start, last, first in made:
+        assert 0 <= start < first
+        assert 1 <= last - start <= context
+        assert last - start == min(context, last), "as much context as fits"
+
+
+def test_a_document_that_fits_is_scored_as_in_one_forward_pass(model: Any, tokenizer: Any) -> None:
+    encoded = encode(tokenizer, TEXTS)
+
+    got = nats(model, encoded)
+
+    assert got == pytest.approx([reference(model, ids) for ids in encoded], rel=1e-6)
+
+
+def test_stride_equal_to_context_follows_the_harness(model: Any, tokenizer: Any) -> None:
+    encoded = encode(tokenizer, (" ".join(TEXTS), TEXTS[0], " ".join(TEXTS[:3])))
+
+    got = nats(model, encoded, context=32)
+
+    assert got == pytest.approx([rolling_reference(model, ids, 32) for ids in encoded], rel=1e-6)
+    assert len(encoded[0]) > 3 * 32
+
+
+def test_smaller_strides_score_the_same_tokens_with_more_context(model: Any, tokenizer: Any) -> None:
+    encoded = encode(tokenizer, (" ".join(TEXTS[:4]),))
+    ids = encoded[0]
+
+    got = nats(model, encoded, context=32, stride=1)
+
+    # Stride 1 is one window for each token after the first 32, which share a window.
+    first = reference(model, ids[:32])
+    rest = 0.0
+    full = [0, *ids.tolist()]
+    for position in range(33, len(full)):
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([full[position - 32 : position]]), use_cache=False).logits
+        rest -= float(logits[0, -1].double().log_softmax(-1)[full[position]])
+    assert got[0] == pytest.approx(first + rest, rel=1e-6)
+
+
+def test_more_context_does_not_hurt_a_model_that_uses_it() -> None:
+    tokenizer = train_tokenizer(300)
+    model = tiny_model(len(tokenizer), seed=3)
+    encoded = encode(tokenizer, TEXTS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for step in range(60):
+        row = torch.tensor([[0, *encoded[step % len(encoded)].tolist()]])
+        model(input_ids=row, labels=row, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    disjoint = nats(model, encoded, context=16).sum()
+    sliding = nats(model, encoded, context=16, stride=4).sum()
+
+    assert sliding < disjoint
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 10_000])
+def test_the_size_of_a_batch_changes_nothing(batch_tokens: int, model: Any, tokenizer: Any) -> None:
+    encoded = encode(tokenizer, (*TEXTS, " ".join(TEXTS)))
+
+    got = nats(model, encoded, context=48, batch_tokens=batch_tokens)
+
+    assert got == pytest.approx(nats(model, encoded, context=48), rel=1e-6)
+
+
+def test_the_head_in_small_pieces_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, model: Any, tokenizer: Any
+) -> None:
+    encoded = encode(tokenizer, TEXTS)
+    whole = nats(model, encoded)
+    monkeypatch.setattr("anadil.evaluate.bits_per_byte.LOGITS_PER_CHUNK", 1)
+
+    got = nats(model, encoded)
+
+    assert got == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_document_without_tokens_costs_nothing(model: Any, tokenizer: Any) -> None:
+    encoded = encode(tokenizer, (TEXTS[0], "", TEXTS[1]))
+
+    got = nats(model, encoded)
+
+    assert got[1] == 0
+    assert got[0] > 0 < got[2]
+
+
+def test_the_order_of_documents_does_not_matter(model: Any, tokenizer: Any) -> None:
+    encoded = encode(tokenizer, TEXTS)
+
+    got = nats(model, encoded[::-1])
+
+    assert got[::-1] == pytest.approx(nats(model, encoded), rel=1e-6)
+
+
+def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer: Any) -> None:
+    model = tiny_model(len(tokenizer))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()
+    encoded = encode(tokenizer, TEXTS)
+
+    got = nats(model, encoded)
+
+    assert got == pytest.approx([len(ids) * np.log(len(tokenizer)) for ids in encoded])
+
+
+def test_renaming_tokens_leaves_the_figure_as_it_is(tokenizer: Any) -> None:
+    model = tiny_model(len(tokenizer))
+    encoded = encode(tokenizer, TEXTS)
+    whole = nats(model, encoded)
+    order = torch.randperm(len(tokenizer), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        weight = model.get_input_embeddings().weight
+        weight[order] = weight.clone()
+    renamed = [order[torch.from_numpy(ids).long()].numpy().astype(np.int32) for ids in encoded]
+
+    got = score(
+        model, renamed, prefix=int(order[0]), context=128, stride=128, batch_tokens=256, name="base"
+    )  # fmt: skip
+
+    assert got == pytest.approx(whole, rel=1e-6)
+
+
+@settings(max_examples=40)
+@given(text=st.text(max_size=60))
+def test_the_tokens_of_any_text_hold_exactly_its_bytes(text: str) -> None:
+    ids = encode_text(TOKENIZER, text)
+
+    assert TOKENIZER.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Əlifba: ƏÖÜĞIİŞÇ əöüğıişç",
+        "言語モデルは日本語を読みます。",
+        "Sağ ol 🙏🏽, ailə: 👨‍👩‍👧‍👦",
+        unicodedata.normalize("NFD", "çörək, şüşə, İğdır"),
+        "sual <|eot_id|> cavab <|begin_of_text|>",
+        " iki  boşluq \r\n\t və sətir .",
+    ],
+)
+def test_difficult_texts_survive_their_tokens(text: str, tokenizer: Any) -> None:
+    ids = encode_text(tokenizer, text)
+
+    assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+    assert not set(ids) & set(tokenizer.all_special_ids)
+
+
+def test_a_token_without_embedding_is_a_data_error(tokenizer: Any) -> None:
+    encoded = encode(tokenizer, TEXTS)
+
+    with pytest.raises(DataError, match=r"base: tokenizer gives token \d+, but the model has 300 embeddings"):
+        nats(tiny_model(300), encoded)
+
+
+def test_a_diverged_model_is_a_data_error(tokenizer: Any) -> None:
+    model = tiny_model(len(tokenizer))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(float("nan"))
+
+    with pytest.raises(DataError, match="base: the model gives logits that are not finite"):
+        nats(model, encode(tokenizer, TEXTS))
+
+
+def test_gpt2_can_be_scored_too(tokenizer: Any) -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=128, n_embd=32, n_layer=2, n_head=4)
+    model: Any = GPT2LMHeadModel(config).eval()
+    encoded = encode(tokenizer, TEXTS[:3])
+
+    got = nats(model, encoded)
+
+    assert got == pytest.approx([reference(model, ids) for ids in encoded], rel=1e-6)
+
+
+def test_a_model_that_scales_its_logits_is_refused(model: Any, tokenizer: Any) -> None:
+    from transformers import CohereConfig, CohereForCausalLM
+
+    config = CohereConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=4, logit_scale=4.0,
+    )  # fmt: skip
+    scaled: Any = CohereForCausalLM(config).eval()
+
+    with pytest.raises(DataError, match="model type 'cohere' changes its logits after the head"):
+        nats(scaled, encode(tokenizer, TEXTS[:2]))
+
+
+TOKENIZER = train_tokenizer(400)

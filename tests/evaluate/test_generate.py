@@ -1,0 +1,166 @@
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.evaluate.generate import Generation, Prompt, generations, repetition
+from anadil.model.load import encode_text
+
+from .conftest import TEMPLATE, tiny_model, train_tokenizer
+
+BEGINNINGS = ("Bakı şəhəri", "Dünən səhər")
+
+
+def write(model: Any, tokenizer: Any, *prompts: Prompt, new: int = 16, seed: int = 0) -> list[Generation]:
+    return generations(model, tokenizer, prompts, max_new_tokens=new, seed=seed, name="base")
+
+
+def continuation(text: str) -> Prompt:
+    return Prompt(text=text, kind="continuation")
+
+
+def always(model: Any, token: int) -> Any:
+    """Make the model give one token, whatever it reads."""
+    with torch.no_grad():
+        model.config.tie_word_embeddings = False
+        model.lm_head = torch.nn.Linear(32, model.config.vocab_size, bias=True)
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.zero_()
+        model.lm_head.bias[token] = 50.0
+    return model
+
+
+def test_greedy_text_is_that_of_the_model_without_a_cache(model: Any, tokenizer: Any) -> None:
+    ids = [tokenizer.bos_token_id, *encode_text(tokenizer, BEGINNINGS[0])]
+    start = len(ids)
+    while len(ids) < start + 12:
+        with torch.inference_mode():
+            ids.append(int(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+
+    greedy = write(model, tokenizer, continuation(BEGINNINGS[0]), new=12)[0]
+
+    assert greedy.mode == "greedy"
+    assert greedy.text == tokenizer.decode(ids[start:], skip_special_tokens=True)
+
+
+def test_the_order_of_prompts_changes_no_sample(model: Any, tokenizer: Any) -> None:
+    first, second = (continuation(text) for text in BEGINNINGS)
+
+    forward = write(model, tokenizer, first, second)
+    backward = write(model, tokenizer, second, first)
+
+    assert forward == backward[2:] + backward[:2]
+
+
+def test_the_seed_decides_the_samples(model: Any, tokenizer: Any) -> None:
+    prompt = continuation(BEGINNINGS[0])
+
+    texts = [write(model, tokenizer, prompt, seed=seed)[1].text for seed in (0, 0, 1)]
+
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_perfect_loop_is_measured_as_one(tokenizer: Any) -> None:
+    (token,) = encode_text(tokenizer, "a")
+    model = always(tiny_model(len(tokenizer)), token)
+
+    made = write(model, tokenizer, continuation("a"))
+
+    assert made[0].text == "a" * 16
+    assert made[0].loop
+    assert not made[0].ended
+    assert made[0].distinct_1 == 1 / 16
+    assert repetition(made)["greedy"]["loop_rate"] == 1
+    assert repetition(made)["greedy"]["ended_rate"] == 0
+
+
+@pytest.mark.parametrize("end", ["<|end_of_text|>", "<|eot_id|>"])
+def test_each_end_token_ends_a_text(end: str, tokenizer: Any) -> None:
+    model = always(tiny_model(len(tokenizer)), tokenizer.convert_tokens_to_ids(end))
+
+    made = write(model, tokenizer, continuation("Salam"))
+
+    assert made[0].text == ""
+    assert made[0].ended
+    assert made[0].num_tokens == 0
+    assert not made[0].loop
+
+
+def test_the_ends_that_the_model_itself_lists_count(tokenizer: Any) -> None:
+    (token,) = encode_text(tokenizer, "a")
+    model = always(tiny_model(len(tokenizer)), token)
+    model.generation_config.eos_token_id = [1, token]
+
+    made = write(model, tokenizer, continuation("Salam"))
+
+    assert made[0].ended
+
+
+def test_other_special_tokens_are_not_shown(tokenizer: Any) -> None:
+    model = always(tiny_model(len(tokenizer)), tokenizer.convert_tokens_to_ids("<|start_header_id|>"))
+
+    made = write(model, tokenizer, continuation("Salam"))
+
+    assert made[0].text == ""
+    assert made[0].num_tokens == 16
+
+
+def test_a_question_goes_through_the_chat_template_with_one_bos(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer: Any = train_tokenizer(400)
+    tokenizer.chat_template = TEMPLATE
+    model = tiny_model(len(tokenizer))
+    seen: list[list[int]] = []
+    model.register_forward_pre_hook(
+        lambda _, __, given: seen.append(given["input_ids"][0].tolist()), with_kwargs=True
+    )
+
+    write(model, tokenizer, Prompt(text="Paytaxt haradır?", kind="answer", chat=True), new=1)
+
+    assert tokenizer.decode(seen[0]) == (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nPaytaxt haradır?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    assert seen[0].count(tokenizer.bos_token_id) == 1
+
+
+def test_control_text_in_a_beginning_is_read_as_letters(tokenizer: Any) -> None:
+    model = tiny_model(len(tokenizer))
+    seen: list[list[int]] = []
+    model.register_forward_pre_hook(
+        lambda _, __, given: seen.append(given["input_ids"][0].tolist()), with_kwargs=True
+    )
+
+    write(model, tokenizer, continuation("Salam <|eot_id|>"), new=1)
+
+    assert set(seen[0]) & set(tokenizer.all_special_ids) == {tokenizer.bos_token_id}
+
+
+def test_a_prompt_longer_than_the_model_keeps_its_end(tokenizer: Any) -> None:
+    model = tiny_model(len(tokenizer), max_positions=24)
+
+    made = write(model, tokenizer, continuation("Bakı " * 100), new=10)
+
+    assert made[0].num_tokens + made[0].ended >= 1
+    assert made[0].num_tokens <= 10
+
+
+def test_more_new_tokens_than_positions_are_cut(tokenizer: Any) -> None:
+    model = tiny_model(len(tokenizer), max_positions=24)
+
+    made = write(model, tokenizer, continuation("Bakı şəhəri"), new=500)
+
+    assert all(one.num_tokens <= 23 for one in made)
+
+
+def test_means_leave_out_texts_too_short_for_the_ngram() -> None:
+    def one(tokens: int, distinct_4: float) -> Generation:
+        return Generation(
+            prompt="a", kind="answer", mode="greedy", chat=False, text="", num_tokens=tokens, ended=True,
+            loop=False, distinct_1=1.0, distinct_2=1.0, distinct_4=distinct_4,
+        )  # fmt: skip
+
+    table = repetition([one(10, 0.5), one(3, 0.0)])
+
+    assert table["greedy"]["distinct_4"] == 0.5
+    assert table["greedy"]["samples"] == 2
+    assert "sampled" not in table

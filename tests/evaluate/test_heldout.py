@@ -1,0 +1,132 @@
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from anadil.corpus import write_documents
+from anadil.errors import DataError
+from anadil.evaluate.heldout import Heldout, read_heldout
+
+from .conftest import TEXTS, document
+
+LINES = "".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)).encode()
+
+
+def read(*files: Path, field: str = "text", corpus: Path = Path("/nowhere")) -> Heldout:
+    return read_heldout(corpus, [str(file) for file in files], field, "az")
+
+
+def put(folder: Path, name: str, content: bytes) -> Path:
+    file = folder / name
+    file.write_bytes(content)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", LINES),
+        ("a.jsonl.gz", gzip.compress(LINES)),
+        ("a.jsonl.zst", zstandard.compress(LINES)),
+        ("A.JSONL", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\r\n")),
+    ],
+)
+def test_json_lines_are_read_as_they_are(name: str, content: bytes, tmp_path: Path) -> None:
+    found = read(put(tmp_path, name, content))
+
+    assert [one.text for one in found.documents] == list(TEXTS)
+    assert found.documents[1].id == "d1"
+    assert found.source == "files"
+
+
+def test_zstandard_frames_one_after_another_are_all_read(tmp_path: Path) -> None:
+    frames = b"".join(zstandard.compress(line + b"\n") for line in LINES.splitlines())
+
+    found = read(put(tmp_path, "a.jsonl.zst", frames))
+
+    assert len(found.documents) == len(TEXTS)
+
+
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+    found = read(put(tmp_path, "a.txt", "Bir.\r\nİki.\n".encode()))
+
+    assert [one.text for one in found.documents] == ["Bir.\r\nİki.\n"]
+
+
+def test_a_parquet_column_is_read(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"content": TEXTS}), tmp_path / "a.parquet")
+
+    found = read(tmp_path / "a.parquet", field="content")
+
+    assert [one.text for one in found.documents] == list(TEXTS)
+
+
+def test_the_corpus_part_is_the_default(tmp_path: Path) -> None:
+    write_documents(tmp_path, "heldout", [document(text) for text in TEXTS])
+
+    found = read(corpus=tmp_path)
+
+    assert [one.text for one in found.documents] == list(TEXTS)
+    assert found.source == "corpus"
+
+
+def test_repeated_documents_are_scored_and_counted_and_empty_ones_are_not(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps({"text": text}) for text in ("Salam.", "", "Salam.", "\n"))
+
+    found = read(put(tmp_path, "a.jsonl", lines.encode()))
+
+    assert [one.text for one in found.documents] == ["Salam.", "Salam.", "\n"]
+    assert (found.empty, found.repeated) == (1, 1)
+
+
+def test_the_digest_follows_the_texts(tmp_path: Path) -> None:
+    one = read(put(tmp_path, "a.jsonl", LINES))
+    other = read(put(tmp_path, "b.jsonl", LINES.replace(b"Bak", b"bak")))
+
+    assert one.sha256 == read(put(tmp_path, "c.jsonl.gz", gzip.compress(LINES))).sha256
+    assert one.sha256 != other.sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", r"held-out text is empty: .*a\.jsonl; give evaluate\.heldout"),
+        ("a.html", b"<p>", r"a\.html: held-out text is read from \.jsonl, \.jsonl\.gz, .* only; convert"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a\.jsonl:2: is not JSON"),
+        ("a.jsonl", b'{"body": "a"}\n', r"a\.jsonl:1: has no text in 'text'; set clean\.text_field"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: is not JSON"),
+        ("a.jsonl", b"[1]\n", r"a\.jsonl:1: has no text in 'text'"),
+        ("a.jsonl", b'{"text": "\\ud83d"}\n', r"a\.jsonl:1: holds half a surrogate pair"),
+        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl: is damaged or not UTF-8"),
+        ("a.jsonl.gz", gzip.compress(LINES)[:-20], r"a\.jsonl\.gz: is damaged"),
+        ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz: is damaged"),
+        ("a.jsonl.zst", b"no zstd", r"a\.jsonl\.zst: is damaged"),
+        ("a.txt", b"\xff\xfe", r"a\.txt: is damaged or not UTF-8"),
+        ("a.parquet", b"no parquet", r"a\.parquet: is damaged Parquet"),
+    ],
+)
+def test_what_cannot_be_read_is_a_data_error(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    file = put(tmp_path, name, content)
+
+    with pytest.raises(DataError, match=message):
+        read(file)
+
+
+def test_a_missing_column_is_a_data_error(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"content": TEXTS}), tmp_path / "a.parquet")
+
+    with pytest.raises(DataError, match=r"a\.parquet: has no column 'text'; set clean\.text_field"):
+        read(tmp_path / "a.parquet")
+
+
+def test_a_corpus_without_held_out_documents_is_a_data_error(tmp_path: Path) -> None:
+    write_documents(tmp_path, "heldout", [])
+
+    with pytest.raises(
+        DataError, match=r"held-out text is empty: .*/heldout; .* raise clean\.heldout_fraction"
+    ):
+        read(corpus=tmp_path)

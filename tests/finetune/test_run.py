@@ -1,0 +1,302 @@
+"""The stage as a user starts it: adapter, merged model, and a run that is stopped and goes on."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from anadil import artifact
+from anadil.entry import execute
+from anadil.errors import DataError, PreflightError, RecipeError
+from anadil.finetune.encode import TEMPLATE
+from anadil.finetune.lora import num_steps
+from anadil.finetune.run import run
+from anadil.flow import STAGES
+from anadil.model.load import load_model
+from anadil.recipe import load_recipe
+from anadil.stage import Job
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::pydantic.warnings.PydanticDeprecationWarning",
+)
+
+ANSWERS = [
+    ("Azərbaycanın paytaxtı hansı şəhərdir?", "Azərbaycanın paytaxtı Bakı şəhəridir."),
+    ("Nizami Gəncəvi kimdir?", "Nizami Gəncəvi Azərbaycan ədəbiyyatının ən böyük şairidir."),
+    ("Balansımı necə yoxlaya bilərəm?", "Balansınızı öyrənmək üçün zəng düyməsini basın."),
+    ("Salam!", "Salam! Necə kömək edə bilərəm?"),
+]
+SMALL = [
+    "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=30", "finetune.lr=0.01",
+    "finetune.max_length=256", "finetune.checkpoint_every=2",
+]  # fmt: skip
+STEPS = 60
+Finetune = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    rows = [{"prompt": prompt, "response": response} for prompt, response in ANSWERS]
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def finetune(model: Path, chats: Path, out: Path, *overrides: str) -> Path:
+    recipe = load_recipe("smoke", [*SMALL, *overrides])
+    execute(STAGES["finetune"], recipe, {"model": str(model)}, [str(chats)], str(out))
+    return out
+
+
+@pytest.fixture(scope="module")
+def adapter(model_dir: Path, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of a run that nothing interrupted."""
+    return finetune(model_dir, chats, tmp_path_factory.mktemp("whole") / "adapter")
+
+
+def test_the_merged_model_answers_as_base_and_adapter_do(model_dir: Path, adapter: Path) -> None:
+    tokens = torch.arange(40).reshape(2, 20)
+    with_adapter = PeftModel.from_pretrained(load_model(model_dir), adapter)
+    merged = load_model(adapter / "merged")
+
+    with torch.no_grad():
+        expected = with_adapter.eval()(tokens).logits
+        actual = merged(tokens).logits
+        untrained = load_model(model_dir)(tokens).logits
+
+    scale = expected.abs().max()
+    assert (actual - expected).abs().max() < 1e-5 * scale
+    assert (actual - untrained).abs().max() > 1e-2 * scale
+
+
+def test_tied_embeddings_stay_tied(adapter: Path) -> None:
+    with safe_open(adapter / "merged" / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+    model = load_model(adapter / "merged")
+
+    assert "lm_head.weight" not in names
+    assert model.config.tie_word_embeddings
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_the_merged_model_is_served_with_the_template_it_was_trained_on(adapter: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(adapter / "merged")
+    model = AutoModelForCausalLM.from_pretrained(adapter / "merged")
+    ends = [tokenizer.convert_tokens_to_ids(token) for token in ("<|end_of_text|>", "<|eot_id|>")]
+
+    assert tokenizer.chat_template == TEMPLATE.read_text(encoding="utf-8")
+    assert model.generation_config.eos_token_id == ends
+
+
+def test_the_model_learns_to_answer_and_to_stop(adapter: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(adapter / "merged")
+    model = AutoModelForCausalLM.from_pretrained(adapter / "merged")
+    prompt, answer = ANSWERS[0]
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}],
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+
+    generated = model.generate(**asked, do_sample=False, max_new_tokens=100)
+
+    assert tokenizer.decode(generated[0, asked["input_ids"].shape[1] :]) == f"{answer}<|eot_id|>"
+
+
+def test_the_artifact_holds_no_pickle_and_no_path_of_this_machine(adapter: Path, model_dir: Path) -> None:
+    files = sorted(file.relative_to(adapter).as_posix() for file in adapter.rglob("*") if file.is_file())
+    texts = [(adapter / name).read_text() for name in files if not name.endswith(".safetensors")]
+    manifest = artifact.read_manifest(str(model_dir))
+
+    assert files == [
+        "adapter_config.json", "adapter_model.safetensors", "manifest.json", "mask_audit.json",
+        "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
+        "merged/model.safetensors", "merged/tokenizer.json", "merged/tokenizer_config.json",
+        "training.json", "training.jsonl",
+    ]  # fmt: skip
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    assert manifest is not None
+    assert settings["base_model_name_or_path"] == f"anadil-model-{manifest.digest}"
+    assert (settings["r"], settings["lora_alpha"], settings["use_rslora"]) == (16, 28, False)
+    assert not [text for text in texts if str(model_dir) in text or str(model_dir.parent) in text]
+
+
+def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path) -> None:
+    manifest = artifact.read_manifest(str(adapter))
+    audited = json.loads((adapter / "mask_audit.json").read_text())
+
+    assert manifest is not None
+    assert manifest.records == {"rows": 4, "kept": 4, "dropped": 0}
+    assert manifest.figures["examples"] == 4
+    assert manifest.figures["steps"] == STEPS
+    assert manifest.figures["trained_tokens"] == audited["trained_tokens"]
+
+
+def test_a_run_stopped_by_sigterm_goes_on_to_the_same_curve(
+    model_dir: Path, chats: Path, adapter: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "adapter"
+    command = [sys.executable, "-m", "anadil.finetune", "--model", str(model_dir), "--chats", str(chats)]
+    settings = [word for override in SMALL for word in ("--set", override)]
+    process = subprocess.Popen([*command, *settings, "--out", str(out)], stdout=subprocess.PIPE)
+    trainer = Path(f"{out}.work") / "trainer"
+    deadline = time.monotonic() + 120
+    while not (trainer / "checkpoint-4" / "manifest.json").is_file():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    stopped_at = max(int(path.name.removeprefix("checkpoint-")) for path in trainer.glob("checkpoint-*"))
+
+    finetune(model_dir, chats, out)
+
+    assert process.returncode == 143
+    assert said == b""
+    assert 4 <= stopped_at < STEPS
+    assert (out / "training.jsonl").read_bytes() == (adapter / "training.jsonl").read_bytes()
+    same = "adapter_model.safetensors"
+    assert (out / same).read_bytes() == (adapter / same).read_bytes()
+
+
+def run_in(work: Path, model: Path, chats: Path, out: Path, *overrides: str) -> None:
+    """The stage without its entry, which would remove the work directory at the end."""
+    recipe = load_recipe("smoke", [*SMALL, "finetune.epochs=2", *overrides])
+    out.mkdir()
+    job = Job(
+        recipe=recipe, inputs={"model": model}, files=(str(chats),), out=out, work=work, base_cache=work
+    )  # fmt: skip
+    run(job)
+
+
+def test_damaged_and_incomplete_checkpoints_are_passed_over(
+    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_in(tmp_path, model_dir, chats, tmp_path / "first")
+    trainer = tmp_path / "trainer"
+    (trainer / "checkpoint-4" / "optimizer.pt").write_bytes(b"not what the manifest names")
+    shutil.copytree(trainer / "checkpoint-2", trainer / "checkpoint-3")
+    (trainer / "checkpoint-3" / "manifest.json").unlink()
+
+    with caplog.at_level(logging.INFO):
+        run_in(tmp_path, model_dir, chats, tmp_path / "second")
+
+    assert "checkpoint-4: not used (checkpoint-4/optimizer.pt: differs from its manifest" in caplog.text
+    assert "checkpoint-3: not used (incomplete" in caplog.text
+    assert "going on after step 2 of 4" in caplog.text
+    curves = [(tmp_path / name / "training.jsonl").read_text() for name in ("first", "second")]
+    assert curves[0] == curves[1]
+
+
+def test_a_run_that_died_in_the_merge_is_not_trained_again(
+    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_in(tmp_path, model_dir, chats, tmp_path / "first")
+
+    with caplog.at_level(logging.INFO):
+        run_in(tmp_path, model_dir, chats, tmp_path / "second")
+
+    assert "going on after step 4 of 4" in caplog.text
+    for file in (
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "training.json",
+        "merged/model.safetensors",
+    ):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_a_checkpoint_of_another_run_is_not_gone_on_with(
+    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_in(tmp_path, model_dir, chats, tmp_path / "first")
+
+    with caplog.at_level(logging.INFO):
+        run_in(tmp_path, model_dir, chats, tmp_path / "second", "seed=7")
+
+    assert "checkpoint-4: not used (of another run: recipe seed 0 -> 7)" in caplog.text
+    assert "going on" not in caplog.text
+
+
+def test_a_loss_that_is_no_number_ends_the_run(model_dir: Path, chats: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"loss is (nan|inf) at step \d+; lower finetune\.lr \(1e\+30\)"):
+        finetune(model_dir, chats, tmp_path / "adapter", "finetune.lr=1.0e+30")
+
+
+def test_no_trainable_row_is_a_data_error_with_reasons(model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chats.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": "Salam!"}]},
+        {"prompt": "Salam!", "response": "Salam! " * 300},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    with pytest.raises(DataError) as raised:
+        finetune(model_dir, file, tmp_path / "adapter")
+
+    assert str(raised.value) == (
+        "chats: none of 2 rows can be trained on: no_answer 1 (a chat needs an assistant turn, from which the "
+        "model learns; chats.jsonl:1); too_long 1 (shorten the chats or raise finetune.max_length; chats.jsonl:2)"
+    )
+
+
+def test_an_empty_file_is_a_data_error(model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chats.jsonl"
+    file.write_text("\n")
+
+    with pytest.raises(DataError, match=r"chats: .*chats\.jsonl hold no rows; a row needs `messages`, or"):
+        finetune(model_dir, file, tmp_path / "adapter")
+
+
+def test_many_dropped_rows_are_told(
+    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "mixed.jsonl"
+    file.write_text(chats.read_text(encoding="utf-8") + '{"prompt": "Salam!"}\n', encoding="utf-8")
+
+    finetune(model_dir, file, tmp_path / "adapter", "finetune.epochs=0.5")
+
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    text = (
+        "1 of 5 chats left out: no_chat 1 (a row needs `messages`, or `prompt` and `response`; mixed.jsonl:5)"
+    )
+    assert text in warned
+
+
+def test_max_length_cannot_pass_the_context_of_the_model(
+    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    finetune(model_dir, chats, tmp_path / "adapter", "finetune.epochs=0.5", "finetune.max_length=512")
+
+    assert "finetune.max_length: 512 is more than the model's context; 256 is used" in caplog.text
+
+
+def test_several_processes_are_refused(
+    model_dir: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
+
+    with pytest.raises(PreflightError, match="runs in one process on one GPU; start it without torchrun"):
+        finetune(model_dir, chats, tmp_path / "adapter")
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "epochs", "steps"), [(4, 2, 3, 6), (5, 2, 0.5, 2), (1, 8, 0.1, 1)]
+)
+def test_epochs_may_be_fractions(examples: int, batch: int, epochs: float, steps: int) -> None:
+    assert num_steps(examples, batch, epochs) == steps

@@ -1,0 +1,203 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil.errors import DataError, IntegrityError
+from anadil.model.load import (
+    document_ids,
+    encode_text,
+    encode_texts,
+    end_ids,
+    load_model,
+    load_tokenizer,
+    pick_dtype,
+    save_model,
+)
+
+SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
+
+
+@pytest.fixture
+def tokenizer_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIALS[0],
+        "eos_token": SPECIALS[1],
+        "model_max_length": 4,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "fertility.json").write_text("{}")
+    return folder
+
+
+def make(tied: bool = True) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=259,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=tied,
+    )
+    return LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_saved_model_reloads_bit_equal_with_its_tie(
+    tmp_path: Path, tokenizer_dir: Path, tied: bool
+) -> None:
+    model = make(tied)
+
+    save_model(model, tokenizer_dir, tmp_path / "out", torch.float32)
+
+    again = load_model(tmp_path / "out")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert (again.lm_head.weight is again.model.embed_tokens.weight) == tied
+    assert again.config.use_cache is False
+
+
+def test_a_saved_model_has_what_others_need_and_no_more(tmp_path: Path, tokenizer_dir: Path) -> None:
+    save_model(make(), tokenizer_dir, tmp_path / "out", torch.bfloat16)
+
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["use_cache"] is True
+    assert config["dtype"] == "bfloat16"
+    ends = json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
+    assert ends == [257, 258]
+
+
+def test_control_text_is_encoded_as_letters(tokenizer_dir: Path) -> None:
+    tokenizer = load_tokenizer(tokenizer_dir)
+    text = "Sual <|eot_id|> cavab"
+
+    ids = encode_text(tokenizer, text)
+
+    assert max(ids) < 256
+    assert tokenizer.decode(ids) == text
+    assert 258 in tokenizer(text)["input_ids"]  # the trap, and the tokenizer is left as it was
+
+
+def test_long_texts_are_encoded_whole_and_without_bos(tokenizer_dir: Path) -> None:
+    tokenizer = load_tokenizer(tokenizer_dir)
+
+    one, two = encode_texts(tokenizer, ["salam", "sağ ol"])
+
+    assert (len(one), len(two)) == (5, 7)
+
+
+def test_documents_are_framed_by_bos_and_end_of_text(tokenizer_dir: Path) -> None:
+    tokenizer = load_tokenizer(tokenizer_dir)
+
+    assert document_ids(tokenizer, "t") == (256, 257)
+    assert end_ids(tokenizer) == [257, 258]
+
+
+def test_a_tokenizer_without_an_end_is_refused(tokenizer_dir: Path) -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    tokenizer.save(str(tokenizer_dir / "tokenizer.json"))
+    (tokenizer_dir / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+
+    with pytest.raises(DataError, match=r"neither <\|end_of_text\|> nor an eos_token"):
+        document_ids(load_tokenizer(tokenizer_dir), "t")
+
+
+def test_a_directory_without_config_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"config.json: no such file; give a Hugging Face model directory"):
+        load_model(tmp_path)
+
+
+def test_a_directory_without_weights_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+
+    with pytest.raises(DataError, match=r"no \*.safetensors weights"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pkl"])
+def test_pickled_weights_are_refused_unread(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+
+    with pytest.raises(
+        IntegrityError, match=rf"{name}: pickled weights can run code.*convert to safetensors"
+    ):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_a_model_directory_is_not_run(tmp_path: Path, tokenizer_dir: Path, file: str) -> None:
+    save_model(make(), tokenizer_dir, tmp_path / "out", torch.float32)
+    content = json.loads((tmp_path / "out" / file).read_text())
+    (tmp_path / "out" / file).write_text(json.dumps({**content, "auto_map": {"AutoModel": "evil.Model"}}))
+    load = load_model if file == "config.json" else load_tokenizer
+
+    with pytest.raises(IntegrityError, match="auto_map asks to run code"):
+        load(tmp_path / "out")
+
+
+def test_truncated_weights_are_an_integrity_error(tmp_path: Path, tokenizer_dir: Path) -> None:
+    save_model(make(), tokenizer_dir, tmp_path / "out", torch.float32)
+    weights = tmp_path / "out/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+    with pytest.raises(IntegrityError, match="damaged safetensors"):
+        load_model(tmp_path / "out")
+
+
+def test_missing_tensors_are_not_made_up(tmp_path: Path, tokenizer_dir: Path) -> None:
+    save_model(make(), tokenizer_dir, tmp_path / "out", torch.float32)
+    weights = load_file(tmp_path / "out/model.safetensors")
+    weights.pop("model.norm.weight")
+    save_file(weights, tmp_path / "out/model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(
+        IntegrityError, match=r"weights do not fit config.json \(1 tensors.*model.norm.weight"
+    ):
+        load_model(tmp_path / "out")
+
+
+def test_weights_of_another_shape_are_an_integrity_error(tmp_path: Path, tokenizer_dir: Path) -> None:
+    save_model(make(), tokenizer_dir, tmp_path / "out", torch.float32)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    (tmp_path / "out/config.json").write_text(json.dumps({**config, "vocab_size": 300}))
+
+    with pytest.raises((IntegrityError, DataError), match=r"weights do not fit|cannot be loaded"):
+        load_model(tmp_path / "out")
+
+
+def test_a_directory_without_tokenizer_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no tokenizer there"):
+        load_tokenizer(tmp_path)
+
+
+def test_precision_is_full_on_a_cpu_unless_asked_for() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+
+    assert [pick_dtype(word, cpu) for word in ("auto", "fp32", "bf16")] == [
+        torch.float32,
+        torch.float32,
+        torch.bfloat16,
+    ]
+    assert pick_dtype("auto", gpu) == torch.bfloat16

@@ -1,0 +1,38 @@
+import pytest
+import torch
+from torch import nn
+
+from anadil.model.loss import CHUNK_TOKENS, IGNORED, summed_loss
+
+
+@pytest.mark.parametrize("num_tokens", [3, CHUNK_TOKENS, CHUNK_TOKENS + 7])
+def test_loss_and_gradients_are_those_of_full_logits(num_tokens: int) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(2, num_tokens, 8, requires_grad=True)
+    weight = torch.randn(50, 8, requires_grad=True)
+    labels = torch.randint(0, 50, (2, num_tokens))
+    labels[0, :2] = IGNORED
+    logits = nn.functional.linear(hidden, weight).reshape(-1, 50)
+    expected = nn.functional.cross_entropy(logits, labels.reshape(-1), reduction="sum")
+    gradients = torch.autograd.grad(expected, [hidden, weight])
+
+    loss = summed_loss(hidden, weight, labels)
+
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    for ours, theirs in zip(torch.autograd.grad(loss, [hidden, weight]), gradients, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_no_labels_give_zero_and_not_nan() -> None:
+    labels = torch.full((1, 4), IGNORED)
+
+    assert summed_loss(torch.randn(1, 4, 8), torch.randn(50, 8), labels).item() == 0
+
+
+def test_the_loss_of_bf16_states_is_fp32() -> None:
+    hidden = torch.randn(1, 300, 8).bfloat16()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = summed_loss(hidden, torch.randn(50, 8), torch.zeros(1, 300, dtype=torch.long))
+
+    assert loss.dtype == torch.float32

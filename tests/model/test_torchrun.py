@@ -1,0 +1,76 @@
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from anadil.config import Recipe
+from anadil.entry import _num_processes
+from anadil.flow import STAGES
+from anadil.model.torchrun import launch
+
+
+def launched(tmp_path: Path, code: str, stop_after: str = "") -> int:
+    """Exit code of a launch of two processes that run `code`, in a fork."""
+    (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib, signal, sys, time\n{code}\n")
+    child = os.fork()
+    if child == 0:
+        os.environ["PYTHONPATH"] = str(tmp_path)
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os._exit(launch("worker_of_a_test", ["argument"], 2))
+    while stop_after and len(list(tmp_path.glob(f"{stop_after}*"))) < 2:
+        time.sleep(0.05)
+    if stop_after:
+        os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("assert sys.argv[1:] == ['argument'] and os.environ['WORLD_SIZE'] == '2'", 0),
+        ("sys.exit(42)", 42),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worker(tmp_path: Path, code: str, expected: int) -> None:
+    assert launched(tmp_path, code) == expected
+
+
+def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: Path) -> None:
+    code = (
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
+        "def stop(*_):\n"
+        "    (here / f'stopped-{os.environ[\"RANK\"]}').touch()\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "(here / f'ready-{os.environ[\"RANK\"]}').touch()\n"
+        "time.sleep(60)"
+    )
+
+    result = launched(tmp_path, code, stop_after="ready-")
+
+    assert result == 143
+    assert len(list(tmp_path.glob("stopped-*"))) == 2
+
+
+def test_the_recipe_says_how_many_processes_and_torchrun_is_not_nested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = Recipe.model_validate({"cluster": {"processes_per_node": 3}})
+    monkeypatch.delenv("RANK", raising=False)
+
+    outside = [_num_processes(STAGES[name], recipe) for name in ("pretrain", "evaluate")]
+    monkeypatch.setenv("RANK", "0")
+    inside = _num_processes(STAGES["pretrain"], recipe)
+
+    assert outside == [3, 1]
+    assert inside == 1
+
+
+def test_no_gpu_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert _num_processes(STAGES["pretrain"], Recipe()) == 1

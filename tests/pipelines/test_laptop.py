@@ -1,0 +1,150 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp.local import docker_task_handler
+
+from anadil import artifact
+from anadil.recipe import load_recipe
+from anadil_pipelines import laptop
+from anadil_pipelines.laptop import Containers, Steps, run_container
+
+
+def run(work: Path, *more: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "anadil", "run", "--work", str(work), "--until", "clean", *more]
+    command += ["--set", "tracking.uri=off"]
+    environ = os.environ | environment
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_run_makes_the_artifacts_and_prints_where_they_are(raw: Path, tmp_path: Path) -> None:
+    inputs = ["--set", f"clean.inputs=['{raw}']"]
+
+    first = run(tmp_path / "work", *inputs)
+    second = run(tmp_path / "work", *inputs, "-o", "json")
+
+    assert first.returncode == second.returncode == 0, first.stderr
+    uri = json.loads(second.stdout)["corpus"]
+    assert first.stdout == f"corpus  {uri}\n"
+    assert artifact.fetch(uri, "corpus")
+    assert Path(uri).is_relative_to(tmp_path / "work" / "corpus")
+    assert "clean: running: nothing to reuse yet" in first.stderr
+    assert f"clean: reused {uri}" in second.stderr
+    assert "Traceback" not in first.stderr + second.stderr
+
+
+def test_the_exit_code_of_a_step_that_failed_is_that_of_the_run(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("no json\n" * 50, encoding="utf-8")
+
+    done = run(tmp_path / "work", "--set", f"clean.inputs=['{bad}']")
+
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "bad.jsonl" in done.stderr
+    assert "stopped at a failed step; correct it and run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Docker:
+    """A Docker daemon that knows one container."""
+
+    def __init__(self, code: int, *, breaks: bool = False) -> None:
+        self.code = code
+        self.breaks = breaks
+        self.arguments: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+        self.removed = False
+        self.containers = self
+
+    def run(self, *arguments: Any, **options: Any) -> "Docker":
+        self.arguments, self.options = arguments, options
+        return self
+
+    def logs(self, **_: object) -> list[bytes]:
+        if self.breaks:
+            raise ConnectionError("the daemon went away")
+        return ["birinci sətir\n".encode(), b"\xff\n"]
+
+    def wait(self) -> dict[str, int]:
+        return {"StatusCode": self.code}
+
+    def remove(self, *, force: bool) -> None:
+        self.removed = force
+
+
+def test_a_container_tells_its_exit_code_and_log_and_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    docker = Docker(3)
+
+    code = run_container(
+        docker, "anadil/clean:1", ["python", "-m", "anadil.clean"], {"/work": "rw"}, {"A": "b"}
+    )
+
+    assert code == 3
+    assert docker.removed
+    assert capsys.readouterr().err == "birinci sətir\n\ufffd\n"
+
+
+def test_a_container_runs_with_no_rights_and_no_network() -> None:
+    docker = Docker(0)
+
+    run_container(
+        docker, "anadil/clean:1", ["python", "-m", "anadil.clean"], {"/work": "rw", "/data": "ro"}, {}
+    )
+
+    assert docker.arguments == ("anadil/clean:1", ["-m", "anadil.clean"])
+    assert docker.options["entrypoint"] == ["python"]
+    assert docker.options["read_only"] is True
+    assert docker.options["network_mode"] == "none"
+    assert docker.options["cap_drop"] == ["ALL"]
+    assert docker.options["user"] == f"{os.getuid()}:{os.getgid()}"
+    assert docker.options["volumes"] == {
+        "/work": {"bind": "/work", "mode": "rw"},
+        "/data": {"bind": "/data", "mode": "ro"},
+    }
+
+
+def test_a_container_is_removed_when_its_log_breaks_off() -> None:
+    docker = Docker(0, breaks=True)
+
+    with pytest.raises(ConnectionError):
+        run_container(docker, "anadil/clean:1", ["python"], {}, {})
+
+    assert docker.removed
+
+
+def test_containers_see_the_work_directory_and_the_recipes_local_files(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Containers, "mounts", {})
+    monkeypatch.setattr(Containers, "steps", Steps())
+    monkeypatch.setattr(docker_task_handler, "DockerTaskHandler", Containers)
+    recipe = load_recipe("smoke", [f"clean.inputs=['{raw.parent}/*.jsonl', 's3://bucket/a.jsonl']"])
+
+    laptop._use_containers(recipe, tmp_path, Steps())
+
+    assert Containers.mounts == {str(tmp_path): "rw", str(raw.parent): "ro"}
+
+
+@pytest.mark.parametrize(("code", "expected"), [(3, 3), (-15, 143), (-9, 137), (138, 138)])
+def test_a_step_that_a_signal_ended_has_the_exit_code_of_a_shell(code: int, expected: int) -> None:
+    steps = Steps()
+
+    laptop._record(steps, ["python"], code)
+
+    assert steps.exit_code == expected
+
+
+def test_a_step_that_went_well_names_its_artifact(tmp_path: Path) -> None:
+    output = tmp_path / "executor_output.json"
+    output.write_text('{"parameterValues": {"corpus": "/w/corpus/1"}, "artifacts": {}}', encoding="utf-8")
+    steps = Steps()
+
+    laptop._record(steps, ["python", json.dumps({"outputs": {"outputFile": str(output)}})], 0)
+
+    assert steps.uris == {"corpus": "/w/corpus/1"}
+    assert steps.exit_code == 0

@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from .fixtures import make_corpus, make_model, make_tokenizer_artifact
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small matrices, forks, and equal sums: one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A base model with a corpus and a tokenizer artifact beside it."""
+    make_corpus(tmp_path / "corpus")
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    return make_model(tmp_path / "model")

@@ -1,0 +1,264 @@
+import json
+import math
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from anadil.errors import DataError, RecipeError, Stopped
+from anadil.model.load import load_model, load_tokenizer
+from anadil.pretrain.checkpoint import generations
+from anadil.pretrain.run import run
+from anadil.pretrain.tokens import token_stream
+
+from .fixtures import (
+    SignalAt,
+    losses,
+    make_corpus,
+    make_job,
+    make_model,
+    make_recipe,
+    make_tokenizer_artifact,
+    run_in_child,
+    run_in_two,
+)
+
+
+def test_a_run_writes_a_model_that_loads_a_journal_and_a_summary(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base))
+
+    figures = run(job)
+
+    assert losses(job.out).keys() == set(range(1, 13))
+    assert losses(job.out)[12] < losses(job.out)[1]
+    assert figures["steps"] == 12
+    assert figures["loss"] == losses(job.out)[12]
+    assert figures["parameters"] == sum(p.numel() for p in load_model(job.out).parameters())
+    assert len(load_tokenizer(job.out)) == 300
+    summary = json.loads((job.out / "training.json").read_text())
+    assert [phase["trainable_parameters"] for phase in summary["phases"]] == [9600, figures["parameters"]]
+    assert summary["device"] == "cpu"
+    assert summary["precision"] == "fp32"
+    assert 0 <= summary["packing_waste"] < 0.5
+
+
+def test_the_same_recipe_gives_the_same_losses_and_weights(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base)
+
+    for name in "ab":
+        run(make_job(tmp_path, recipe, name))
+
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "b/out")
+    weights = [(tmp_path / name / "out/model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
+
+
+def test_another_seed_gives_another_order(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base)
+
+    run(make_job(tmp_path, recipe, "a"))
+    run(make_job(tmp_path, recipe.model_copy(update={"seed": 8}), "b"))
+
+    assert losses(tmp_path / "a/out")[1] != losses(tmp_path / "b/out")[1]
+
+
+def test_accumulation_does_not_change_the_losses(tmp_path: Path, base: Path) -> None:
+    for micro in (1, 4):
+        run(make_job(tmp_path, make_recipe(base, micro_batch_size=micro), str(micro)))
+
+    assert losses(tmp_path / "1/out") == pytest.approx(losses(tmp_path / "4/out"), rel=1e-5)
+
+
+def test_the_first_phase_changes_embeddings_and_no_bit_of_the_backbone(tmp_path: Path) -> None:
+    make_corpus(tmp_path / "corpus")
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    before = load_file(make_model(tmp_path / "model", tied=False) / "model.safetensors")
+    phases = [{"trains": "embeddings", "steps": 3, "lr": 0.01}]
+    job = make_job(tmp_path, make_recipe(tmp_path / "model", phases=phases))
+
+    run(job)
+
+    after = load_file(job.out / "model.safetensors")
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert changed == {"model.embed_tokens.weight", "lm_head.weight"}
+
+
+@pytest.mark.parametrize("step", [2, 4, 7])  # in the first phase, at its border, in the second
+def test_sigterm_saves_and_the_resumed_curve_is_that_of_an_uninterrupted_run(
+    tmp_path: Path, base: Path, step: int
+) -> None:
+    recipe = make_recipe(base, checkpoint_every=100)
+    run(make_job(tmp_path, recipe, "whole"))
+
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(step, signal.SIGTERM)))
+    saved = {path.name for path in generations(tmp_path / "a/work/checkpoints")}
+    run(make_job(tmp_path, recipe))
+
+    assert code == Stopped.exit_code
+    assert f"step-{step + 1:08}" in saved  # the signal arrived after the step was done
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+    weights = [(tmp_path / name / "out/model.safetensors").read_bytes() for name in ("a", "whole")]
+    assert weights[0] == weights[1]
+
+
+def test_after_sigkill_the_run_goes_on_from_the_last_checkpoint(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base)
+    run(make_job(tmp_path, recipe, "whole"))
+
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(8, signal.SIGKILL)))
+    newest = generations(tmp_path / "a/work/checkpoints")[0].name
+    run(make_job(tmp_path, recipe))
+
+    assert code == -signal.SIGKILL
+    assert newest == "step-00000006"
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
+    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = make_recipe(base)
+    run(make_job(tmp_path, recipe, "whole"))
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL)))
+    newest = generations(tmp_path / "a/work/checkpoints")[0]
+    weights = bytearray((newest / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(weights)
+
+    run(make_job(tmp_path, recipe))
+
+    assert newest.name == "step-00000009"
+    assert newest.with_name("step-00000009.damaged").is_dir()
+    assert "model.safetensors: differs from its manifest" in caplog.text
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(tmp_path: Path, base: Path) -> None:
+    run(make_job(tmp_path, make_recipe(base)))
+
+    with pytest.raises(RecipeError, match=r"weight_decay 0.1 -> 0.0.*remove"):
+        run(make_job(tmp_path, make_recipe(base, weight_decay=0.0)))
+
+
+def test_settings_that_leave_the_losses_alone_may_change_before_a_resume(tmp_path: Path, base: Path) -> None:
+    run(make_job(tmp_path, make_recipe(base), "whole"))
+    run_in_child(make_job(tmp_path, make_recipe(base), tracker=SignalAt(8, signal.SIGKILL)))
+
+    run(make_job(tmp_path, make_recipe(base, checkpoint_every=5, keep_checkpoints=1)))
+
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+def test_as_many_generations_are_kept_as_asked(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, checkpoint_every=2, keep_checkpoints=2))
+
+    run(job)
+
+    names = [path.name for path in generations(job.work / "checkpoints")]
+    assert names == ["step-00000012", "step-00000010"]
+
+
+def test_two_processes_train_as_one_does(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base, batch_size=5)  # 3 sequences for one process, 2 for the other
+    run(make_job(tmp_path, recipe, "one"))
+
+    codes = run_in_two(make_job(tmp_path, recipe, "two"))
+
+    assert codes == [0, 0]
+    assert losses(tmp_path / "two/out") == pytest.approx(losses(tmp_path / "one/out"), rel=1e-5)
+    assert json.loads((tmp_path / "two/out/training.json").read_text())["world_size"] == 2
+
+
+def test_a_run_of_one_process_is_resumed_by_two(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base)
+    run(make_job(tmp_path, recipe, "whole"))
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(6, signal.SIGTERM)))
+
+    codes = run_in_two(make_job(tmp_path, recipe))
+
+    assert codes == [0, 0]
+    assert losses(tmp_path / "a/out") == pytest.approx(losses(tmp_path / "whole/out"), rel=1e-5)
+
+
+def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(tmp_path: Path, base: Path) -> None:
+    run(make_job(tmp_path, make_recipe(base), "fp32"))
+    job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")
+
+    run(job)
+
+    first = losses(job.out)[1]
+    assert first == pytest.approx(losses(tmp_path / "fp32/out")[1], rel=1e-3)
+    assert torch.tensor(first).bfloat16().item() != first
+    assert load_model(job.out, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_rate(tmp_path: Path, base: Path) -> None:
+    phases = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 9, "lr": 1e36}]
+    job = make_job(tmp_path, make_recipe(base, phases=phases))
+
+    with pytest.raises(
+        RecipeError, match=r"nan at step 4 with learning rate.*lower pretrain.phases\[1\].lr \(1e\+36\)"
+    ):
+        run(job)
+
+    assert generations(job.work / "checkpoints")[-1].name == "step-00000002"
+    assert losses(job.work).keys() == {1, 2, 3}
+
+
+def test_a_corpus_shorter_than_a_sequence_still_trains(tmp_path: Path, base: Path) -> None:
+    make_corpus(tmp_path / "short", ["Salam."])
+    job = make_job(tmp_path, make_recipe(base))
+    job.inputs["corpus"] = tmp_path / "short"
+
+    run(job)
+
+    assert all(math.isfinite(loss) for loss in losses(job.out).values())
+
+
+def test_an_empty_corpus_is_a_data_error(tmp_path: Path, base: Path) -> None:
+    make_corpus(tmp_path / "empty", [])
+    job = make_job(tmp_path, make_recipe(base))
+    job.inputs["corpus"] = tmp_path / "empty"
+
+    with pytest.raises(DataError, match="holds no text; run clean with more data"):
+        run(job)
+
+
+def test_a_resume_does_not_encode_the_corpus_again(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base)
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(6, signal.SIGTERM)))
+    stream = next((tmp_path / "a/work").glob("tokens-*/ids.bin"))
+    before = stream.stat().st_mtime_ns
+
+    run(make_job(tmp_path, recipe))
+
+    assert stream.stat().st_mtime_ns == before
+
+
+def test_control_text_in_a_document_never_becomes_a_control_token(tmp_path: Path, base: Path) -> None:
+    make_corpus(tmp_path / "planted", ["Sual <|eot_id|> cavab <|end_of_text|> son"])
+    tokenizer = tmp_path / "tokenizer"
+
+    stream = token_stream(tmp_path / "planted", tokenizer, tmp_path / "work", write=True)
+
+    ids = stream.ids.tolist()
+    vocabulary = load_tokenizer(tokenizer).get_vocab()
+    assert vocabulary["<|eot_id|>"] not in ids
+    assert ids.count(vocabulary["<|end_of_text|>"]) == 1
+    assert (ids[0], ids[-1]) == (vocabulary["<|begin_of_text|>"], vocabulary["<|end_of_text|>"])
+
+
+def test_a_damaged_token_stream_is_made_again(
+    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = (tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work")
+    before = token_stream(*places, write=True).ids.tolist()
+    file = next((tmp_path / "work").glob("tokens-*/ids.bin"))
+    file.write_bytes(file.read_bytes()[:-4])
+
+    stream = token_stream(*places, write=True)
+
+    assert "ids.bin: differs from its manifest" in caplog.text
+    assert stream.ids.tolist() == before

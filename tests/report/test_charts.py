@@ -1,0 +1,145 @@
+"""Charts and figures: round ticks, honest ends, readable numbers."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anadil.report.charts import (
+    Band,
+    Bar,
+    Estimate,
+    Line,
+    bar_chart,
+    interval_chart,
+    line_chart,
+    nice_ticks,
+    thinned,
+)
+from anadil.report.figures import cell, clip, evenly, figure, plain, setting, short_figure, signed_percent
+
+numbers = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
+
+
+@given(numbers, numbers)
+def test_ticks_enclose_the_values(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+
+    ticks = nice_ticks(low, high)
+
+    slack = 1e-6 * (ticks[-1] - ticks[0])
+    assert ticks[0] - slack <= low
+    assert high <= ticks[-1] + slack
+    assert 2 <= len(ticks) <= 9
+
+
+def test_ticks_are_round() -> None:
+    assert nice_ticks(3.42, 11.1) == [2, 4, 6, 8, 10, 12]
+    assert nice_ticks(0, 0.0032) == [0, 0.001, 0.002, 0.003, 0.004]
+
+
+def test_a_constant_line_has_a_scale() -> None:
+    svg = line_chart([Line(label="lr", points=((1, 1e-4), (2, 1e-4)))], title="Rate", unit="lr")
+
+    assert "nan" not in svg
+    assert svg.startswith("<svg")
+
+
+def test_one_step_is_a_dot() -> None:
+    svg = line_chart([Line(label="loss", points=((1, 3.0),))], title="Loss", unit="nats")
+
+    assert "<circle" in svg
+
+
+def test_no_data_is_no_chart() -> None:
+    assert line_chart([Line(label="loss", points=())], title="Loss", unit="nats") == ""
+    assert bar_chart([], title="Rules", unit="documents") == ""
+    assert interval_chart([], title="Gain", unit="bits") == ""
+
+
+def test_thinning_keeps_the_spike_and_the_order() -> None:
+    points = [(float(x), math.sin(x / 50)) for x in range(10_000)]
+    points[4_321] = (4_321.0, 40.0)
+
+    kept = thinned(points)
+
+    assert len(kept) <= 600
+    assert (4_321.0, 40.0) in kept
+    assert list(kept) == sorted(kept)
+
+
+def test_every_place_lies_in_the_picture() -> None:
+    bands = [Band(label="embeddings", start=0, end=60), Band(label="whole model", start=60, end=300)]
+    line = Line(label="loss", points=tuple((float(x), 9 - x / 50) for x in range(1, 300, 7)))
+
+    svg = line_chart([line], title="Loss", unit="nats per token", bands=bands)
+
+    (points,) = re.findall(r'points="([^"]+)"', svg)
+    places = [tuple(map(float, place.split(","))) for place in points.split()]
+    assert all(0 <= x <= 480 and 0 <= y <= 262 for x, y in places)
+    assert ">embeddings</text>" in svg
+    assert ">whole model</text>" in svg
+
+
+def test_a_screen_reader_hears_the_ends_of_a_line() -> None:
+    svg = line_chart([Line(label="loss", points=((1, 9.0), (2, 4.5)))], title="Loss", unit="nats")
+
+    assert 'aria-label="Loss. loss: from 9.000 to 4.500, lowest 4.500, highest 9.000"' in svg
+
+
+def test_labels_are_escaped() -> None:
+    svg = bar_chart([Bar(label="<script>", value=1)], title="<b>", unit="<i>")
+
+    assert "<script" not in svg
+    assert "<b>" not in svg
+
+
+def test_an_interval_shows_zero() -> None:
+    svg = interval_chart(
+        [Estimate(label="adapted", value=-1.1, low=-1.2, high=-1.0)], title="Gain", unit="bits"
+    )
+
+    assert 'class="zero"' in svg
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "—"),
+        (float("nan"), "—"),
+        (True, "—"),
+        (0, "0"),
+        (1_234_567, "1,234,567"),
+        (2.9132, "2.913"),
+        (0.5989, "0.5989"),
+        (9.99999, "10.000"),
+        (-1.1684, "−1.168"),
+        (43_210.7, "43,211"),
+        (0.0001, "1×10^−4"),
+    ],
+)
+def test_figures_have_four_digits(value: object, text: str) -> None:
+    assert figure(value) == text
+
+
+def test_numbers_by_their_use() -> None:
+    assert short_figure(20_000) == "20k"
+    assert short_figure(2.5e-5) == "2.5e−5"
+    assert setting(1.0) == "1"
+    assert setting(0.05) == "0.05"
+    assert cell("loop_rate", 0.1667) == "16.7 %"
+    assert cell("num_tokens", 91_224) == "91,224"
+    assert plain("/home/leyla/data/news.jsonl:17") == "news.jsonl:17"
+    assert plain("0f" * 32) == "0f0f0f0f0f0f0f0f…"
+    assert signed_percent(-40.11) == "−40.1 %"
+
+
+def test_a_clipped_text_says_how_much_is_missing() -> None:
+    assert clip("kitablardan", 5) == "kitab … (6 more characters)"
+    assert clip("kitab", 5) == "kitab"
+
+
+def test_even_choice_keeps_both_ends() -> None:
+    assert evenly(list(range(100)), 4) == [0, 33, 66, 99]

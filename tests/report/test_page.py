@@ -1,0 +1,289 @@
+"""The page: inert, self-contained, well-formed, small, and true to the scores."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.config import Recipe
+from anadil.errors import DataError
+from anadil.report.run import MAX_PAGE_BYTES, run
+from tests.report import fixture
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "<svg onload=alert(1)>",
+    '"><img src=x onerror=alert(1)>',
+    "[a](javascript:alert(1))",
+    "{{7*7}} {% raw %}",
+    "</style><style>body{display:none}",
+    "]]><!-- | x |",
+)
+Outcome = tuple[str, str, dict[str, float]]
+"""Page, Markdown, metrics."""
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What a browser would build: elements, attributes, and whether the tags balance."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.mistakes: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.mistakes.append(f"</{tag}> at {self.getpos()}")
+
+    def named(self, name: str) -> list[str]:
+        return [value or "" for key, value in self.attributes if key == name]
+
+
+def made(root: Path, recipe: Recipe | None = None, **changed: Any) -> Outcome:
+    """The page, the Markdown and the metrics of a fixture run."""
+    job = fixture.job(root, recipe, **changed)
+    run(job)
+    page, short, numbers = (
+        (job.out / name).read_text(encoding="utf-8") for name in ("report.html", "report.md", "metrics.json")
+    )
+    return page, short, json.loads(numbers)
+
+
+def hostile(node: object, text: str) -> Any:
+    """The same JSON with every text, and every key of free choice, replaced."""
+    if isinstance(node, dict):
+        return {key: hostile(value, text) for key, value in node.items()}
+    if isinstance(node, list):
+        return [hostile(value, text) for value in node]
+    return text if isinstance(node, str) else node
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return made(tmp_path_factory.mktemp("run"))
+
+
+def test_tags_balance(outcome: Outcome) -> None:
+    page = Page(outcome[0])
+
+    assert page.mistakes == []
+    assert page.open == []
+
+
+def test_the_page_fetches_nothing(outcome: Outcome) -> None:
+    page = outcome[0]
+
+    assert re.findall(r"(?:src|srcset|action|data|poster)\s*=|url\(|@import|https?:|//\w", page) == []
+    assert all(link.startswith("#") for link in Page(page).named("href"))
+    assert "script" not in Page(page).tags
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+
+
+def test_every_anchor_leads_somewhere(outcome: Outcome) -> None:
+    page = Page(outcome[0])
+
+    ids = page.named("id")
+
+    assert {link[1:] for link in page.named("href")} <= set(ids)
+    assert len(ids) == len(set(ids))
+
+
+def test_charts_and_tables_speak_to_screen_readers(outcome: Outcome) -> None:
+    page = Page(outcome[0])
+
+    assert page.tags.count("svg") == page.named("role").count("img") >= 9
+    assert page.tags.count("caption") == page.tags.count("table")
+    assert all(page.named("aria-label"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) -> None:
+    clean = Page(outcome[0])
+    recipe = Recipe.model_validate(
+        {"base": {"model": text}, "report": {"title": text}, "evaluate": {"prompts": [text]}}
+    )
+    fertility = fixture.fertility() | {"chosen": text}
+    fertility["candidates"] = {
+        text: hostile(fertility["candidates"]["base"], text) | {"samples": {text: [text]}}
+    }
+    scores = hostile(fixture.scores(), text)
+    scores["differences"] = {text: scores["differences"]["adapted - base"]}
+    scores["candidates"][text] = scores["candidates"]["base"]
+    corpus = fixture.corpus() | {"dropped": {text: 5}, text: 3}
+
+    page, short, _ = made(
+        tmp_path, recipe, corpus=corpus, fertility=fertility, scores=scores, audit=hostile(fixture.audit(), text),
+        rejected={"language": text}, training=hostile(fixture.training(), text),
+    )  # fmt: skip
+
+    found = Page(page)
+    assert found.mistakes == []
+    assert set(found.tags) <= set(clean.tags)
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert all(link.startswith("#") for link in found.named("href"))
+    assert found.tags.count("style") == 1
+    assert "49" not in re.sub(r"\d*\.\d+|\d{3,}", "", "".join(re.findall(r"<h1>.*?</h1>", page)))
+    assert not re.search(r"<(?!/?$)[a-z!]", short)
+    assert not re.search(r"(?<!\\)\]\(", short)
+
+
+def test_numbers_of_the_metrics_are_those_of_the_scores(outcome: Outcome) -> None:
+    _, _, numbers = outcome
+    candidates = fixture.scores()["candidates"]
+
+    for name, candidate in candidates.items():
+        for key in ("bits_per_byte", "fertility", "words_in_context", "bytes_per_token"):
+            assert numbers[f"{key}_{name}"] == candidate[key]
+        assert numbers[f"loop_rate_{name}"] == candidate["repetition"]["greedy"]["loop_rate"]
+    assert numbers["corpus_kept"] == 13_856
+    assert numbers["corpus_train"] == 13_163
+    assert numbers["gate_passed"] == 1
+
+
+def test_the_last_line_tells_change_and_gate(tmp_path: Path) -> None:
+    figures = run(fixture.job(tmp_path))
+
+    assert figures == {"bits_per_byte_change_percent": -40.11, "fertility_ratio": 0.4159, "gate": "passed"}
+
+
+def test_the_same_artifacts_give_the_same_bytes(tmp_path: Path, outcome: Outcome) -> None:
+    again = made(tmp_path / "elsewhere")
+
+    assert again == outcome
+
+
+def test_five_hundred_long_generations_stay_under_two_megabytes(tmp_path: Path) -> None:
+    text = "Bakı küləkli şəhərdir. " * 400
+
+    page, _, _ = made(tmp_path, scores=fixture.scores(num_prompts=250, text=text))
+
+    assert len(page.encode()) < MAX_PAGE_BYTES
+    assert "24 of 250 prompts are shown" in page
+    assert "more characters)" in page
+
+
+def test_a_long_run_stays_under_two_megabytes_and_keeps_its_spikes(tmp_path: Path) -> None:
+    lines = fixture.training(200_000)
+    lines[7_777]["loss"] = 99.5
+
+    page, _, _ = made(tmp_path, training=lines)
+
+    assert len(page.encode()) < MAX_PAGE_BYTES
+    assert "highest 99.50" in page
+
+
+def test_required_fields_are_enough(tmp_path: Path) -> None:
+    scores = {"candidates": {"base": {"fertility": 5.3, "bits_per_byte": 2.9, "num_bytes": 71_234}}}
+
+    page, _, numbers = made(
+        tmp_path, corpus={}, rejected={}, fertility={}, training=[], audit={}, scores=scores,
+        without={"tokenizer": ["choice.json"], "adapter": ["training.jsonl", "training.json"]},
+    )  # fmt: skip
+
+    assert Page(page).mistakes == []
+    assert "No quality gate was applied." in page
+    assert "\N{EM DASH}" in page
+    assert numbers["bits_per_byte_base"] == 2.9
+    assert "None" not in page
+
+
+def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    lines = fixture.training()
+    lines[3]["loss"] = float("nan")
+
+    page, _, _ = made(tmp_path, training=lines)
+
+    assert "nan" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).lower()
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_page(tmp_path: Path) -> None:
+    scores = json.dumps(fixture.scores(text="Bakı \ud83d"))
+    job = fixture.job(tmp_path)
+    (job.inputs["scores"] / "scores.json").write_text(scores, encoding="utf-8")
+
+    run(job)
+
+    assert "Bakı ?" in (job.out / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
+    job = fixture.job(tmp_path, without={"scores": ["scores.json"]})
+
+    with pytest.raises(DataError, match=r"scores\.json: cannot be read .*make the scores artifact again"):
+        run(job)
+
+
+def test_a_failed_gate_says_what_failed(tmp_path: Path) -> None:
+    scores = fixture.scores()
+    scores["gate"]["passed"] = False
+    scores["gate"]["checks"][1] |= {"value": 1.0312, "passed": False}
+    scores["gate"]["checks"][3] |= {"passed": False}
+
+    page, short, numbers = made(tmp_path, scores=scores)
+
+    said = "The adapted model did not pass the quality gate: bits per byte ratio is 1.031, the limit 1."
+    assert said in page
+    assert numbers["gate_passed"] == 0
+    assert "did not pass" in short
+
+
+def test_no_path_or_address_of_a_machine_is_told(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate(
+        {
+            "base": {"model": "/home/leyla/models/llama-az"},
+            "clean": {"inputs": ["/home/leyla/data/news.jsonl", "s3://telecom-raw/web/pages.warc.gz"]},
+            "storage": {"root": "/home/leyla/runs"},
+            "tracking": {"uri": "https://mlflow.telecom.example"},
+        }
+    )
+
+    page, short, _ = made(tmp_path, recipe)
+
+    for secret in ("/home/leyla", "mlflow.telecom", "telecom-raw", str(tmp_path)):
+        assert secret not in page
+        assert secret not in short
+    assert "Azerbaijani: what llama-az learned" in page
+    assert "/news.jsonl" in page
+
+
+def test_published_figures_are_labelled_as_those_of_others(outcome: Outcome) -> None:
+    page = outcome[0]
+
+    assert "0.6830 to 0.5795" in page
+    assert "3.22 to 1.59" in page
+    assert page.count('<a href="#published">another model and corpus</a>') == 3
+
+
+def test_generations_carry_their_language_and_loops_are_marked(outcome: Outcome) -> None:
+    page = outcome[0]
+
+    assert re.search(r'<p lang="az" dir="auto">Xəzər dənizinin', page)
+    assert page.count('<span class="badge loop">loops</span>') == 3
+
+
+def test_trained_spans_are_marked(outcome: Outcome) -> None:
+    assert "<mark>*100# yığın və zəng düyməsini basın.&lt;|eot_id|&gt;</mark>" in outcome[0]
+
+
+def test_the_cut_of_a_word_is_shown_for_each_candidate(outcome: Outcome) -> None:
+    cut = "".join(f'<span class="piece" dir="auto">{piece}</span>' for piece in ("kitab", "lar", "dan"))
+
+    assert cut in outcome[0]

@@ -1,0 +1,95 @@
+"""Rules of the house that no linter checks."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")])
+MAX_LINES = 400
+LIGHT_STAGES = ("clean", "report")
+MACHINE_PATH = re.compile(r"/(?:home|Users)/[a-z]+/|/work/|C:\\\\Users")
+
+
+def tracked() -> Iterator[tuple[str, str]]:
+    """Name and text of every file that git keeps, but for binary ones."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        if b"\0" not in content[:8000]:
+            yield name, content.decode(errors="replace")
+
+
+def public(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_and_public_name_says_what_it_is(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+
+    silent = [node.name for node in public(tree.body) if not ast.get_docstring(node)]
+
+    assert silent == []
+    assert ast.get_docstring(tree) or path.name == "__init__.py" or not tree.body
+
+
+def test_no_file_is_long() -> None:
+    tests = (ROOT / "tests").rglob("*.py")
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in [*SOURCES, *tests]
+    }
+
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_no_file_speaks_of_unfinished_work_or_of_somebodys_machine() -> None:
+    words = re.compile("TO" + "DO|FIX" + "ME|XX" + "X")
+
+    found = [
+        f"{name}: {match.group()}"
+        for name, text in tracked()
+        if name != "tests/test_house.py"
+        for match in [words.search(text) or MACHINE_PATH.search(text)]
+        if match
+    ]
+
+    assert found == []
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+@pytest.mark.parametrize("stage", LIGHT_STAGES)
+def test_a_light_stage_can_load_what_it_needs_and_nothing_more(stage: str) -> None:
+    code = (
+        f"import sys, runpy\nsys.argv = ['anadil.{stage}', '--self-test']\n"
+        f"try:\n    runpy.run_module('anadil.{stage}', run_name='__main__')\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert not {'torch', 'transformers', 'kfp', 'mlflow'} & set(sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"{stage}: ready\n")

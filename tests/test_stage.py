@@ -1,0 +1,142 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from anadil.artifact import Manifest, differences
+from anadil.config import Recipe
+from anadil.errors import DataError, RecipeError, Stopped
+from anadil.flow import FLOW, STAGES
+from anadil.recipe import parse_recipe
+from anadil.stage import Stop, code_digest, external_files, image_name, origin_of
+
+INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
+
+
+def causes(stage: str, before: Recipe, after: Recipe) -> list[str]:
+    inputs = dict.fromkeys(STAGES[stage].reads, INPUT)
+    old, new = (origin_of(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
+    return differences(old, new)
+
+
+def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
+    made: set[str] = set()
+    for stage in FLOW:
+        assert made.issuperset(stage.reads), stage.name
+        made.add(stage.writes)
+
+
+def test_every_section_of_the_flow_is_a_key_of_the_recipe() -> None:
+    for stage in FLOW:
+        for name in (*stage.sections, *filter(None, [stage.files])):
+            node: object = Recipe()
+            for key in name.split("."):
+                node = getattr(node, key)
+
+
+def test_only_keys_of_its_own_sections_change_a_stage() -> None:
+    before = parse_recipe("", "r")
+    after = parse_recipe("", "r", ["finetune.lr=1e-3", "pretrain.batch_size=8", "storage.root=/elsewhere"])
+
+    assert causes("clean", before, after) == []
+    assert causes("pretrain", before, after) == ["recipe pretrain.batch_size 224 -> 8"]
+    assert causes("finetune", before, after) == ["recipe finetune.lr 0.0001 -> 0.001"]
+
+
+def test_a_phase_is_part_of_the_origin() -> None:
+    found = causes("pretrain", Recipe(), parse_recipe("", "r", ["pretrain.phases.0.steps=1"]))
+
+    assert found == ["recipe pretrain.phases changed"]
+
+
+def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
+    other = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "11"}})
+    stage = STAGES["tokenizer"]
+
+    old, same, new = (
+        origin_of(stage, Recipe(), {"corpus": manifest}, ())
+        for manifest in (
+            INPUT,
+            Manifest(kind="corpus", key="other", origin={"x": "y"}, files=INPUT.files),
+            other,
+        )
+    )
+
+    assert differences(old, same) == []
+    assert differences(old, new) == ["input corpus changed"]
+
+
+def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    recipe = parse_recipe("", "r", [f"base.model={tmp_path}"])
+    old = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
+
+    (tmp_path / "config.json").write_text("[]")
+    new = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
+
+    assert differences(old, new) == ["base files changed"]
+
+
+def test_the_code_of_a_stage_is_its_own() -> None:
+    digests = {code_digest(stage) for stage in FLOW}
+
+    assert len(digests) == len(FLOW)
+    assert code_digest(FLOW[0]) == code_digest(FLOW[0])
+
+
+def test_given_files_stand_for_those_of_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.txt").touch()
+    recipe = parse_recipe("", "r", [f"clean.inputs=['{tmp_path}/a.txt']"])
+
+    assert external_files(STAGES["clean"], recipe) == (f"{tmp_path}/a.txt",)
+    assert external_files(STAGES["clean"], recipe, [f"{tmp_path}/b.txt"]) == (f"{tmp_path}/b.txt",)
+    assert external_files(STAGES["tokenizer"], recipe) == ()
+    assert external_files(STAGES["evaluate"], recipe) == ()
+
+
+def test_a_stage_without_its_files_says_which_key_to_fill() -> None:
+    with pytest.raises(RecipeError) as caught:
+        external_files(STAGES["finetune"], Recipe())
+
+    assert str(caught.value) == "finetune.inputs: names no file; list the data to read"
+
+
+def test_a_file_that_is_not_there_is_a_data_error() -> None:
+    with pytest.raises(DataError, match=r"clean\.inputs: no file matches '/none/\*'"):
+        external_files(STAGES["clean"], parse_recipe("", "r", ["clean.inputs=[/none/*]"]))
+
+
+def test_a_signal_ends_at_once_outside_and_waits_inside_a_deferred_block() -> None:
+    stop = Stop()
+    stop.listen()
+
+    with stop.deferred() as told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        saved = told.signal
+
+    assert saved == signal.SIGTERM
+    with pytest.raises(Stopped, match="stopped by SIGTERM; run the same command again") as caught:
+        stop.leave()
+    assert caught.value.exit_code == 143
+    with pytest.raises(Stopped):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    stop = Stop()
+    stop.listen()
+
+    with stop.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_image_is_named_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert image_name() == ""
+
+    monkeypatch.setenv("ANADIL_IMAGE", "anadil/clean:1@sha256:00")
+
+    assert image_name() == "anadil/clean:1@sha256:00"

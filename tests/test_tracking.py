@@ -1,0 +1,262 @@
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil import tracking
+from anadil.recipe import parse_recipe
+from anadil.tracking import CLOSED, DONE, SPOOL_VARIABLE, Tracker, has_unsent, sender, tracked, tracking_uri
+
+MAX_CALL_S = 0.005
+PASSWORD = "hunter2-and-more"
+
+
+def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
+    """Run the real sender to its end."""
+    command = [sys.executable, "-m", "anadil.tracking", str(spool), "--experiment", "az", "--name", "flow"]
+    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def fill(spool: Path) -> None:
+    """The lines of a clean stage that ended and of a pretrain stage that failed."""
+    spool.mkdir(parents=True)
+    clean, pretrain = Tracker(spool / "clean.jsonl"), Tracker(spool / "pretrain.jsonl")
+    clean.start()
+    clean.params({"clean.minhash_bands": 14, "clean.inputs": '["a.jsonl"]'})
+    clean.tags({"anadil.artifact": "s3://bucket/corpus/1"})
+    clean.metrics({"kept": 74, "docs_per_s": 165.7})
+    clean.end("FINISHED")
+    pretrain.start()
+    pretrain.params({"lr": 1})
+    pretrain.params({"lr": 2})  # MLflow refuses to change one
+    for step in range(1, 6):
+        pretrain.metrics({"loss": 9.0 / step}, step)
+    pretrain.end("FAILED")
+    (spool / CLOSED).touch()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that takes every connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def seconds_of(tracker: Tracker) -> float:
+    """The longest of many calls, but for what the machine's scheduler adds to a few."""
+    times = []
+    for step in range(100):
+        started = time.perf_counter()
+        tracker.metrics({"loss": 1.0, "lr": 1e-4}, step)
+        times.append(time.perf_counter() - started)
+    return sorted(times)[90]
+
+
+def test_without_a_server_named_there_is_no_spool(tmp_path: Path) -> None:
+    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+        tracker.metrics({"kept": 1})
+        tracker.end("FINISHED")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_recipe_goes_before_the_environment_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, named, off = (
+        parse_recipe("", "r", overrides)
+        for overrides in ([], ["tracking.uri=http://a"], ["tracking.uri=off"])
+    )
+
+    assert tracking_uri(plain) is None
+    assert tracking_uri(plain, "sqlite:///x") == "sqlite:///x"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b")
+    assert tracking_uri(plain, "sqlite:///x") == "http://b"
+    assert tracking_uri(named) == "http://a"
+    assert tracking_uri(off, "sqlite:///x") is None
+
+
+def test_inside_a_run_a_stage_writes_to_the_runs_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
+
+    with tracked("clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path) as tracker:
+        tracker.metrics({"kept": 1}, 3)
+
+    lines = [json.loads(line) for line in (tmp_path / "spool" / "clean.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["start", "metrics"]
+    assert (lines[1]["values"], lines[1]["step"]) == ({"kept": 1}, 3)
+
+
+def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
+
+    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+        tracker.metrics({"kept": 1})
+
+    assert not (tmp_path / "spool").exists()
+
+
+def test_no_call_fails_whatever_it_is_given(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    tracker = Tracker(tmp_path / "spool.jsonl")
+
+    tracker.metrics({"loss": numpy.float32(0.5), "steps": numpy.int64(3), "nan": float("nan")})
+    tracker.params({"path": "data/\udcff", "long": "x" * 10_000})
+    Tracker(tmp_path / "none" / "spool.jsonl").metrics({"loss": 1.0})
+
+    metrics, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())
+    assert metrics["values"]["loss"] == 0.5
+    assert metrics["values"]["steps"] == 3
+    assert len(params["values"]["long"]) == 6_000
+
+
+def test_a_spool_that_cannot_be_written_warns_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tracker = Tracker(tmp_path / "none" / "spool.jsonl")
+
+    for _ in range(3):
+        tracker.metrics({"loss": 1.0})
+
+    assert caplog.text.count("tracking of this stage ends here") == 1
+
+
+@pytest.mark.parametrize("server", ["silent", "closed"])
+def test_a_server_that_does_not_answer_costs_a_stage_nothing(
+    server: str,
+    silent: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tracking, "PATIENCE_S", 0.5)
+    uri = silent if server == "silent" else "http://127.0.0.1:9"
+
+    started = time.monotonic()
+    with tracked("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
+        call_s = seconds_of(tracker)
+        tracker.end("FINISHED")
+    took = time.monotonic() - started
+
+    assert call_s < MAX_CALL_S
+    assert took < 5
+    assert "MLflow did not take everything; it stays in" in caplog.text
+    assert has_unsent(tmp_path)
+    assert len((tmp_path / "tracking" / "pretrain.jsonl").read_text().splitlines()) == 102
+
+
+def test_a_password_is_in_no_argument_of_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    real = subprocess.Popen
+
+    class Watched(real):  # type: ignore[misc,valid-type]
+        def __init__(self, command: list[str], **options: Any) -> None:
+            started.append(command)
+            super().__init__(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Watched)
+    monkeypatch.setattr(tracking, "PATIENCE_S", 0.1)
+
+    with sender(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
+        pass
+
+    assert len(started) == 1
+    assert PASSWORD not in " ".join(started[0])
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A spool that met a closed port, then a database, then lost the memory of its last half."""
+    base = tmp_path_factory.mktemp("history")
+    spool, database = base / "spools" / "first", base / "mlflow.db"
+    fill(spool)
+    away = send(spool, f"http://me:{PASSWORD}@127.0.0.1:9")
+    kept = not (spool / DONE).exists()
+    # The next run, with a spool of its own, finds the first beside it.
+    second = base / "spools" / "second"
+    second.mkdir()
+    Tracker(second / "clean.jsonl").start()
+    (second / CLOSED).touch()
+    there = send(second, f"sqlite:///{database}")
+    state = json.loads((spool / "sent.json").read_text())
+    state["offsets"]["pretrain.jsonl"] = 0
+    (spool / "sent.json").write_text(json.dumps(state))
+    (spool / DONE).unlink()
+    again = send(spool, f"sqlite:///{database}")
+    return {"away": away, "kept": kept, "there": there, "again": again, "database": database, "spool": spool}
+
+
+def rows(history: dict[str, Any], query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(history["database"]) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_away_is_a_warning_without_the_password(history: dict[str, Any]) -> None:
+    away = history["away"]
+
+    assert away.returncode == 1
+    assert "MLflow is away" in away.stderr
+    assert PASSWORD not in away.stderr
+    assert "Traceback" not in away.stderr
+    assert history["kept"]
+
+
+@pytest.mark.slow
+def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[str, Any]) -> None:
+    assert history["there"].returncode == 0, history["there"].stderr
+    assert (history["spool"] / DONE).exists()
+    found = rows(history, "select name, status from runs order by start_time, name")
+    assert sorted(found) == [
+        ("clean", "FINISHED"),
+        ("clean", "RUNNING"),
+        ("flow", "FAILED"),
+        ("flow", "FINISHED"),
+        ("pretrain", "FAILED"),
+    ]
+    assert rows(history, "select distinct name from experiments where name = 'az'") == [("az",)]
+
+
+@pytest.mark.slow
+def test_stages_are_nested_in_their_run(history: dict[str, Any]) -> None:
+    parents = rows(
+        history,
+        "select child.name, parent.name from runs child join tags t on t.run_uuid = child.run_uuid "
+        "and t.key = 'mlflow.parentRunId' join runs parent on parent.run_uuid = t.value",
+    )
+
+    assert sorted(parents) == [("clean", "flow"), ("clean", "flow"), ("pretrain", "flow")]
+
+
+@pytest.mark.slow
+def test_params_tags_and_metrics_arrive(history: dict[str, Any]) -> None:
+    params = rows(history, "select key, value from params order by key")
+    tags = rows(history, "select value from tags where key = 'anadil.artifact'")
+    metrics = rows(history, "select key, value from metrics where key in ('kept', 'docs_per_s') order by key")
+
+    assert params == [("clean.inputs", '["a.jsonl"]'), ("clean.minhash_bands", "14"), ("lr", "1")]
+    assert tags == [("s3://bucket/corpus/1",)]
+    assert metrics == [("docs_per_s", 165.7), ("kept", 74.0)]
+
+
+@pytest.mark.slow
+def test_what_the_server_refuses_does_not_block_the_rest(history: dict[str, Any]) -> None:
+    assert "left out: " in history["there"].stderr
+    assert rows(history, "select count(*) from metrics where key = 'loss'") == [(5,)]
+
+
+@pytest.mark.slow
+def test_lines_that_are_sent_twice_are_stored_once(history: dict[str, Any]) -> None:
+    losses = rows(history, "select step, value from metrics where key = 'loss' order by step")
+
+    assert history["again"].returncode == 0, history["again"].stderr
+    assert losses == [(step, 9.0 / step) for step in range(1, 6)]
+    assert len(rows(history, "select * from runs")) == 5

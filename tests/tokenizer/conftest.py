@@ -1,0 +1,82 @@
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from anadil.base import base_tokenizer, read_tokenizer
+from anadil.config import Base, Recipe
+from anadil.corpus import Document, write_documents
+from anadil.stage import Job
+
+SENTENCES = (
+    "Azərbaycan Respublikasının paytaxtı Bakı şəhəridir.",
+    "Kitablardan öyrəndiklərini dostlarına danışmağı çox sevirdi.",
+    "Məktəbin kitabxanasında minlərlə kitab var, uşaqlar hər gün oraya gedirlər.",
+    "Yağış yağanda küçələr bomboş olur, amma balacalar gölməçələrdə oynayırlar.",
+    "Nənəm hər səhər tezdən durub təndirdə çörək bişirir.",
+    "Qatar saat 8:45-də yola düşəcək, biletlərin qiyməti 12 manatdır.",
+    "Şəhərin mərkəzində yeni park salınıb, axşamlar orada gəzmək xoşdur.",
+    "Həkim xəstəyə hər gün iki dəfə dərman içməyi tövsiyə etdi.",
+    "Dağların zirvəsində qar yayda da ərimir.",
+    "Kənddə yaşayan qohumlarımız üzüm və nar yetişdirirlər.",
+    "Müəllim dedi: “Kitabları oxuyun, sonra suallara cavab verin!”",
+    "Xəzər dənizinin sahilində külək demək olar ki, heç vaxt dayanmır.",
+    "İclasda büdcə məsələləri müzakirə olundu və qərar qəbul edildi.",
+    "Bu kitabların hamısını yaxşı oxumuşam, kitablarda çox maraqlı fikirlər var.",
+    "Telefonun ekranı sındığı üçün onu təmirə verməli oldum.",
+    "Qonşumuz hər il bağından bizə alma və armud gətirir.",
+)
+
+
+def documents(texts: list[str]) -> list[Document]:
+    return [
+        Document(
+            id=hashlib.sha256(text.encode()).hexdigest(),
+            text=text,
+            source=f"memory {number}",
+            url="",
+            lang="az",
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+@pytest.fixture(scope="session")
+def base_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("base")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(base_cache: Path) -> Path:
+    return base_tokenizer(Base(model="tiny"), base_cache)
+
+
+@pytest.fixture
+def tiny(tiny_folder: Path) -> Tokenizer:
+    return read_tokenizer(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_documents(
+        folder, "train", documents([f"{one}\n{two}" for one in SENTENCES for two in SENTENCES[:13]])
+    )
+    write_documents(folder, "heldout", documents(list(SENTENCES[13:])))
+    return folder
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, corpus: Path, base_cache: Path) -> Callable[..., Job]:
+    def make(base: str = "tiny", corpus: Path = corpus, **tokenizer: Any) -> Job:
+        recipe = Recipe.model_validate({"base": {"model": base}, "tokenizer": tokenizer})
+        out = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}"
+        out.mkdir()
+        return Job(
+            recipe=recipe, inputs={"corpus": corpus}, out=out, work=tmp_path / "work", base_cache=base_cache
+        )
+
+    return make

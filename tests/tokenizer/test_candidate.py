@@ -1,0 +1,258 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer
+
+from anadil.base import LLAMA_3_SPECIALS, base_tokenizer, read_tokenizer
+from anadil.config import Base, Strategy
+from anadil.errors import DataError, IntegrityError
+from anadil.tokenizer.candidate import Candidate, chat_template, extended, replaced, require_byte_level, write
+from anadil.tokenizer.embedding_map import embedding_rows
+from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.train import train
+
+from .conftest import SENTENCES
+
+NUM_NEW = 300
+TEXT = "Kitablardan <|eot_id|> için Azərbaycan  dilində , it 's 12345 😀\n\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_tokenizer(Base(model="tiny"), tmp_path_factory.getbasetemp() / "base")
+
+
+@pytest.fixture(scope="module")
+def base(folder: Path) -> Tokenizer:
+    return read_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def counted(base: Tokenizer) -> Pretokens:
+    return count_pretokens(base, [f"{one} {two}" for one in SENTENCES for two in SENTENCES])
+
+
+@pytest.fixture(scope="module")
+def merges(base: Tokenizer, counted: Pretokens) -> list[tuple[str, str]]:
+    return continued_merges(base, counted.counts, NUM_NEW, min_frequency=2)
+
+
+@pytest.fixture(scope="module")
+def extension(base: Tokenizer, merges: list[tuple[str, str]]) -> Tokenizer:
+    return extended(base, merges)
+
+
+@pytest.fixture(scope="module")
+def replacement(base: Tokenizer, counted: Pretokens) -> Tokenizer:
+    return replaced(
+        base, *train(counted.counts, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS))
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text())
+def test_any_text_comes_back_from_an_extended_and_a_replaced_vocabulary(
+    extension: Tokenizer, replacement: Tokenizer, text: str
+) -> None:
+    for tokenizer in (extension, replacement):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+def test_old_ids_stay_and_new_ids_follow_the_special_tokens(
+    base: Tokenizer, extension: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    old = base.get_vocab(with_added_tokens=True)
+    new = extension.get_vocab(with_added_tokens=True)
+
+    assert len(merges) == NUM_NEW
+    assert {token: new[token] for token in old} == old
+    assert [new[left + right] for left, right in merges] == list(range(len(old), len(old) + NUM_NEW))
+    assert [extension.id_to_token(index) for index in range(4096, 4102)] == list(LLAMA_3_SPECIALS)
+
+
+def test_every_new_token_is_reached_by_merging_its_bytes(
+    extension: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    content = json.loads(extension.to_str())
+    content["model"]["ignore_merges"] = False
+    by_merges_alone = Tokenizer.from_str(json.dumps(content))
+
+    for left, right in merges:
+        assert [piece.value for piece in by_merges_alone.model.tokenize(left + right)] == [left + right]
+
+
+def test_words_are_encoded_as_training_cut_them(
+    base: Tokenizer, extension: Tokenizer, counted: Pretokens, merges: list[tuple[str, str]]
+) -> None:
+    from anadil.tokenizer.extend import _Words
+
+    words = _Words(base, counted.counts)
+    vocab = extension.get_vocab()
+    ids = {left + right: 4102 + number for number, (left, right) in enumerate(merges)}
+    for left, right in merges:
+        words.merge((vocab[left], vocab[right]), ids[left + right])
+    longer = [word for word in counted.counts if len(base.model.tokenize(word)) > 1]
+
+    encoded = [[piece.id for piece in extension.model.tokenize(word)] for word in longer]
+
+    assert encoded == words.ids
+
+
+def test_text_without_new_tokens_is_encoded_as_before(base: Tokenizer, extension: Tokenizer) -> None:
+    text = "The statement is used to wrap the execution of a block with methods defined by a context manager."
+
+    assert extension.encode(text).ids == base.encode(text).ids
+
+
+def test_a_replaced_vocabulary_keeps_special_tokens_and_adds_bos_by_its_new_id(
+    replacement: Tokenizer,
+) -> None:
+    begin = replacement.token_to_id("<|begin_of_text|>")
+
+    ids = replacement.encode("Salam").ids
+
+    assert replacement.get_vocab_size() == 600
+    assert [replacement.token_to_id(token) for token in LLAMA_3_SPECIALS] == list(range(594, 600))
+    assert ids[0] == begin == 594
+
+
+def test_control_tokens_written_in_a_document_stay_text(extension: Tokenizer, replacement: Tokenizer) -> None:
+    for tokenizer in (extension, replacement):
+        control = {tokenizer.token_to_id(token) for token in LLAMA_3_SPECIALS}
+
+        for token in LLAMA_3_SPECIALS:
+            assert not control & set(tokenizer.encode(f"a{token} {token}", add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("model_type", ["", "llama", "gpt2"])
+@pytest.mark.parametrize("strategy", ["base", "extend", "replace"])
+def test_transformers_gives_equal_ids_also_after_saving_again(
+    folder: Path,
+    base: Tokenizer,
+    extension: Tokenizer,
+    replacement: Tokenizer,
+    tmp_path: Path,
+    strategy: Strategy,
+    model_type: str,
+) -> None:
+    tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
+    candidate = Candidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
+    write(candidate, folder, chat_template(folder, base), tmp_path / "written")
+    if model_type:
+        # A model directory says which tokenizer class its model usually has.
+        (tmp_path / "written" / "config.json").write_text(
+            json.dumps({"model_type": model_type}), encoding="utf-8"
+        )
+
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "written")
+    loaded.save_pretrained(tmp_path / "again")
+    again = AutoTokenizer.from_pretrained(tmp_path / "again", split_special_tokens=True)
+
+    expected = tokenizer.encode(TEXT).ids
+    assert loaded(TEXT, split_special_tokens=True).input_ids == expected
+    assert again(TEXT).input_ids == expected
+    assert loaded.decode(expected, skip_special_tokens=True) == TEXT
+    assert loaded.pad_token == "<|finetune_right_pad_id|>"
+    for token in LLAMA_3_SPECIALS:
+        assert loaded.convert_tokens_to_ids(token) == tokenizer.token_to_id(token)
+    chat = loaded.apply_chat_template([{"role": "user", "content": "Salam"}], return_dict=False)
+    assert chat.count(tokenizer.token_to_id("<|eot_id|>")) == 1
+
+
+def test_a_kept_token_copies_its_row_and_a_special_token_that_of_its_name(
+    base: Tokenizer, replacement: Tokenizer
+) -> None:
+    rows = embedding_rows(base, replacement)
+    new = replacement.get_vocab()
+
+    assert len(rows) == 600
+    assert rows[new["a"]] == [base.token_to_id("a")]
+    assert rows[new["<|eot_id|>"]] == [base.token_to_id("<|eot_id|>")]
+
+
+def test_a_new_token_averages_the_rows_of_the_bases_pieces_of_its_bytes(
+    base: Tokenizer, replacement: Tokenizer, extension: Tokenizer
+) -> None:
+    pieces = [base.token_to_id(symbol) for symbol in ("É", "Ļ")]
+
+    assert "ÉĻ" not in base.get_vocab()
+    for tokenizer in (replacement, extension):
+        assert embedding_rows(base, tokenizer)[tokenizer.get_vocab()["ÉĻ"]] == pieces
+
+
+def test_every_row_spells_the_bytes_of_its_token_also_where_they_are_part_of_a_letter(
+    base: Tokenizer, replacement: Tokenizer
+) -> None:
+    rows = embedding_rows(base, replacement)
+    ordinary = replacement.get_vocab(with_added_tokens=False)
+    is_part = [token for token in ordinary if "É" in token and token.count("É") != token.count("ÉĻ")]
+
+    spelled = {
+        token: "".join(base.id_to_token(index) or "" for index in rows[ordinary[token]]) for token in ordinary
+    }
+
+    assert is_part
+    assert spelled == {token: token for token in ordinary}
+
+
+def test_an_extended_embedding_begins_with_the_bases_rows(base: Tokenizer, extension: Tokenizer) -> None:
+    rows = embedding_rows(base, extension)
+
+    assert rows[:4102] == [[index] for index in range(4102)]
+    assert all(len(row) >= 2 for row in rows[4102:])
+
+
+def test_special_tokens_of_a_base_with_gaps_in_its_ids_keep_them(
+    base: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    content = json.loads(extended(base, merges[:10]).to_str())
+    once = Tokenizer.from_str(json.dumps(content))
+
+    twice = extended(once, [("z", "q"), ("zq", "z")])
+
+    assert twice.token_to_id("<|eot_id|>") == 4101
+    assert twice.token_to_id("zqz") == 4102 + 11
+    assert twice.encode("zqz", add_special_tokens=False).ids == [4113]
+
+
+def test_a_special_token_that_plain_text_can_spell_is_refused(
+    base: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    content = json.loads(base.to_str())
+    content["added_tokens"][-1]["content"] = "nar"
+    spelled = Tokenizer.from_str(json.dumps(content))
+
+    with pytest.raises(IntegrityError, match="the text 'nar' in a document would become a control token"):
+        extended(spelled, merges)
+
+
+def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"kitab": 0}, unk_token="kitab"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+
+    with pytest.raises(
+        DataError, match=r"no byte-level BPE \(model type WordLevel\).*strategies to \[base\]"
+    ):
+        require_byte_level(tokenizer, "words")
+
+
+def test_a_base_with_its_own_chat_template_and_tokens_keeps_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"chat_template": "<turn>{{ messages }}"}', encoding="utf-8"
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    assert chat_template(tmp_path, tokenizer) == "<turn>{{ messages }}"
+    assert "begin_of_text" in chat_template(empty, tokenizer)
+    assert "the base has no chat template" in caplog.text

@@ -1,0 +1,202 @@
+import json
+import os
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from anadil.base import read_tokenizer
+from anadil.corpus import Document, Part, read_documents, write_documents
+from anadil.errors import DataError, IntegrityError, RecipeError
+from anadil.stage import Job
+from anadil.tokenizer.run import run
+
+from .conftest import SENTENCES, documents
+
+ALL = ("base", "extend", "replace")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def number(figure: float | str) -> float:
+    assert not isinstance(figure, str)
+    return figure
+
+
+def test_the_candidates_are_compared_and_the_new_vocabulary_goes_on(make_job: Callable[..., Job]) -> None:
+    job = make_job(strategies=ALL, vocab_sizes=[600])
+
+    figures = run(job)
+
+    shown = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))
+    choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
+    assert figures["strategy"] == "replace"
+    assert figures["vocab_size"] == 600
+    assert figures["fertility"] == shown["candidates"]["replace-600"]["fertility"]
+    assert number(figures["fertility"]) < number(figures["base_fertility"])
+    assert choice["chosen"] == shown["chosen"] == "replace-600"
+    assert choice["reason"] == "tokenizer.choice auto takes replace, else extend, else base"
+    assert list(shown["candidates"]) == ["base", "extend-600", "replace-600"]
+    assert all(entry["round_trip"] for entry in shown["candidates"].values())
+    assert shown["candidates"]["base"]["samples"]["kitablardan"] == ["k", "i", "ta", "b", "lar", "d", "an"]
+    assert job.records["train_documents"] == 208
+    for name in shown["candidates"]:
+        assert set(contents(job.out / "candidates" / name)) == {
+            "chat_template.jinja", "embedding_map.json", "tokenizer.json", "tokenizer_config.json",
+        }  # fmt: skip
+    chosen = contents(job.out / "candidates" / "replace-600")
+    assert {name: (job.out / name).read_bytes() for name in chosen} == chosen
+
+
+def test_fertility_is_tokens_per_word_of_the_heldout_text_without_special_tokens(
+    make_job: Callable[..., Job], corpus: Path
+) -> None:
+    job = make_job(strategies=["replace"], vocab_sizes=[600])
+    texts = [document.text for document in read_documents(corpus, "heldout")]
+
+    figures = run(job)
+
+    tokenizer = read_tokenizer(job.out)
+    num_tokens = sum(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+    entry = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]["replace-600"]
+    assert entry["num_tokens"] == num_tokens
+    assert figures["bytes_per_token"] == pytest.approx(
+        sum(len(t.encode()) for t in texts) / num_tokens, abs=1e-4
+    )
+
+
+def test_one_candidate_leaves_no_choice_and_no_directory_of_candidates(make_job: Callable[..., Job]) -> None:
+    job = make_job(strategies=["extend"], vocab_sizes=[100])
+
+    run(job)
+
+    written = json.loads((job.out / "embedding_map.json").read_text(encoding="utf-8"))
+    assert set(contents(job.out)) == {
+        "chat_template.jinja", "embedding_map.json", "fertility.json", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    assert (written["strategy"], written["base_vocab_size"], written["vocab_size"]) == ("extend", 4102, 4202)
+    assert len(written["rows"]) == 4202
+
+
+def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
+    make_job: Callable[..., Job], tiny_folder: Path
+) -> None:
+    job = make_job(strategies=["base"])
+
+    figures = run(job)
+
+    written = json.loads((job.out / "embedding_map.json").read_text(encoding="utf-8"))
+    assert written == {"strategy": "base", "base_vocab_size": 4102, "vocab_size": 4102, "rows": None}
+    assert (job.out / "tokenizer.json").read_bytes() == (tiny_folder / "tokenizer.json").read_bytes()
+    assert figures["fertility"] == figures["base_fertility"]
+
+
+def test_the_recipes_choice_beats_the_order_and_the_best_size_wins(make_job: Callable[..., Job]) -> None:
+    job = make_job(strategies=ALL, vocab_sizes=[280, 380], choice="extend")
+
+    figures = run(job)
+
+    choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
+    assert (figures["strategy"], figures["vocab_size"]) == ("extend", 4482)
+    assert (
+        choice["reason"] == "tokenizer.choice is extend; of its 2 sizes this has the fewest tokens per word"
+    )
+    assert [entry["name"] for entry in choice["candidates"]] == [
+        "base", "extend-280", "extend-380", "replace-280", "replace-380",
+    ]  # fmt: skip
+
+
+def test_the_same_corpus_gives_the_same_bytes(make_job: Callable[..., Job]) -> None:
+    jobs = [make_job(strategies=ALL, vocab_sizes=[400, 600]) for _ in range(2)]
+
+    for job in jobs:
+        run(job)
+
+    assert contents(jobs[0].out) == contents(jobs[1].out)
+
+
+def test_fewer_tokens_than_asked_are_said_and_recorded(
+    make_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = make_job(strategies=["extend", "replace"], vocab_sizes=[50_000])
+
+    figures = run(job)
+
+    shown = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    assert "replace: asked for 50000 tokens, the corpus gives" in caplog.text
+    assert "extend: asked for 50000 tokens, the corpus gives" in caplog.text
+    assert shown["replace-50000"]["asked"] == 50_000
+    assert shown["replace-50000"]["got"] == shown["replace-50000"]["vocab_size"] == figures["vocab_size"]
+    assert number(figures["vocab_size"]) < 2_000
+    assert shown["extend-50000"]["got"] == shown["extend-50000"]["vocab_size"] - 4102
+
+
+def test_a_vocabulary_too_small_for_bytes_and_special_tokens_is_a_recipe_error(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(strategies=["replace"], vocab_sizes=[261])
+
+    with pytest.raises(
+        RecipeError, match=r"261 is too small .* 256 bytes and 6 special tokens need at least 262"
+    ):
+        run(job)
+
+
+def test_no_heldout_text_is_a_data_error(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    write_documents(tmp_path / "corpus", "train", documents(list(SENTENCES)))
+    write_documents(tmp_path / "corpus", "heldout", [])
+
+    with pytest.raises(DataError, match="the corpus has no held-out text, so nothing can be compared"):
+        run(make_job(corpus=tmp_path / "corpus"))
+
+
+def test_a_base_whose_settings_lose_text_is_refused_but_may_be_kept_as_it_is(
+    make_job: Callable[..., Job], tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = json.loads((tiny_folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+
+    with pytest.raises(
+        IntegrityError, match=r"tokenizer replace-600: 3 held-out documents decode to another text"
+    ):
+        run(make_job(str(folder), strategies=["replace"], vocab_sizes=[600]))
+    run(make_job(str(folder), strategies=["base"]))
+
+    assert "tokenizer base: 3 held-out documents decode to another text" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("ANADIL_DATA" not in os.environ, reason="ANADIL_DATA names no directory of real text")
+@pytest.mark.parametrize("base", ["tiny", "gpt2"])
+def test_on_real_text_a_new_vocabulary_halves_the_tokens_of_a_word(
+    make_job: Callable[..., Job], tmp_path: Path, base: str
+) -> None:
+    data = Path(os.environ["ANADIL_DATA"])
+    files = sorted(
+        path
+        for path in (data / "az").glob("*.jsonl")
+        if "udhr" not in path.name and "legal_codes" not in path.name
+    )
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").split("\n") if line]
+    every = documents([json.loads(line)["text"] for line in lines])
+    parts: dict[Part, list[Document]] = {"train": [], "heldout": []}
+    for document in every:
+        parts["heldout" if int(document.id, 16) % 10 == 0 else "train"].append(document)
+    for part, chosen in parts.items():
+        write_documents(tmp_path / "real", part, chosen)
+    model = "tiny" if base == "tiny" else str(data / "tokenizers" / base)
+    job = make_job(model, corpus=tmp_path / "real", strategies=ALL, vocab_sizes=[4_000])
+
+    figures = run(job)
+
+    written = json.loads((job.out / "embedding_map.json").read_text(encoding="utf-8"))
+    assert len(parts["heldout"]) > 20
+    assert number(figures["fertility"]) < 0.5 * number(figures["base_fertility"])
+    assert len(written["rows"]) == 4_000
+    assert max(chain.from_iterable(written["rows"])) < written["base_vocab_size"]
