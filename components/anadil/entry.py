@@ -290,8 +290,8 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if "RANK" not in os.environ and (sealed := _sealed(partial, origin)):
         return _put(partial, target, work, sealed)
-    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
     fetched = {word: artifact.fetch(uri, word)[0] for word, uri in inputs.items()}
+    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
     if rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
     with tracked(stage.name, recipe, work) as tracker:

@@ -153,6 +153,17 @@ def test_short_texts_are_kept_when_the_recipe_says_so(tmp_path: Path) -> None:
     assert stats(corpus)["kept"] == 8
 
 
+def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
+    raw = tmp_path / "a.jsonl"
+    rows = [{"text": f"{text} \ud83d", "url": "https://a.az/\ud800", "source": "\udfff"} for text in texts(3)]
+    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    corpus = clean(tmp_path, raw)
+
+    assert {document.url for document in documents(corpus)} == {"https://a.az/?"}
+    assert sorted(document.source for document in documents(corpus)) == [f"a.jsonl:{n} ?" for n in (1, 2, 3)]
+
+
 def test_files_without_documents_are_refused(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", [])
 

@@ -245,6 +245,16 @@ def test_a_failed_gate_says_what_failed(tmp_path: Path) -> None:
     assert "did not pass" in short
 
 
+def test_few_documents_are_warned_of(tmp_path: Path, outcome: Outcome) -> None:
+    scores = fixture.scores()
+    scores["candidates"]["base"]["num_documents"] = 17
+
+    page, _, _ = made(tmp_path, scores=scores)
+
+    assert "Only 17 documents were scored" in page
+    assert "documents were scored" not in outcome[0]
+
+
 def test_no_path_or_address_of_a_machine_is_told(tmp_path: Path) -> None:
     recipe = Recipe.model_validate(
         {

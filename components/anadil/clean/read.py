@@ -26,7 +26,7 @@ from anadil.units import MIB, human_bytes
 log = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES = 16 * MIB
-"""A longer line or file is no document: the longest book has 10 MB."""
+"""A longer line or file is not read: our choice, several books long."""
 MAX_ZSTD_WINDOW_BYTES = 128 * MIB
 """What `zstd -d` accepts by default; a frame may ask for gigabytes."""
 MAX_PLACES = 10
@@ -209,9 +209,13 @@ def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
 
 def _raw(row: Mapping[str, Any], text_field: str, place: str) -> Raw:
     """A record with its text, and URL and source where they are given."""
-    url, origin = row.get("url"), row.get("source")
-    source = f"{place} {origin}" if isinstance(origin, str) and origin else place
-    return Raw(source=source, url=url if isinstance(url, str) else "", text=row[text_field])
+    url, origin = (_writable(row.get(key)) for key in ("url", "source"))
+    return Raw(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
+
+
+def _writable(value: object) -> str:
+    """A text without the lone surrogates that JSON can smuggle in; empty for anything else."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def _txt(source: Source, tally: Tally) -> Iterator[Raw]:

@@ -315,4 +315,5 @@ def names(uris: Sequence[str]) -> list[str]:
     shared = 0
     while all(len(path) > shared + 1 and path[shared] == parts[0][shared] for path in parts) and parts:
         shared += 1
-    return ["/".join(path[shared:]) for path in parts]
+    # A file name that is not UTF-8 arrives with lone surrogates, which no JSON could be written with.
+    return ["/".join(path[shared:]).encode(errors="replace").decode() for path in parts]

@@ -25,7 +25,7 @@ def fold(text: str) -> str:
 
     Upper-cased text of any origin must meet its lower case: I and İ both stand for ı or i there.
     """
-    # Four replacements are ten times as fast as one `translate`.
+    # Four replacements are six times as fast as one `translate`.
     one = text.replace("İ", "i").replace("I", "i").replace("ı", "i").replace("\u0307", "")
     return one.lower()
 

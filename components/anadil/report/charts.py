@@ -134,7 +134,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, unit: str) -> Markup:
         return Markup()
     left = _label_room([bar.label for bar in bars])
     top = max(0.0, *(bar.value for bar in bars)) or 1.0
-    ticks = [tick for tick in nice_ticks(0.0, top, 4) if tick <= top]
+    ticks = [tick for tick in nice_ticks(0.0, top) if tick <= top]
     per_unit = (WIDTH - left - BAR_VALUE) / top
     height = BAR_ROW * len(bars) + 44
     parts = [_tick_line(left + tick * per_unit, height - 42, tick) for tick in ticks]

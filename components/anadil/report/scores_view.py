@@ -26,6 +26,8 @@ from anadil.report.view import Chart, Table, bars, facts_table, intervals
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
 CANDIDATES = tuple(COLOURS)
 MAX_ROWS = 40
+SURE_DOCUMENTS = 100
+"""Fewer documents than these make an interval that says little; what the evaluate stage warns at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class ScoresView:
     candidates: Table
     charts: tuple[Chart, ...]
     differences: Table
+    few: str
+    """A warning where there are too few documents to be sure of; empty otherwise."""
     contamination: Table
     heldout: Table
     checks: Table
@@ -68,6 +72,7 @@ def scores_view(facts: Facts) -> ScoresView:
         candidates=_candidate_table(candidates),
         charts=_charts(scores, candidates),
         differences=_differences(scores),
+        few=_few(candidates),
         contamination=facts_table(
             "Held-out text that training has seen", table_of(scores.get("contamination"))
         ),
@@ -234,6 +239,14 @@ def _differences(scores: Json) -> Table:
         rows=tuple(rows),
         words=(4,),
     )
+
+
+def _few(candidates: dict[str, Json]) -> str:
+    counts = [number(item.get("num_documents")) for item in candidates.values()]
+    fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
+    if fewest >= SURE_DOCUMENTS:
+        return ""
+    return f"Only {figure(fewest)} documents were scored; under {SURE_DOCUMENTS} an interval says little."
 
 
 def _checks(scores: Json) -> Table:

@@ -1,0 +1,73 @@
+"""What the README and the guides say can be done."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anadil.cli import main, parser
+from anadil.flow import STAGES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/**/README.md"))]
+PAGES = [page for page in dict.fromkeys(PAGES) if ".venv" not in page.parts]
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of the page's shell blocks."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_the_first_command_is_the_demo_and_make_knows_every_target() -> None:
+    asked = [line for line in commands(ROOT / "README.md") if line.startswith("make ")]
+
+    assert asked[0] == "make demo"
+    for line in asked:
+        done = subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_ci_runs_the_demo_and_the_tests_that_the_readme_names() -> None:
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+    assert "\nmake demo\n" in script
+    assert "\nmake test\n" in script
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_anadil_command_is_one_that_the_program_takes(page: Path) -> None:
+    for line in commands(page):
+        words = shlex.split(line)
+        if words[0] == "anadil" and words[1] not in STAGES:
+            parser().parse_args(words[1:])
+
+
+def test_the_newcomers_commands_work_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = [shlex.split(line)[1:] for line in commands(ROOT / "README.md") if line.startswith("anadil ")]
+
+    codes = {words[0] + " " + words[1]: main(words) for words in run if words[0] in ("recipe", "compile")}
+
+    assert codes == {"recipe copy": 0, "recipe check": 0, "compile my.yaml": 0}
+    assert (tmp_path / "pipeline.yaml").is_file()
+    assert "my.yaml" in capsys.readouterr().out
+
+
+def test_the_module_starts_like_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "anadil", "--version"], capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("anadil ")
