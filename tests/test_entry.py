@@ -150,6 +150,20 @@ def test_out_is_used_and_never_made_from_something_else(recipe: Recipe, tmp_path
     )
 
 
+@pytest.mark.parametrize("out", ["deep/mine/", "mine"])
+def test_out_may_end_in_a_slash_and_be_relative(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    made = entry.execute(CLEAN, recipe, {}, (), out)
+
+    assert made.uri == str(tmp_path / "here" / out)
+    assert artifact.fetch(made.uri, "corpus")
+    assert entry.execute(CLEAN, recipe, {}, (), out).uri == made.uri
+
+
 def test_out_with_somebodys_files_is_refused_before_any_work(recipe: Recipe, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -267,3 +267,29 @@ def test_a_stage_whose_parent_is_gone_does_not_start(
 
     assert done.returncode == 143
     assert "the run that started this stage is gone" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stage", "environment", "processes"),
+    [
+        ("clean", {}, 1),
+        ("pretrain", {}, 3),
+        ("pretrain", {"CUDA_VISIBLE_DEVICES": ""}, 3),
+        ("pretrain", {"RANK": "0"}, 1),
+    ],
+)
+def test_only_training_starts_several_processes_and_only_once(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, stage: str, environment: dict[str, str], processes: int
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    many = again(recipe, "cluster.processes_per_node=3")
+
+    assert entry._num_processes(STAGES[stage], many) == processes
+
+
+def test_hidden_gpus_start_no_processes(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+
+    assert entry._num_processes(STAGES["pretrain"], recipe) == 1

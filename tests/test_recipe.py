@@ -67,6 +67,7 @@ nonsense: 3
         ("finetune: {lr: .nan}", 'finetune.lr: Input should be a valid number (got ".nan")'),
         ("finetune: {lr: 1e999}", "finetune.lr: Input should be a finite number"),
         ("base: {model: ''}", "base.model: String should have at least 1 character"),
+        ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
         ("storage: {root: ''}", "storage.root: String should have at least 1 character"),
         (
             "tokenizer: {choice: bad}",

@@ -38,6 +38,8 @@ def fill(spool: Path) -> None:
     pretrain.start()
     pretrain.params({"lr": 1})
     pretrain.params({"lr": 2})  # MLflow refuses to change one
+    with (spool / "pretrain.jsonl").open("a") as file:
+        file.write('{"kind": "metrics", "val{"kind": "start"}\n')  # what a kill in mid-write leaves
     for step in range(1, 6):
         pretrain.metrics({"loss": 9.0 / step}, step)
     pretrain.end("FAILED")
@@ -250,6 +252,7 @@ def test_params_tags_and_metrics_arrive(history: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_what_the_server_refuses_does_not_block_the_rest(history: dict[str, Any]) -> None:
     assert "left out: " in history["there"].stderr
+    assert "left out a damaged line of" in history["there"].stderr
     assert rows(history, "select count(*) from metrics where key = 'loss'") == [(5,)]
 
 

@@ -139,11 +139,11 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
         path: The directory, with every file but the manifest.
         kind: The artifact's word.
         origin: What decides the content.
-        more: `records`, `figures`, `recipe`, `program` of the manifest.
+        more: `records`, `figures`, `recipe`, `program`, `varying` of the manifest.
     """
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    for file in files:
-        file.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
+    for written in files:
+        written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
     entries = {file.relative_to(path).as_posix(): describe(file) for file in files}
     entries.pop(MANIFEST, None)
     manifest = Manifest(kind=kind, key=key_of(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest

@@ -9,6 +9,7 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -24,7 +25,16 @@ from anadil.log import masked
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strategy = Literal["base", "extend", "replace"]
-Text = Annotated[str, Field(min_length=1)]
+
+
+def _not_home(place: str) -> str:
+    if place.startswith("~"):
+        raise ValueError("`~` is another place on every machine; write the directory out")
+    return place
+
+
+Place = Annotated[str, Field(min_length=1), AfterValidator(_not_home)]
+"""Directory, URI or hub id."""
 
 
 class Table(BaseModel):
@@ -42,7 +52,7 @@ class Table(BaseModel):
 class Base(Table):
     """The foundation model that is taught."""
 
-    model: Text = "meta-llama/Llama-3.2-1B"
+    model: Place = "meta-llama/Llama-3.2-1B"
     """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
@@ -224,7 +234,7 @@ class Report(Table):
 class Storage(Table):
     """Where artifacts live."""
 
-    root: Text | None = None
+    root: Place | None = None
     """Directory or `s3://` URI under which every artifact is written; `anadil run` takes its `--work`."""
 
 

@@ -215,7 +215,7 @@ def execute(
     root = recipe.storage.root
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
-    target = out or storage.join(str(root), stage.writes, artifact.key_of(origin))
+    target = _place(out) if out else storage.join(str(root), stage.writes, artifact.key_of(origin))
     found = _reusable(target, origin)
     if found:
         return found
@@ -230,6 +230,11 @@ def execute(
         if found:
             return found
         return _make(stage, recipe, inputs, outside, origin, target, work, rank, stop)
+
+
+def _place(out: str) -> str:
+    # `x/` and `.` would put what lies beside the artifact into it.
+    return out.rstrip("/") if "://" in out else str(Path(out).absolute())
 
 
 def _required(uri: str, word: str) -> Manifest:
@@ -324,7 +329,7 @@ def _make(
     if rank > 0:
         return Outcome(uri=target, manifest=_placeholder(stage, origin))
     manifest = artifact.seal(
-        partial, kind=stage.writes, origin=origin, records=job.records, figures=figures,
+        partial, kind=stage.writes, origin=origin, records=job.records, varying=job.varying, figures=figures,
         recipe=recipe.model_dump(mode="json"), program={"version": __version__, "image": image_name()},
     )  # fmt: skip
     return _put(partial, target, work, manifest)

@@ -99,6 +99,8 @@ class Job:
     stop: Stop = field(default_factory=Stop)
     records: dict[str, int] = field(default_factory=dict)
     """Counts for the manifest; `run` may fill it."""
+    varying: list[str] = field(default_factory=list)
+    """Files of `out` that hold times; `run` fills it, so that equal content has an equal digest."""
 
 
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:

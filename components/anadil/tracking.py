@@ -216,7 +216,12 @@ class Sender:
             lines = [line for line in file.readlines(1_000_000) if line.endswith(b"\n")]
         metrics: list[Any] = []
         for line in lines:
-            metrics += self._send(path.stem, json.loads(line))
+            try:
+                data = json.loads(line)
+            except ValueError:
+                log.warning("left out a damaged line of %s: its writer was killed", path)
+                continue
+            metrics += self._send(path.stem, data)
         self._log(path.stem, metrics)
         if lines:
             self.state["offsets"][path.name] = offset + sum(map(len, lines))

@@ -33,7 +33,7 @@ def test_raw_text_becomes_a_corpus(tmp_path: Path) -> None:
     corpus = clean(tmp_path, raw)
 
     found = stats(corpus)
-    assert found["documents_in"] == 16
+    assert found["in"] == 16
     assert found["dropped"] == {"duplicate": 1, "language": 1, "short": 1}
     assert found["kept"] == 13 == sum(found["records"].values())
     assert {document.lang for document in documents(corpus)} == {"az"}
@@ -48,7 +48,7 @@ def test_every_document_is_accounted_for(tmp_path: Path) -> None:
 
     found = stats(clean(tmp_path, raw))
 
-    assert found["documents_in"] == found["kept"] + sum(found["dropped"].values())
+    assert found["in"] == found["kept"] + sum(found["dropped"].values())
 
 
 def test_dropped_documents_can_be_looked_at(tmp_path: Path) -> None:

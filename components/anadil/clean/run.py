@@ -46,11 +46,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What `stats.json` holds.
-
-    No seconds and no rates: the file is part of the artifact, whose digest must be the same
-    when the same inputs are cleaned again. They are in the figures and in the tracker.
-    """
+    """What `stats.json` holds; its times differ from run to run, so it is no part of the digest."""
 
     language: str
     documents_in: int
@@ -75,6 +71,10 @@ class Stats:
     """Of text and HTML."""
     bytes_out: int
     words_out: int
+    seconds: dict[str, float]
+    """By step."""
+    documents_per_s: dict[str, float]
+    """By step: all documents over the step's seconds."""
 
 
 class Ledger:
@@ -150,9 +150,10 @@ def run(job: Job) -> Figures:
         job.records["train"] = write_documents(job.out, "train", train)
         job.records["heldout"] = write_documents(job.out, "heldout", heldout)
         ledger.write_samples(job.out / "rejected")
-        stats = _stats(documents, settings, tally, ledger, job.records)
-        text = json.dumps(asdict(stats), ensure_ascii=False, indent=2)
-        (job.out / "stats.json").write_text(text + "\n", encoding="utf-8")
+    stats = _stats(documents, settings, tally, ledger, job.records)
+    text = json.dumps(_named(stats), ensure_ascii=False, indent=2)
+    (job.out / "stats.json").write_text(text + "\n", encoding="utf-8")
+    job.varying.append("stats.json")
     seconds = time.perf_counter() - started
     log.info("%s documents in; dropped: %s", f"{ledger.documents_in:,}", ledger.summary())
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in ledger.dropped.items()})
@@ -303,7 +304,17 @@ def _stats(
         bytes_in=tally.bytes_in,
         bytes_out=sum(len(document.text.encode()) for document in documents),
         words_out=sum(len(settings.language.words(document.text)) for document in documents),
+        seconds={step: round(value, 3) for step, value in ledger.seconds.items()},
+        documents_per_s={
+            step: round(ledger.documents_in / value, 1) for step, value in ledger.seconds.items() if value
+        },
     )
+
+
+def _named(stats: Stats) -> dict[str, object]:
+    """The statistics with the key `in`, which is no name in Python."""
+    table = asdict(stats)
+    return {"language": table.pop("language"), "in": table.pop("documents_in"), **table}
 
 
 def names(uris: Sequence[str]) -> list[str]:

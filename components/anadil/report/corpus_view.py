@@ -71,7 +71,7 @@ def corpus_view(facts: Facts) -> CorpusView:
 
 def came_in(stats: Json) -> float | int | None:
     """Documents that were read."""
-    return number(first(stats, "in", "documents_in"))
+    return number(stats.get("in"))
 
 
 def num_words(stats: Json) -> float | int | None:
@@ -163,6 +163,6 @@ def _sample(rule: str, line: Json, count: float | None) -> Rejected:
 
 
 def _size(stats: Json) -> Table:
-    told = {"in", "documents_in", "kept", "dropped"}
+    told = {"in", "kept", "dropped"}
     rest = {key: value for key, value in stats.items() if key not in told}
     return facts_table("The corpus in numbers", rest)
