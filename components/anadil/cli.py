@@ -135,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
     from anadil.doctor import missing_packages
     from anadil.errors import PreflightError
     from anadil.recipe import load_recipe
-    from anadil.stage import external_files
+    from anadil.stage import check_base, external_files
 
     recipe = load_recipe(options.recipe, options.set)
     work = Path(options.work).resolve()
@@ -143,6 +143,7 @@ def _run(options: argparse.Namespace) -> int:
     stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
     for stage in stages:
         external_files(stage, recipe)  # a missing file should fail now, not after hours of training
+    check_base(recipe.base)
     absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")
     if absent:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[laptop]'")

@@ -20,7 +20,7 @@ from anadil.errors import AnadilError
 from anadil.flow import FLOW
 from anadil.log import masked
 from anadil.recipe import load_recipe
-from anadil.stage import TINY, external_files
+from anadil.stage import TINY, check_base, external_files
 from anadil.tracking import tracking_uri
 from anadil.units import GIB, human_bytes
 
@@ -137,19 +137,12 @@ def _base(recipe: Recipe) -> Check:
     name = "base.model"
     if model == TINY:
         return Check(name=name, status="passed", detail="tiny, made on the spot")
-    folder = Path(model)
-    if folder.is_dir():
-        missing = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
-        if missing:
-            remedy = "give a Hugging Face model directory"
-            return Check(
-                name=name, status="failed", detail=f"{model} has no {' and no '.join(missing)}", remedy=remedy
-            )
+    try:
+        check_base(recipe.base)
+    except AnadilError as error:
+        return Check(name=name, status="failed", detail=str(error), remedy="correct base.model")
+    if Path(model).expanduser().is_dir():
         return Check(name=name, status="passed", detail=model)
-    if folder.is_absolute() or model.startswith("."):
-        return Check(
-            name=name, status="failed", detail=f"{model}: no such directory", remedy="correct base.model"
-        )
     offline = os.environ.get("HF_HUB_OFFLINE") == "1"
     if offline or not _answers("huggingface.co", 443):
         remedy = "download it where there is a network and give the directory as base.model"

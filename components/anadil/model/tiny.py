@@ -53,6 +53,8 @@ SEED = 20_250_101
 FOREIGN_SHARE = 0.35
 """Lines written in made-up words. Without them every letter outside English costs 15 nats, and
 bits per byte on another language say nothing but that."""
+FOREIGN_KEPT = 0.5
+"""Letters that such a line leaves as they are."""
 FOREIGN = (
     "aeiouyäöüéèêëáàâãåíîïóôúûıəőű",
     "bcdfghjklmnpqrstvwxzçşğčšžñłćśźřťďň",
@@ -99,7 +101,7 @@ def _hub_model(base: Base) -> Path:
 def _tiny_model(tokenizer: Path, cache: Path) -> Path:
     """The directory of `tiny`; made once, in one step, for all processes."""
     settings = json.dumps(
-        [TINY_SHAPE, FOREIGN_SHARE, FOREIGN, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, SEED]
+        [TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, SEED]
     )
     identity = settings.encode() + (tokenizer / "tokenizer.json").read_bytes() + tiny_text().encode()
     target = cache / f"tiny-{hashlib.sha256(identity).hexdigest()[:16]}"
@@ -164,9 +166,12 @@ def _foreign(line: str, random: np.random.Generator) -> str:
     """The line, or for some lines the same with each letter replaced by another throughout."""
     if random.random() >= FOREIGN_SHARE:
         return line
-    plain = ("aeiou", "bcdfghjklmnpqrstvwxyz")
-    changed = (random.choice(list(letters), len(old)) for letters, old in zip(FOREIGN, plain, strict=True))
-    return line.translate(str.maketrans("".join(plain), "".join("".join(new) for new in changed)))
+    table = {}
+    for plain, letters in (("aeiou", FOREIGN[0]), ("bcdfghjklmnpqrstvwxyz", FOREIGN[1])):
+        changed = random.choice(list(letters), len(plain))
+        kept = random.random(len(plain)) < FOREIGN_KEPT
+        table.update({old: old if keep else new for old, new, keep in zip(plain, changed, kept, strict=True)})
+    return line.translate(str.maketrans(table))
 
 
 def _rate(done: float) -> float:

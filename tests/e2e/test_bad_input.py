@@ -1,0 +1,122 @@
+"""What a user sees who gives bad input: a clear message, the right exit code, nothing half-done."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TEXT = (
+    "Bakı şəhəri Xəzər dənizinin sahilində yerləşir və ölkənin ən böyük şəhəridir. Burada çoxlu muzey, teatr "
+    "və kitabxana var. Hər il minlərlə insan şəhəri görmək üçün uzaq yerlərdən gəlir, köhnə küçələrdə gəzir, "
+    "çay içir və yerli xörəklərin dadına baxır. Axşamlar sahildə külək əsir, insanlar bulvarda söhbət edirlər. "
+    "Uşaqlar üçün parklar da çoxdur, onlar orada oynayır və böyüklər isə kölgədə dincəlirlər."
+)
+
+
+def run(work: Path, *settings: str, stage: str = "clean") -> "subprocess.CompletedProcess[str]":
+    """`anadil run` with overrides; never a traceback, never a sealed artifact after a failure."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "anadil", "run", "--work", str(work), "--until", stage, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert done.stdout == ""
+    return done
+
+
+def raw(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return f"clean.inputs=[{path}]"
+
+
+def lines(count: int) -> str:
+    return "".join(json.dumps({"text": f"{TEXT} Bu, {n} nömrəli mətndir."}) + "\n" for n in range(count))
+
+
+def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
+    done = run(tmp_path, "pretrain.batchsize=8")
+
+    assert done.returncode == 2
+    assert "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)" in done.stderr
+
+
+def test_a_wrong_type_is_told_with_its_value(tmp_path: Path) -> None:
+    done = run(tmp_path, "pretrain.batch_size=eight")
+
+    assert done.returncode == 2
+    assert 'pretrain.batch_size: Input should be a valid integer (got "eight")' in done.stderr
+
+
+def test_a_missing_file_is_told_before_anything_runs(tmp_path: Path) -> None:
+    done = run(tmp_path, "finetune.inputs=[/nowhere/chats.jsonl]", stage="finetune")
+
+    assert done.returncode == 3
+    assert "finetune.inputs: no file matches '/nowhere/chats.jsonl'" in done.stderr
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(tmp_path: Path) -> None:
+    done = run(tmp_path, raw(tmp_path / "short.jsonl", json.dumps({"text": "Salam, dünya."}) + "\n"))
+
+    assert done.returncode == 3
+    assert "corpus is empty after cleaning: 1 documents in, dropped: short 1" in done.stderr
+    assert "clean.rules.min_words (50)" in done.stderr
+    assert not list(tmp_path.glob("corpus/*/manifest.json"))
+
+
+def test_an_invalid_json_line_is_named_by_file_and_line(tmp_path: Path) -> None:
+    done = run(tmp_path, raw(tmp_path / "bad.jsonl", lines(3) + '{"text": \n'))
+
+    assert done.returncode == 3
+    assert "bad.jsonl:4" in done.stderr
+    assert not list(tmp_path.glob("corpus/*/manifest.json"))
+
+
+def test_a_warc_that_is_no_warc_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, raw(tmp_path / "bad.warc.gz", gzip.compress(b"this is no WARC record at all" * 50)))
+
+    assert done.returncode == 3
+    assert "bad.warc.gz" in done.stderr
+
+
+def test_a_model_directory_without_config_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+
+    done = run(tmp_path / "work", f"base.model={tmp_path / 'model'}")
+
+    assert done.returncode == 3
+    assert "has no config.json and no tokenizer.json and no *.safetensors" in done.stderr
+
+
+def test_s3_without_credentials_says_how_to_give_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+    done = run(tmp_path / "work", "clean.inputs=['s3://bucket/raw/*.jsonl']")
+
+    assert done.returncode == 4
+    assert "s3://bucket/raw/: no AWS credentials; set AWS_PROFILE" in done.stderr
+
+
+@pytest.mark.slow
+def test_chats_without_an_answer_are_refused(tmp_path: Path) -> None:
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({"messages": [{"role": "user", "content": "Salam?"}]}) + "\n", encoding="utf-8")
+
+    done = run(
+        tmp_path / "work",
+        "pretrain.phases=[{trains: all, steps: 2, lr: 0.001}]",
+        f"finetune.inputs=[{chats}]",
+        stage="finetune",
+    )
+
+    assert done.returncode == 3
+    assert "no_answer 1" in done.stderr
+    assert "chats.jsonl:1" in done.stderr
+    assert not list((tmp_path / "work").glob("adapter/*/manifest.json"))
