@@ -134,6 +134,18 @@ def test_equal_files_have_an_equal_digest_whatever_made_them(tmp_path: Path) -> 
     assert len(digests) == 1
 
 
+def test_a_file_that_holds_times_is_verified_but_is_no_part_of_the_digest(made: Path) -> None:
+    digests = set()
+    for text in ("{}", '{"seconds": 3}'):
+        (made / "stats.json").write_text(text, encoding="utf-8")
+        manifest = artifact.seal(made, kind="corpus", origin=ORIGIN, varying=["stats.json"])
+        digests.add(manifest.digest)
+    (made / "stats.json").write_text("[]", encoding="utf-8")
+
+    assert len(digests) == 1
+    assert "stats.json: differs from its manifest" in refused(made)
+
+
 def test_a_digest_depends_on_kind_and_names() -> None:
     files: dict[str, dict[str, str | int]] = {"a": {"bytes": 1, "sha256": "00"}}
     base = Manifest(kind="corpus", key="", origin={}, files=files)

@@ -70,9 +70,10 @@ def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
     check = found("base.model", f"base.model={tmp_path}", work=tmp_path)
     gone = found("base.model", f"base.model={tmp_path}/none", work=tmp_path)
 
-    assert (check.status, check.detail) == ("failed", f"{tmp_path} has no tokenizer.json")
-    assert (gone.status, gone.detail) == ("failed", f"{tmp_path}/none: no such directory")
-    assert gone.remedy == "correct base.model"
+    assert check.status == gone.status == "failed"
+    assert f"{tmp_path} has no tokenizer.json and no *.safetensors; give a Hugging Face" in check.detail
+    assert f"{tmp_path}/none: no such directory" in gone.detail
+    assert check.remedy == gone.remedy == "correct base.model"
 
 
 def test_a_hub_model_without_a_network_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

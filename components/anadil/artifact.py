@@ -43,14 +43,17 @@ class Manifest:
     """The stage's line of figures, shown again when the artifact is reused."""
     recipe: dict[str, object] = field(default_factory=dict)
     """The resolved recipe."""
+    varying: list[str] = field(default_factory=list)
+    """Files that hold times, which are verified but are no content."""
     program: dict[str, str] = field(default_factory=dict)
     """Version, and the image where there is one."""
     schema: int = SCHEMA
 
     @property
     def digest(self) -> str:
-        """SHA-256 over kind and files: what a reader of the artifact depends on."""
-        content = json.dumps([self.kind, self.files])
+        """SHA-256 over kind and files, but for the varying ones: what a reader depends on."""
+        files = {name: entry for name, entry in self.files.items() if name not in self.varying}
+        content = json.dumps([self.kind, files])
         return hashlib.sha256(content.encode()).hexdigest()
 
 

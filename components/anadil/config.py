@@ -33,8 +33,8 @@ def _not_home(place: str) -> str:
     return place
 
 
-Place = Annotated[str, Field(min_length=1), AfterValidator(_not_home)]
-"""Directory, URI or hub id."""
+Text = Annotated[str, Field(min_length=1)]
+Place = Annotated[Text, AfterValidator(_not_home)]
 
 
 class Table(BaseModel):
@@ -52,7 +52,7 @@ class Table(BaseModel):
 class Base(Table):
     """The foundation model that is taught."""
 
-    model: Place = "meta-llama/Llama-3.2-1B"
+    model: Text = "meta-llama/Llama-3.2-1B"
     """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""

@@ -15,12 +15,13 @@ from typing import Literal
 from urllib.parse import urlparse
 
 from anadil import storage
+from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW
 from anadil.log import masked
 from anadil.recipe import load_recipe
-from anadil.stage import TINY, check_base, external_files
+from anadil.stage import check_base, external_files
 from anadil.tracking import tracking_uri
 from anadil.units import GIB, human_bytes
 

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from anadil import __version__, artifact, storage
 from anadil.artifact import Manifest
+from anadil.base import TINY
 from anadil.config import Base, Recipe
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import Stage
@@ -33,8 +34,8 @@ log = logging.getLogger(__name__)
 
 Figures = dict[str, float | int | str]
 PACKAGE = Path(__file__).parent
-TINY = "tiny"
-"""Name of the base model that is made on the spot."""
+NO_RESULT = {"__main__.py", "cli.py", "doctor.py", "log.py", "progress.py"}
+"""Shared modules that decide what is said, not what is made."""
 
 
 class Run(Protocol):
@@ -171,7 +172,7 @@ def code_digest(stage: Stage) -> str:
     digest = hashlib.sha256()
     for folder in folders:
         for file in sorted(folder.glob("*")):
-            if file.is_file() and file.suffix != ".pyc":
+            if file.is_file() and file.name not in NO_RESULT:
                 digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
@@ -193,7 +194,7 @@ def _plain(node: object) -> object:
 
 def _base_files(model: str) -> dict[str, str]:
     """Names, sizes and (of files under 16 MiB) digests of a base model's directory."""
-    folder = Path(model)
+    folder = Path(model).expanduser()
     if model == TINY or not folder.is_dir():
         return {}
     parts = []

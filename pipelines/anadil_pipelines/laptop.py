@@ -23,6 +23,7 @@ from kfp import local
 from kfp.local import docker_task_handler, subprocess_task_handler
 from kfp.local.status import Status
 
+from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.entry import PARENT_VARIABLE
 from anadil.errors import PreflightError
@@ -104,6 +105,8 @@ class Containers(docker_task_handler.DockerTaskHandler):
     steps = Steps()
     mounts: ClassVar[dict[str, str]] = {}
     """Path -> `rw` or `ro`; mounted under the same path."""
+    network: ClassVar[bool] = False
+    """Whether the recipe names anything that is not on this machine."""
 
     def run(self) -> Any:
         """Run the container to its end, stream its log, and keep its exit code and outputs."""
@@ -112,7 +115,9 @@ class Containers(docker_task_handler.DockerTaskHandler):
 
         client = docker.from_env()
         try:
-            code = run_container(client, self.image, self.full_command, self.mounts, self.env_vars)
+            code = run_container(
+                client, self.image, self.full_command, self.mounts, self.env_vars, network=self.network
+            )
         except ImageNotFound:
             raise PreflightError(
                 f"{self.image}: this machine has no such image; build or pull it, or set cluster.image"
@@ -123,7 +128,13 @@ class Containers(docker_task_handler.DockerTaskHandler):
 
 
 def run_container(
-    client: Any, image: str, command: list[str], mounts: dict[str, str], environment: dict[str, str]
+    client: Any,
+    image: str,
+    command: list[str],
+    mounts: dict[str, str],
+    environment: dict[str, str],
+    *,
+    network: bool = False,
 ) -> int:
     """The exit code of a container that runs `command`, its log passed on to stderr.
 
@@ -133,11 +144,15 @@ def run_container(
         command: Arguments; the first replaces the image's entrypoint.
         mounts: Path -> `rw` or `ro`.
         environment: Variables of the container.
+        network: Whether it may reach the network; then it gets the AWS and Hugging Face variables too.
     """
+    passed = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
     container = client.containers.run(
-        image, command[1:], entrypoint=command[:1], detach=True, environment=environment,
+        image, command[1:], entrypoint=command[:1], detach=True,
+        environment={"HOME": SCRATCH} | (passed if network else {}) | environment,
         volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
-        user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""}, network_mode="none",
+        user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""},
+        network_mode="bridge" if network else "none",
         cap_drop=["ALL"], security_opt=["no-new-privileges"],
     )  # fmt: skip
     try:
@@ -197,13 +212,12 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
 def _use_containers(recipe: Recipe, work: Path, steps: Steps) -> None:
     Containers.steps = steps
     Containers.mounts = {str(work): "rw"}
-    for pattern in (
-        *recipe.clean.inputs,
-        *recipe.finetune.inputs,
-        *recipe.evaluate.heldout,
-        recipe.base.model,
-    ):
+    inputs = (*recipe.clean.inputs, *recipe.finetune.inputs, *recipe.evaluate.heldout)
+    for pattern in (*inputs, recipe.base.model):
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():
             Containers.mounts.setdefault(str(folder), "ro")
+    on_the_hub = recipe.base.model != TINY and not Path(recipe.base.model).is_dir()
+    away = any("://" in uri for uri in (*inputs, recipe.storage.root or ""))
+    Containers.network = away or on_the_hub
     docker_task_handler.DockerTaskHandler = Containers

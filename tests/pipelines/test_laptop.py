@@ -108,6 +108,18 @@ def test_a_container_runs_with_no_rights_and_no_network() -> None:
     }
 
 
+def test_a_container_that_needs_the_network_gets_it_with_the_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    docker = Docker(0)
+
+    run_container(docker, "anadil/clean:1", ["python"], {}, {}, network=True)
+
+    assert docker.options["network_mode"] == "bridge"
+    assert docker.options["environment"]["AWS_REGION"] == "eu-central-1"
+
+
 def test_a_container_is_removed_when_its_log_breaks_off() -> None:
     docker = Docker(0, breaks=True)
 
@@ -128,6 +140,7 @@ def test_containers_see_the_work_directory_and_the_recipes_local_files(
     laptop._use_containers(recipe, tmp_path, Steps())
 
     assert Containers.mounts == {str(tmp_path): "rw", str(raw.parent): "ro"}
+    assert Containers.network
 
 
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-15, 143), (-9, 137), (138, 138)])

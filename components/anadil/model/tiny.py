@@ -48,11 +48,11 @@ TINY_BATCH = 8
 TINY_LENGTH = 64
 """Tokens of a training sequence."""
 TINY_LR = 2e-3
-"""Of 1e-3, 1.5e-3, 2e-3, 4e-3 and 8e-3 the best on English that was left out."""
+"""Of 2e-3, 4e-3 and 8e-3 the best on English that was left out."""
 SEED = 20_250_101
 FOREIGN_SHARE = 0.35
-"""Lines written in made-up words. Without them every letter outside English costs 15 nats, and
-bits per byte on another language say nothing but that."""
+"""Lines written in made-up words. Without them Azerbaijani cost 9.8 bits per byte, more than a
+uniform guess (8.9), because letters outside English had never been seen; with them 5.2."""
 FOREIGN_KEPT = 0.5
 """Letters that such a line leaves as they are."""
 FOREIGN = (

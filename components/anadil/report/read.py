@@ -10,11 +10,12 @@ from pathlib import Path
 
 from anadil import artifact
 from anadil.artifact import Manifest
+from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.errors import DataError
 from anadil.languages import language
 from anadil.report.figures import list_of, number, table_of
-from anadil.stage import TINY, Job
+from anadil.stage import Job
 
 Json = dict[str, object]
 
