@@ -91,7 +91,9 @@ def test_a_model_directory_without_config_is_refused_before_anything_runs(tmp_pa
     assert "has no config.json and no tokenizer.json and no *.safetensors" in done.stderr
 
 
-def test_s3_without_credentials_says_how_to_give_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_without_credentials_says_how_to_give_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -107,7 +109,9 @@ def test_s3_without_credentials_says_how_to_give_them(tmp_path: Path, monkeypatc
 @pytest.mark.slow
 def test_chats_without_an_answer_are_refused(tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
-    chats.write_text(json.dumps({"messages": [{"role": "user", "content": "Salam?"}]}) + "\n", encoding="utf-8")
+    chats.write_text(
+        json.dumps({"messages": [{"role": "user", "content": "Salam?"}]}) + "\n", encoding="utf-8"
+    )
 
     done = run(
         tmp_path / "work",

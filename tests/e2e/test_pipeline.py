@@ -60,7 +60,17 @@ def test_a_changed_key_runs_only_what_depends_on_it_and_says_why(work: Path) -> 
 def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Path, tmp_path: Path) -> None:
     whole = losses(next((work / "model").glob("*/training.jsonl")))
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
-    command = [sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "--until", "pretrain", *settings()]
+    command = [
+        sys.executable,
+        "-m",
+        "anadil",
+        "run",
+        "--work",
+        str(tmp_path),
+        "--until",
+        "pretrain",
+        *settings(),
+    ]
     run = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
     wait_for(lambda: list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]")), run)
     os.killpg(run.pid, signal.SIGKILL)
@@ -76,7 +86,17 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Pat
 
 
 def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "--until", "pretrain", *settings()]
+    command = [
+        sys.executable,
+        "-m",
+        "anadil",
+        "run",
+        "--work",
+        str(tmp_path),
+        "--until",
+        "pretrain",
+        *settings(),
+    ]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]")), run)
     run.terminate()

@@ -68,6 +68,8 @@ def test_the_newcomers_commands_work_in_their_order(
 
 
 def test_the_module_starts_like_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "anadil", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "anadil", "--version"], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.startswith("anadil ")
