@@ -17,14 +17,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anadil import __version__, artifact, errors, executor, storage
 from anadil import log as logs
 from anadil.artifact import Manifest
 from anadil.config import Recipe
-from anadil.errors import AnadilError, DataError, IntegrityError, PreflightError, RecipeError, Stopped
+from anadil.errors import (
+    AnadilError,
+    DataError,
+    IntegrityError,
+    PreflightError,
+    RecipeError,
+    RetryableError,
+    Stopped,
+)
 from anadil.flow import BUILT_IN, STAGES, Stage
 from anadil.lock import locked
 from anadil.recipe import load_recipe
@@ -227,6 +235,9 @@ def execute(
     with locked(work) if rank == 0 else contextlib.nullcontext():
         # The process that we waited for may have made it.
         found = _reusable(target, origin) if rank == 0 else None
+        if found and "RANK" in os.environ:
+            # The other processes of this group did not see it and would wait for this one.
+            raise RetryableError(f"{target}: another run has just made it; run the same command again")
         if found:
             return found
         return _make(stage, recipe, inputs, outside, origin, target, work, rank, stop)
@@ -290,42 +301,16 @@ def _make(
     rank: int,
     stop: Stop,
 ) -> Outcome:
-    started = time.monotonic()
     partial = Path(f"{target}.partial") if "://" not in target else work / "partial"
     # Alone only: the other processes of a group would wait for this one.
     if "RANK" not in os.environ and (sealed := _sealed(partial, origin)):
         return _put(partial, target, work, sealed)
     fetched = {word: artifact.fetch(uri, word)[0] for word, uri in inputs.items()}
-    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
-    if rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-    with tracked(stage.name, recipe, work) as tracker:
-        tracker.params(
-            {
-                name.removeprefix("recipe "): value
-                for name, value in origin.items()
-                if name.startswith("recipe ")
-            }
-        )
-        tracker.tags(
-            {"anadil.version": __version__, "anadil.artifact": target, "anadil.key": artifact.key_of(origin)}
-        )
-        job = Job(
-            recipe=recipe, inputs=fetched, files=files, out=partial, work=work,
-            base_cache=_base_cache(recipe), tracker=tracker, stop=stop,
-        )  # fmt: skip
-        try:
-            if rank == 0:
-                partial.mkdir(parents=True)
-            figures = run(job)
-        except BaseException as error:
-            tracker.end("KILLED" if isinstance(error, Stopped | KeyboardInterrupt) else "FAILED")
-            if rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
-        figures["seconds"] = round(time.monotonic() - started, 1)
-        tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
-        tracker.end("FINISHED")
+    job = Job(
+        recipe=recipe, inputs=fetched, files=files, out=partial, work=work,
+        base_cache=_base_cache(recipe), stop=stop,
+    )  # fmt: skip
+    figures = _run(stage, job, origin, target, rank)
     if rank > 0:
         return Outcome(uri=target, manifest=_placeholder(stage, origin))
     manifest = artifact.seal(
@@ -333,6 +318,32 @@ def _make(
         recipe=recipe.model_dump(mode="json"), program={"version": __version__, "image": image_name()},
     )  # fmt: skip
     return _put(partial, target, work, manifest)
+
+
+def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int) -> Figures:
+    """Run the stage's code, tracked; a failure leaves nothing of `job.out`."""
+    started = time.monotonic()
+    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
+    settings = {name.removeprefix("recipe "): v for name, v in origin.items() if name.startswith("recipe ")}
+    key = artifact.key_of(origin)
+    if rank == 0:
+        shutil.rmtree(job.out, ignore_errors=True)
+    with tracked(stage.name, job.recipe, job.work) as tracker:
+        tracker.params(settings)
+        tracker.tags({"anadil.version": __version__, "anadil.artifact": target, "anadil.key": key})
+        try:
+            if rank == 0:
+                job.out.mkdir(parents=True)
+            figures = run(replace(job, tracker=tracker))
+        except BaseException as error:
+            tracker.end("KILLED" if isinstance(error, Stopped | KeyboardInterrupt) else "FAILED")
+            if rank == 0:
+                shutil.rmtree(job.out, ignore_errors=True)
+            raise
+        figures["seconds"] = round(time.monotonic() - started, 1)
+        tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
+        tracker.end("FINISHED")
+    return figures
 
 
 def _sealed(partial: Path, origin: dict[str, str]) -> Manifest | None:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 Figures = dict[str, float | int | str]
 PACKAGE = Path(__file__).parent
+SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
 NO_RESULT = {"__main__.py", "cli.py", "doctor.py", "log.py", "progress.py"}
 """Shared modules that decide what is said, not what is made."""
 
@@ -172,7 +173,7 @@ def code_digest(stage: Stage) -> str:
     digest = hashlib.sha256()
     for folder in folders:
         for file in sorted(folder.glob("*")):
-            if file.is_file() and file.name not in NO_RESULT:
+            if file.suffix in SOURCE_SUFFIXES and file.name not in NO_RESULT:
                 digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,22 +60,9 @@ def test_a_changed_key_runs_only_what_depends_on_it_and_says_why(work: Path) -> 
 
 def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Path, tmp_path: Path) -> None:
     whole = losses(next((work / "model").glob("*/training.jsonl")))
-    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
-    command = [
-        sys.executable,
-        "-m",
-        "anadil",
-        "run",
-        "--work",
-        str(tmp_path),
-        "--until",
-        "pretrain",
-        *settings(),
-    ]
-    run = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_for(lambda: list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]")), run)
+    run = training(work, tmp_path)
     os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
+    run.communicate()
 
     assert not list(tmp_path.glob("model/*/manifest.json"))
     done = anadil("run", "--work", str(tmp_path), "--until", "pretrain", *settings())
@@ -85,26 +73,42 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Pat
     assert losses(next(tmp_path.glob("model/*/training.jsonl"))) == whole
 
 
-def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(tmp_path: Path) -> None:
+def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(work: Path, tmp_path: Path) -> None:
+    run = training(work, tmp_path)
+    run.terminate()
+    _, messages = run.communicate(timeout=60)
+
+    assert run.returncode == 143
+    assert "Traceback" not in messages
+    assert checkpoints(tmp_path)
+
+
+def training(work: Path, fresh: Path) -> "subprocess.Popen[str]":
+    """A run in a directory of its own that has just written its first checkpoint."""
+    shutil.copytree(work / "base", fresh / "base")
     command = [
         sys.executable,
         "-m",
         "anadil",
         "run",
         "--work",
-        str(tmp_path),
+        str(fresh),
         "--until",
         "pretrain",
         *settings(),
     ]
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]")), run)
-    run.terminate()
-    _, messages = run.communicate(timeout=60)
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 300
+    while not checkpoints(fresh):
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return run
 
-    assert run.returncode == 143
-    assert "Traceback" not in messages
-    assert list(tmp_path.glob("model/*.work/checkpoints/step-*[0-9]"))
+
+def checkpoints(work: Path) -> list[Path]:
+    """Whole checkpoints of an unfinished model."""
+    return list(work.glob("model/*.work/checkpoints/step-*[0-9]"))
 
 
 def anadil(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -124,13 +128,3 @@ def losses(journal: Path) -> dict[int, float]:
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     assert len({line["step"] for line in lines}) == len(lines)
     return {line["step"]: line["loss"] for line in lines}
-
-
-def wait_for(condition: "object", run: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
-    """Poll until the condition holds; fail if the run ends before."""
-    assert callable(condition)
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert run.poll() is None, f"the run ended with {run.returncode}"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
