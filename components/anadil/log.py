@@ -4,6 +4,7 @@ Containers speak JSON unless they have a terminal, the command `anadil` speaks t
 `ANADIL_LOG` = `json` or `text` overrides. stdout stays free for results.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     Ranks other than 0 only warn, so that a job of 256 processes reads as one.
     """
     rank = int(os.environ.get("RANK", "0"))
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Stderr()
     handler.setFormatter(JsonFormatter(stage, rank) if _is_json(container) else TextFormatter(stage))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     level = logging.WARNING if rank else logging.DEBUG if verbose else logging.INFO
@@ -36,6 +37,16 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
 def _is_json(container: bool) -> bool:
     wish = os.environ.get("ANADIL_LOG", "")
     return wish == "json" if wish in ("json", "text") else container and not sys.stderr.isatty()
+
+
+class Stderr(logging.Handler):
+    """Writes to what `sys.stderr` is at the moment: a progress bar puts itself there, to stay below."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; a stderr that is gone is nobody's error."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
 
 
 class TextFormatter(logging.Formatter):
