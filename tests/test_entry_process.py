@@ -191,9 +191,9 @@ def test_a_bug_has_a_traceback_and_exit_code_70(capsys: pytest.CaptureFixture[st
         (OSError(errno.ENOSPC, "No space left on device"), 4, "disk full"),
         (RuntimeError("PyTorchStreamWriter: No space left on device"), 4, "disk full"),
         (
-            PermissionError(errno.EACCES, "Permission denied", "/root/x"),
+            PermissionError(errno.EACCES, "Permission denied", "/etc/x"),
             4,
-            "Permission denied: '/root/x'; grant access",
+            "Permission denied: '/etc/x'; grant access",
         ),
         (OSError(errno.EROFS, "Read-only file system", "/x"), 4, "choose another place"),
         (KeyboardInterrupt(), 130, "interrupted"),

@@ -4,16 +4,26 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from anadil.flow import FLOW, Stage
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")])
 MAX_LINES = 400
 LIGHT_STAGES = ("clean", "report")
-MACHINE_PATH = re.compile(r"/work/(?:main|shared)|\.\./shared|/(?:home|Users)/(?!leyla/)[a-z]+/")
+SHARED_EXTRAS = ("s3", "tracking", "terminal")
+"""What any stage may load where it is installed."""
+IMPORT_NAMES = {"liger-kernel": "liger_kernel", "pyyaml": "yaml", "jinja2": "jinja2"}
+BROUGHT_ALONG = {"transformers": {"huggingface_hub", "safetensors"}, "jinja2": {"markupsafe"}}
+"""What a package of an extra requires itself."""
+OPTIONAL = {"liger_kernel"}
+"""Used where it is installed, which `HAS_LIGER` tells."""
+MACHINE_PATH = re.compile(r"/(?:home|Users|mnt)/(?!leyla/)[a-z]+/")
 """Leyla is the user of the examples."""
 
 
@@ -77,6 +87,38 @@ def test_every_folder_of_tests_is_a_package() -> None:
     folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
 
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def packages(*extras: str) -> set[str]:
+    """Import names of the packages of some extras, and of what every installation has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in extras for line in project["optional-dependencies"][extra]),
+    ]
+    names = {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
+    found = {IMPORT_NAMES.get(name, name) for name in names}
+    return found.union(*(BROUGHT_ALONG.get(name, set()) for name in names))
+
+
+def imported(folder: Path) -> set[str]:
+    """Top-level names of what the modules of a folder import, their functions included."""
+    names: set[str] = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"anadil"}
+
+
+@pytest.mark.parametrize("stage", FLOW, ids=lambda stage: stage.name)
+def test_a_stage_imports_only_what_its_own_extra_installs(stage: Stage) -> None:
+    folder = ROOT / "components/anadil"
+    used = imported(folder / stage.name) | (imported(folder / "model") if stage.uses_model else set())
+
+    assert used - packages(stage.name, *SHARED_EXTRAS) - OPTIONAL == set()
 
 
 @pytest.mark.parametrize("stage", LIGHT_STAGES)

@@ -13,7 +13,7 @@ import pytest
 
 from anadil import tracking
 from anadil.recipe import parse_recipe
-from anadil.tracking import CLOSED, DONE, SPOOL_VARIABLE, Tracker, has_unsent, sender, tracked, tracking_uri
+from anadil.tracking import CLOSED, DONE, SPOOL_VARIABLE, Tracker, has_unsent, sending, tracked, tracking_uri
 
 MAX_CALL_S = 0.005
 PASSWORD = "hunter2-and-more"
@@ -21,7 +21,7 @@ PASSWORD = "hunter2-and-more"
 
 def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
     """Run the real sender to its end."""
-    command = [sys.executable, "-m", "anadil.tracking", str(spool), "--experiment", "az", "--name", "flow"]
+    command = [sys.executable, "-m", "anadil.sender", str(spool), "--experiment", "az", "--name", "flow"]
     environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -167,7 +167,7 @@ def test_a_password_is_in_no_argument_of_the_sender(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(subprocess, "Popen", Watched)
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.1)
 
-    with sender(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
+    with sending(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
         pass
 
     assert len(started) == 1
@@ -263,3 +263,41 @@ def test_lines_that_are_sent_twice_are_stored_once(history: dict[str, Any]) -> N
     assert history["again"].returncode == 0, history["again"].stderr
     assert losses == [(step, 9.0 / step) for step in range(1, 6)]
     assert len(rows(history, "select * from runs")) == 5
+
+
+def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_the_next(
+    tmp_path: Path,
+) -> None:
+    spool = tmp_path / "spool"
+    code = (
+        "import sys, time; from pathlib import Path; from anadil.tracking import sending\n"
+        f"with sending(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
+        "    print('started', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"started\n"
+        run.kill()
+    deadline = time.monotonic() + 20
+
+    while not (spool / CLOSED).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_stage_that_was_killed_is_killed_in_mlflow_and_so_is_its_run(tmp_path: Path) -> None:
+    spool, uri = tmp_path / "spool", f"sqlite:///{tmp_path}/mlflow.db"
+    spool.mkdir()
+    Tracker(spool / "pretrain.jsonl").start()
+    (spool / CLOSED).touch()
+
+    assert send(spool, uri).returncode == 0
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("az")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.info.run_name: run.info.status for run in runs} == {"pretrain": "KILLED", "flow": "KILLED"}

@@ -27,7 +27,7 @@ from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.entry import PARENT_VARIABLE
 from anadil.errors import PreflightError
-from anadil.tracking import SPOOL_VARIABLE, sender, tracking_uri
+from anadil.tracking import SPOOL_VARIABLE, sending, tracking_uri
 from anadil_pipelines.adapt import NAME, adapt
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    tracking = sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    tracking = sending(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
     if runner == "docker":
         local.init(
