@@ -135,13 +135,16 @@ def _run(options: argparse.Namespace) -> int:
     from anadil.doctor import missing_packages
     from anadil.errors import PreflightError
     from anadil.recipe import load_recipe
-    from anadil.stage import check_base, external_files
+    from anadil.stage import check_base, external_files, is_left_out
 
     recipe = load_recipe(options.recipe, options.set)
     work = Path(options.work).resolve()
     names = list(STAGES)
     stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
     for stage in stages:
+        if options.until != "finetune" and is_left_out(stage, recipe):
+            log.info("finetune: left out, because finetune.inputs names no chats")
+            continue
         external_files(stage, recipe)  # a missing file should fail now, not after hours of training
     check_base(recipe.base)
     absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")

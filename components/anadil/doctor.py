@@ -21,7 +21,7 @@ from anadil.errors import AnadilError
 from anadil.flow import FLOW
 from anadil.log import masked
 from anadil.recipe import load_recipe
-from anadil.stage import check_base, external_files
+from anadil.stage import check_base, external_files, is_left_out
 from anadil.tracking import tracking_uri
 from anadil.units import GIB, human_bytes
 
@@ -121,6 +121,9 @@ def _packages() -> Check:
 def _data(recipe: Recipe) -> Iterator[Check]:
     for stage in FLOW:
         if not stage.files:
+            continue
+        if is_left_out(stage, recipe):
+            yield Check(name=stage.files, status="skipped", detail="no chats, so no finetuning")
             continue
         try:
             files = external_files(stage, recipe)

@@ -74,7 +74,8 @@ def parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
     )
     add_recipe_options(built)
     for word in stage.reads:
-        built.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read")
+        text = f"{word} artifact to read{' (optional)' if word in stage.optional else ''}"
+        built.add_argument(f"--{word}", metavar="URI", help=text)
     if stage.files_flag:
         text = f"files, globs or s3:// URIs to read; left out, the recipe's {stage.files}"
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
@@ -141,8 +142,8 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments)
     recipe = load_recipe(options.recipe, options.set)
-    inputs = {word: getattr(options, word) for word in stage.reads}
-    missing = [f"--{word}" for word, uri in inputs.items() if not uri]
+    inputs = {word: uri for word in stage.reads if (uri := getattr(options, word))}
+    missing = [f"--{word}" for word in stage.reads if word not in inputs and word not in stage.optional]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
     processes = _num_processes(stage, recipe)

@@ -37,6 +37,8 @@ def parse(stage: Stage, text: str) -> Call:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
         inputs = {word: str(values[word]) for word in stage.reads}
+        # A step that was left out gives no URI; Kubeflow Pipelines has no absent parameter.
+        inputs = {word: uri for word, uri in inputs.items() if uri or word not in stage.optional}
         return Call(recipe=str(values["recipe"]), inputs=inputs, outputs=dict(given["outputs"]))
     except (ValueError, LookupError, TypeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None

@@ -17,6 +17,8 @@ class Stage:
     name: str
     reads: tuple[str, ...] = ()
     """Artifacts of other stages."""
+    optional: tuple[str, ...] = ()
+    """Those of them that it can do without: a run without chats makes no adapter."""
     writes: str
     sections: tuple[str, ...]
     """Recipe keys that decide the result."""
@@ -70,6 +72,7 @@ FLOW = (
     Stage(
         name="evaluate",
         reads=("corpus", "model", "adapter"),
+        optional=("adapter",),
         writes="scores",
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
@@ -80,6 +83,7 @@ FLOW = (
     Stage(
         name="report",
         reads=("corpus", "tokenizer", "model", "adapter", "scores"),
+        optional=("adapter",),
         writes="report",
         sections=(
             "language",

@@ -105,6 +105,11 @@ class Job:
     """Files of `out` that hold times; `run` fills it, so that equal content has an equal digest."""
 
 
+def is_left_out(stage: Stage, recipe: Recipe) -> bool:
+    """Whether the recipe names no chats, so that the run is one of continued pre-training only."""
+    return stage.name == "finetune" and not recipe.finetune.inputs
+
+
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:
     """URIs of the files that no stage made: `given`, or those that the recipe names.
 

@@ -13,6 +13,7 @@ from anadil import __version__
 from anadil.config import Recipe
 from anadil.errors import RecipeError
 from anadil.flow import FLOW
+from anadil.stage import is_left_out
 from anadil_pipelines.steps import STEPS
 
 NAME = "anadil-adapt"
@@ -25,12 +26,15 @@ def adapt(recipe: Recipe, until: str = "report") -> Any:
         recipe: Travels as the pipeline's one parameter, so that a run can be given another.
         until: Name of the last stage.
     """
-    image = recipe.cluster.image
+    given, image = recipe, recipe.cluster.image
 
     @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language}")
     def pipeline(recipe: str = recipe.model_dump_json()) -> None:
         made: dict[str, Any] = {}
         for stage in FLOW:
+            if is_left_out(stage, given):
+                made[stage.writes] = ""
+                continue
             inputs = {word: made[word] for word in stage.reads}
             task = STEPS[stage.name](recipe=recipe, **inputs)
             task.set_display_name(stage.name)

@@ -83,6 +83,17 @@ def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(work: Path, tmp_pat
     assert checkpoints(tmp_path)
 
 
+def test_without_chats_the_run_ends_in_a_report_on_two_models(work: Path) -> None:
+    done = anadil("run", "--work", str(work), *settings(), "--set", "finetune.inputs=[]", "-o", "json")
+
+    assert done.returncode == 0, done.stderr
+    artifacts = json.loads(done.stdout)
+    assert "adapter" not in artifacts
+    scores = json.loads((Path(artifacts["scores"]) / "scores.json").read_text(encoding="utf-8"))
+    assert list(scores["candidates"]) == ["base", "adapted"]
+    assert 'id="finetuning"' not in Path(artifacts["report"]).read_text(encoding="utf-8")
+
+
 def training(work: Path, fresh: Path) -> "subprocess.Popen[str]":
     """A run in a directory of its own that has just written its first checkpoint."""
     shutil.copytree(work / "base", fresh / "base")

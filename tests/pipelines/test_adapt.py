@@ -121,3 +121,13 @@ def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
     assert set(STAGES) <= set(extras)
     for name in STAGES:
         assert name in extras["laptop"][0]
+
+
+def test_without_chats_there_is_no_finetuning_step(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+
+    write_pipeline(load_recipe("smoke", ["finetune.inputs=[]"]), path)
+
+    found = tasks(yaml.safe_load(path.read_text(encoding="utf-8")))
+    assert set(found) == {stage.name for stage in FLOW} - {"finetune"}
+    assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}

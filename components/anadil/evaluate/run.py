@@ -50,7 +50,7 @@ class Result:
 
 
 def run(job: Job) -> Figures:
-    """Score the three candidates and judge the adapted one.
+    """Score the candidates and judge the adapted one.
 
     Raises:
         DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
@@ -60,8 +60,9 @@ def run(job: Job) -> Figures:
     candidates = [
         open_candidate("base", base_model(recipe.base, job.base_cache)),
         open_candidate("adapted", job.inputs["model"]),
-        open_candidate("finetuned", job.inputs["adapter"] / "merged"),
     ]
+    if "adapter" in job.inputs:
+        candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
     encoded = encode_for_all(candidates, heldout.documents)
     train = read_documents(job.inputs["corpus"], "train")
     contamination = find_contamination(encoded.documents, train, spoken)
@@ -182,8 +183,10 @@ def _differences(
     base = results["base"].nats
     clean = np.array([document.id not in set(contamination.contaminated) for document in encoded.documents])
     made = {}
-    for name in ("adapted", "finetuned"):
-        nats = results[name].nats
+    for name, result in results.items():
+        if name == "base":
+            continue
+        nats = result.nats
         made[f"{name} - base"] = paired_difference(nats, base, num_bytes, seed)
         if clean.any() and not clean.all():
             made[f"{name} - base, uncontaminated"] = paired_difference(

@@ -49,7 +49,7 @@ def read_facts(job: Job) -> Facts:
     """
     inputs = job.inputs
     corpus, tokenizer, model = inputs["corpus"], inputs["tokenizer"], inputs["model"]
-    adapter, scores = inputs["adapter"], inputs["scores"]
+    adapter, scores = inputs.get("adapter"), inputs["scores"]
     found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
         recipe=job.recipe,
@@ -62,9 +62,9 @@ def read_facts(job: Job) -> Facts:
         choice=_table(tokenizer / "choice.json", needed=False),
         training=_lines(model / "training.jsonl"),
         training_summary=_table(model / "training.json"),
-        mask_audit=_table(adapter / "mask_audit.json"),
-        finetuning=_lines(adapter / "training.jsonl", needed=False),
-        finetuning_summary=_table(adapter / "training.json", needed=False),
+        mask_audit=_table(adapter / "mask_audit.json") if adapter else {},
+        finetuning=_lines(adapter / "training.jsonl", needed=False) if adapter else [],
+        finetuning_summary=_table(adapter / "training.json", needed=False) if adapter else {},
         scores=_table(scores / "scores.json"),
     )
 

@@ -45,7 +45,7 @@ def run(job: Job) -> Figures:
     view = {
         "title": clip(job.recipe.report.title or default_title(facts), 200),
         "facts": facts,
-        "sections": SECTIONS,
+        "sections": [section for section in SECTIONS if section[0] != "finetuning" or facts.mask_audit],
         "lang": job.recipe.language,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
