@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,8 @@ def test_s3_without_credentials_says_how_to_give_them(
 
 
 @pytest.mark.slow
-def test_chats_without_an_answer_are_refused(tmp_path: Path) -> None:
+def test_chats_without_an_answer_are_refused(tmp_path: Path, with_base: Callable[[Path], Path]) -> None:
+    with_base(tmp_path / "work")
     chats = tmp_path / "chats.jsonl"
     chats.write_text(
         json.dumps({"messages": [{"role": "user", "content": "Salam?"}]}) + "\n", encoding="utf-8"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work(tmp_path_factory: pytest.TempPathFactory, with_base: Callable[[Path], Path]) -> Path:
     """A directory in which the small run is finished."""
-    folder = tmp_path_factory.mktemp("small")
+    folder = with_base(tmp_path_factory.mktemp("small"))
     done = anadil("run", "--work", str(folder), *settings())
     assert done.returncode == 0, done.stderr
     return folder

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ def data() -> Path:
 
 
 def test_an_english_model_learns_azerbaijani(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, with_base: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    work = with_base(tmp_path / "work")
     inputs = [f"{data}/az/*.jsonl", f"{data}/warc/*.warc.gz"]
     chats = [f"{data}/qa/az_native_instructions.jsonl"]
     command = [
-        *(sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "-o", "json"),
+        *(sys.executable, "-m", "anadil", "run", "--work", str(work), "-o", "json"),
         *("--set", f"clean.inputs={json.dumps(inputs)}", "--set", f"finetune.inputs={json.dumps(chats)}"),
         *("--set", STEPS, "--set", "tokenizer.vocab_sizes=[8192]"),
     ]
