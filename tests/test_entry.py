@@ -1,9 +1,5 @@
 import json
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,38 +11,7 @@ from anadil.corpus import read_documents
 from anadil.entry import Outcome
 from anadil.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.flow import STAGES
-from anadil.recipe import parse_recipe
-
-CLEAN = STAGES["clean"]
-COMMAND = [sys.executable, "-m", "anadil.clean"]
-PATIENCE_S = 30
-
-
-def again(recipe: Recipe, *overrides: str) -> Recipe:
-    return parse_recipe(recipe.model_dump_json(), "recipe", overrides)
-
-
-def arguments(recipe: Recipe, tmp_path: Path) -> list[str]:
-    path = tmp_path / "recipe.json"
-    path.write_text(recipe.model_dump_json(), encoding="utf-8")
-    return ["--recipe", str(path)]
-
-
-def start(*more: str, **options: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-        [*COMMAND, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def partials(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.partial"))
+from tests.harness import CLEAN, again, arguments, partials
 
 
 def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(corpus: Outcome, tmp_path: Path) -> None:

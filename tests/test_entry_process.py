@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,38 +14,7 @@ from anadil.config import Recipe
 from anadil.entry import Outcome
 from anadil.errors import DataError, PreflightError
 from anadil.flow import STAGES
-from anadil.recipe import parse_recipe
-
-CLEAN = STAGES["clean"]
-COMMAND = [sys.executable, "-m", "anadil.clean"]
-PATIENCE_S = 30
-
-
-def again(recipe: Recipe, *overrides: str) -> Recipe:
-    return parse_recipe(recipe.model_dump_json(), "recipe", overrides)
-
-
-def arguments(recipe: Recipe, tmp_path: Path) -> list[str]:
-    path = tmp_path / "recipe.json"
-    path.write_text(recipe.model_dump_json(), encoding="utf-8")
-    return ["--recipe", str(path)]
-
-
-def start(*more: str, **options: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-        [*COMMAND, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def partials(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.partial"))
+from tests.harness import CLEAN, COMMAND, PATIENCE_S, again, arguments, partials, start, wait_for
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
                 f"base.model: no directory {base.model!r}; give a model directory, a hub id such as "
                 f"meta-llama/Llama-3.2-1B, or {TINY}"
             )
-        folder = _from_hub(base)
+        folder = from_hub(base, TOKENIZER_FILES)
     if not (folder / "tokenizer.json").is_file():
         raise DataError(
             f"base.model: {folder} holds no tokenizer.json; only models with a fast tokenizer can be used "
@@ -225,16 +225,19 @@ def _train_tiny(text: str) -> "Tokenizer":
     return tokenizer
 
 
-def _from_hub(base: Base) -> Path:
-    """The local copy of a hub model's tokenizer files; fetched if it is not there."""
+def from_hub(base: Base, patterns: Sequence[str]) -> Path:
+    """The local copy of some of a hub model's files; fetched if they are not there.
+
+    Raises:
+        DataError: It is no hub id.
+        PreflightError: The hub cannot be reached, or wants its licence accepted.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
 
     remedy = f"download it first (hf download {base.model}) and set base.model to its directory"
     try:
-        return Path(
-            snapshot_download(base.model, revision=base.revision, allow_patterns=list(TOKENIZER_FILES))
-        )
+        return Path(snapshot_download(base.model, revision=base.revision, allow_patterns=list(patterns)))
     except HFValidationError as error:
         raise DataError(f"base.model: {base.model!r} is no hub id ({error})") from None
     except GatedRepoError:

@@ -19,9 +19,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from anadil.base import TINY, base_tokenizer, tiny_text
+from anadil.base import TINY, base_tokenizer, from_hub, tiny_text
 from anadil.config import Base
-from anadil.errors import PreflightError
 from anadil.model.load import (
     TOKENIZER_FILES,
     document_ids,
@@ -80,22 +79,7 @@ def base_model(base: Base, cache: Path) -> Path:
         return _tiny_model(tokenizer, cache)
     if Path(base.model).expanduser().is_dir():
         return tokenizer
-    return _hub_model(base)
-
-
-def _hub_model(base: Base) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        found = snapshot_download(base.model, revision=base.revision, allow_patterns=list(HUB_FILES))
-    except (HfHubHTTPError, OSError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PreflightError(
-            f"base.model: weights of {base.model} cannot be fetched ({first_line}); "
-            f"download it first (hf download {base.model}) and set base.model to its directory"
-        ) from None
-    return Path(found)
+    return from_hub(base, HUB_FILES)
 
 
 def _tiny_model(tokenizer: Path, cache: Path) -> Path:
