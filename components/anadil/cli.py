@@ -146,7 +146,8 @@ def _run(options: argparse.Namespace) -> int:
             log.info("finetune: left out, because finetune.inputs names no chats")
             continue
         external_files(stage, recipe)  # a missing file should fail now, not after hours of training
-    check_base(recipe.base)
+    if any(stage.uses_model for stage in stages):
+        check_base(recipe.base)
     absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")
     if absent:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[laptop]'")
@@ -233,6 +234,8 @@ def _compile(options: argparse.Namespace) -> int:
     from anadil_pipelines.adapt import write_pipeline
 
     write_pipeline(recipe, options.file)
+    if recipe.storage.root is None:
+        log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
     print(options.file)
     return 0
 
