@@ -4,7 +4,7 @@
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil
 
-.PHONY: demo test check golden report clean
+.PHONY: demo test check golden clean
 
 demo: .venv/installed-laptop
 	$(ANADIL) run
