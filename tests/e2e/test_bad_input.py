@@ -86,10 +86,11 @@ def test_a_warc_that_is_no_warc_is_refused(tmp_path: Path) -> None:
 def test_a_model_directory_without_config_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
 
-    done = run(tmp_path / "work", f"base.model={tmp_path / 'model'}")
+    done = run(tmp_path / "work", f"base.model={tmp_path / 'model'}", stage="pretrain")
 
     assert done.returncode == 3
     assert "has no config.json and no tokenizer.json and no *.safetensors" in done.stderr
+    assert not (tmp_path / "work").exists()
 
 
 def test_s3_without_credentials_says_how_to_give_them(
