@@ -5,7 +5,6 @@ Amazon SageMaker AI" (AWS Machine Learning Blog, with Azercell Telecom); where n
 published the text says where the value comes from. `recipe.py` reads and checks files.
 """
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -256,15 +255,6 @@ class Tracking(Table):
                 "or the whole URI as MLFLOW_TRACKING_URI"
             )
         return uri
-
-    @model_validator(mode="after")
-    def _no_password(self) -> "Tracking":
-        # A recipe is stored beside every artifact and shown in the report and in Kubeflow's pages.
-        if re.match(r"[^/]*//[^/]*:[^/]*@", self.uri or ""):
-            raise ValueError(
-                "uri holds a password; use MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            )
-        return self
 
 
 class Cluster(Table):
