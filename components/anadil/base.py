@@ -45,8 +45,18 @@ LLAMA_3_REGEX = (
 
 TINY_BPE_TOKENS = 4_096
 """Ordinary tokens of `tiny`: few enough for its text, so that each is seen many times."""
+TINY_VOCABULARY = TINY_BPE_TOKENS + len(LLAMA_3_SPECIALS)
 TINY_MAX_LENGTH = 131_072
 """Longest input, as in Llama 3.2's own tokenizer_config.json."""
+TINY_SHAPE: dict[str, int] = {
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+}
+"""2.4 million parameters, a third of them embeddings."""
 
 
 def base_tokenizer(base: Base, cache: Path) -> Path:

@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     for stage in FLOW:
         commands.add_parser(stage.name, help=f"one stage: {stage.says}", add_help=False)
     _add_recipe(commands)
+    _add_plan(commands)
     _add_compile(commands)
     _add_doctor(commands)
     return top
@@ -104,6 +105,38 @@ def _add_recipe(commands: Any) -> None:
     check.set_defaults(command=_recipe_check)
     schema = verbs.add_parser("schema", help="JSON Schema of a recipe, for editors")
     schema.set_defaults(command=_recipe_schema)
+
+
+def _add_plan(commands: Any) -> None:
+    text = "memory, speed, time and cost of a training run, before a machine is rented"
+    plan = commands.add_parser("plan", help=text, description=text)
+    plan.add_argument("recipe", metavar="RECIPE")
+    plan.add_argument(
+        "--instance", metavar="TYPE", help="such as p5.48xlarge (default: cluster.instance, or this machine)"
+    )
+    plan.add_argument("--nodes", type=_positive, metavar="N", help="machines (default: cluster.nodes)")
+    plan.add_argument(
+        "--tokens", type=_positive, metavar="N", help="tokens of the corpus, for epochs and hours per epoch"
+    )
+    plan.add_argument(
+        "--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices"
+    )
+    plan.add_argument(
+        "--exact", action="store_true", help="also run the real model on fake tensors (needs torch, no GPU)"
+    )
+    plan.add_argument("--write", action="store_true", help="put the fastest layout that fits into RECIPE")
+    plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    _add_output(plan)
+    plan.set_defaults(command=_plan)
+
+
+def _positive(text: str) -> int:
+    """A count as people write it: 2500000000 or 2.5e9."""
+    number = float(text)
+    if not 1 <= number < 1e18 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is no positive whole number")
+    return int(number)
 
 
 def _add_compile(commands: Any) -> None:
@@ -220,6 +253,12 @@ def _recipe_schema(options: argparse.Namespace) -> int:  # noqa: ARG001  every c
 
     print(json.dumps(Recipe.model_json_schema(), ensure_ascii=False, indent=2))
     return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from anadil.plan_command import plan
+
+    return plan(options)
 
 
 def _compile(options: argparse.Namespace) -> int:

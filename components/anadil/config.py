@@ -24,6 +24,8 @@ from anadil.log import masked
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strategy = Literal["base", "extend", "replace"]
+PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
+"""What `tokenizer.choice: auto` takes first. Source: Azercell chose a tokenizer of its own."""
 
 
 def _not_home(place: str) -> str:
@@ -124,6 +126,13 @@ class Tokenizer(Table):
             raise ValueError(f"choice {self.choice!r} is not one of strategies {list(self.strategies)}")
         return self
 
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that goes on."""
+        if self.choice != "auto":
+            return self.choice
+        return next(name for name in PREFERENCE if name in self.strategies)
+
 
 class Phase(Table):
     """A stretch of continued pre-training with its own trainable set and learning rate."""
@@ -134,6 +143,19 @@ class Phase(Table):
     """Optimizer steps, not micro-batches."""
     lr: PositiveFloat
     """Peak learning rate, reached after warm-up."""
+
+
+class Parallelism(Table):
+    """How the devices of a run share one model; `anadil plan --write` fills it in."""
+
+    shard: PositiveInt = 1
+    """Devices that share one copy of parameters, gradients and optimizer state (FSDP2); 1 is a copy each (DDP)."""
+    tensor: PositiveInt = 1
+    """Devices that share each matrix product, and the norms between them (sequence parallel)."""
+    context: PositiveInt = 1
+    """Devices that share each sequence."""
+    pipeline: PositiveInt = 1
+    """Devices that share the layers, one stretch each."""
 
 
 class Pretrain(Table):
@@ -152,6 +174,13 @@ class Pretrain(Table):
     """Tokens of a packed sequence. Source: Azercell."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """`auto` is BF16 mixed precision on a GPU (Azercell) and FP32 on a CPU."""
+    state: Literal["fp32", "bf16"] = "fp32"
+    """Weights, gradients and moments: 16 bytes a parameter, or 8 as published, which drops small updates."""
+    kernels: Literal["auto", "liger", "torch"] = "auto"
+    """`auto` is Liger's fused kernels on a GPU (Azercell) and torch's elsewhere."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Activations made again in the backward pass: none, all but matrix products and attention, all."""
+    parallelism: Parallelism = Parallelism()
     warmup_fraction: Fraction = 0.05
     """Share of each phase's steps with a rising rate. Source: Chinese-LLaMA-Alpaca, arXiv:2304.08177."""
     final_lr_fraction: Fraction = 0.1
@@ -168,6 +197,15 @@ class Pretrain(Table):
     """Generations kept. Source: the storage estimate of AWS's guide to large-scale training."""
     log_every: PositiveInt = 10
     """Optimizer steps between logged lines. Source: TRL, SFTConfig."""
+
+    @model_validator(mode="after")
+    def _precision_fits_state(self) -> "Pretrain":
+        if self.state == "bf16" and self.precision == "fp32":
+            raise ValueError(
+                "precision fp32 contradicts state bf16: weights kept in BF16 are computed with in BF16; "
+                "set precision to auto or bf16, or state to fp32"
+            )
+        return self
 
     @property
     def steps(self) -> int:
@@ -262,6 +300,10 @@ class Cluster(Table):
 
     image: str = "anadil/{stage}:{version}"
     """Image of a step; `{stage}` and `{version}` are filled in."""
+    instance: Text | None = None
+    """Machine type that `anadil plan` prices and fits, such as `p5.48xlarge`; left out, this machine."""
+    nodes: PositiveInt = 1
+    """Machines that train together."""
     processes_per_node: PositiveInt | None = None
     """Training processes on a machine; left out, one for each GPU, or one."""
 

@@ -138,7 +138,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
         importlib.import_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
         return 0
-    _die_with_parent()
+    die_with_parent()
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments)
     recipe = load_recipe(options.recipe, options.set)
@@ -156,7 +156,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
     return 0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Get SIGTERM when the `anadil run` that started us dies, so that no stage is orphaned."""
     parent = os.environ.get(PARENT_VARIABLE)
     if not parent or not sys.platform.startswith("linux"):

@@ -2,7 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from anadil.model.loss import CHUNK_TOKENS, IGNORED, summed_loss
+from anadil.errors import PreflightError
+from anadil.model import loss as loss_module
+from anadil.model.loss import CHUNK_TOKENS, HAS_LIGER, IGNORED, bf16_loss, summed_loss, uses_liger
 
 
 @pytest.mark.parametrize("num_tokens", [3, CHUNK_TOKENS, CHUNK_TOKENS + 7])
@@ -36,3 +38,36 @@ def test_the_loss_of_bf16_states_is_fp32() -> None:
         loss = summed_loss(hidden, torch.randn(50, 8), torch.zeros(1, 300, dtype=torch.long))
 
     assert loss.dtype == torch.float32
+
+
+def test_the_bf16_loss_is_that_of_fp32_within_the_rounding_of_its_inputs() -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(3 * CHUNK_TOKENS, 16).bfloat16().requires_grad_()
+    weight = torch.randn(50, 16).bfloat16().requires_grad_()
+    labels = torch.randint(0, 50, (3 * CHUNK_TOKENS,))
+    labels[:9] = IGNORED
+    expected = summed_loss(hidden[None], weight, labels[None])
+    gradients = torch.autograd.grad(expected, [hidden, weight])
+
+    loss = bf16_loss(hidden, weight, labels)
+
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=2e-4)
+    for ours, theirs in zip(torch.autograd.grad(loss, [hidden, weight]), gradients, strict=True):
+        assert (ours - theirs).abs().max() < 0.02 * theirs.abs().max()
+
+
+def test_kernels_follow_the_device_unless_torch_is_asked_for() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+
+    chosen = [uses_liger("auto", cpu), uses_liger("torch", cpu), uses_liger("torch", gpu)]
+
+    assert chosen == [False, False, False]
+    assert uses_liger("auto", gpu) == HAS_LIGER
+
+
+def test_liger_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "HAS_LIGER", False)
+
+    with pytest.raises(PreflightError, match="liger-kernel is not installed; pip install liger-kernel"):
+        uses_liger("liger", torch.device("cuda"))

@@ -175,6 +175,16 @@ def pick_device() -> torch.device:
     return torch.device("cpu")
 
 
+def cast_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Change the precision of all parameters in place; tied ones stay tied.
+
+    `model.to(dtype)` would round the frequencies of the rotary embedding too, a buffer that
+    transformers keeps in FP32 because positions differ in bits that BF16 does not have.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
     """What matrix products are computed in: `auto` is BF16 on a GPU and FP32 on a CPU."""
     if precision == "auto":

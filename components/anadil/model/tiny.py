@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from anadil.base import TINY, base_tokenizer, from_hub, tiny_text
+from anadil.base import TINY, TINY_SHAPE, base_tokenizer, from_hub, tiny_text
 from anadil.config import Base
 from anadil.model.load import (
     TOKENIZER_FILES,
@@ -33,15 +33,6 @@ from anadil.progress import progress
 
 log = logging.getLogger(__name__)
 
-TINY_SHAPE: dict[str, Any] = {
-    "hidden_size": 192,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-}
-"""2.4 million parameters, a third of them embeddings."""
 TINY_STEPS = 300
 TINY_BATCH = 8
 TINY_LENGTH = 64

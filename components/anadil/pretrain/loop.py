@@ -18,7 +18,14 @@ from anadil.stage import Job
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
-NOT_DECIDING = {"checkpoint_every", "keep_checkpoints", "log_every", "micro_batch_size"}
+NOT_DECIDING = {
+    "activation_checkpointing",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "log_every",
+    "micro_batch_size",
+    "parallelism",
+}
 """Keys of `pretrain` that leave the losses as they are: a resume may change them."""
 
 
@@ -100,6 +107,9 @@ class Training:
             "tokens_per_s": round(clock.tokens_per_s(state), 1),
             "seconds": round(state.seconds, 3),
         }
+        peak = self.trainer.peak_memory()
+        if peak is not None:
+            line["peak_memory_bytes"] = peak
         self.journal.add(line)
         self.job.tracker.metrics({key: value for key, value in line.items() if key != "step"}, state.step)
 

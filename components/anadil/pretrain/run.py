@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from anadil.config import Recipe
+from anadil.config import Pretrain, Recipe
+from anadil.errors import PreflightError
+from anadil.model.kernels import patch_llama
 from anadil.model.load import load_model, pick_device, save_model
-from anadil.model.loss import HAS_LIGER
+from anadil.model.loss import uses_liger
 from anadil.model.tiny import base_model
 from anadil.pretrain.checkpoint import State
 from anadil.pretrain.embeddings import fit_vocabulary
@@ -35,12 +37,17 @@ def run(job: Job) -> Figures:
 
     Raises:
         DataError: Corpus, tokenizer or base model cannot be used, or do not fit together.
+        PreflightError: The recipe asks for what this machine or this version cannot do.
         RecipeError: Training diverged, or a checkpoint of other settings is in the way.
         Stopped: SIGTERM arrived; a checkpoint was written.
     """
     device = pick_device()
+    _check_layout(job.recipe.pretrain)
+    liger = uses_liger(job.recipe.pretrain.kernels, device)
     with group(device) as processes:
         packed = _packed(job, processes)
+        if liger:
+            patch_llama(job.recipe.pretrain.activation_checkpointing)
         model = _model(job, processes, device)
         trainer = Trainer(model, packed, job.recipe, processes)
         training = Training(job=job, trainer=trainer, group=processes)
@@ -48,6 +55,22 @@ def run(job: Job) -> Figures:
         figures = _write(job, trainer, training.journal, state) if processes.is_first else {}
         processes.wait()
     return figures
+
+
+def _check_layout(settings: Pretrain) -> None:
+    """Refuse degrees of parallelism that only the planner knows.
+
+    Raises:
+        PreflightError: A degree is above 1.
+    """
+    degrees = settings.parallelism.model_dump().items()
+    above = {f"pretrain.parallelism.{name}": degree for name, degree in degrees if degree > 1}
+    if above:
+        asked = ", ".join(f"{key} is {degree}" for key, degree in above.items())
+        raise PreflightError(
+            f"{asked}: sharded training is not in this version, whose trainer keeps a full copy of the model "
+            f"on each device; set {' and '.join(above)} to 1 (more processes share the batch as it is)"
+        )
 
 
 def _packed(job: Job, processes: Group) -> Packed:
@@ -74,19 +97,13 @@ def _packed(job: Job, processes: Group) -> Packed:
 
 
 def _model(job: Job, processes: Group, device: torch.device) -> PreTrainedModel:
-    """The base model on its device, in FP32, with a row for each token."""
+    """The base model on its device, in FP32 (also for the checks), with a row for each token."""
     makes = processes.local_rank == 0
     if not makes:
         processes.wait()
     path = base_model(job.recipe.base, job.base_cache)
     if makes:
         processes.wait()
-    if device.type == "cuda" and HAS_LIGER:
-        # Replaces classes of transformers for the whole process, hence before the model is made,
-        # and never where there is no GPU: the kernels fail when they are called, not here.
-        from liger_kernel.transformers import apply_liger_kernel_to_llama
-
-        apply_liger_kernel_to_llama(cross_entropy=False, fused_linear_cross_entropy=False)
     model = load_model(path)
     fit_vocabulary(model, job.inputs["tokenizer"])
     placed: Any = model
@@ -131,9 +148,16 @@ def _summary(recipe: Recipe, trainer: Trainer, journal: Journal, state: State) -
         "epochs": round(state.step * recipe.pretrain.batch_size / packed.num_sequences, 4),
         "packing_waste": round(packed.waste, 6),
         "device": _device_name(trainer.device),
+        **_peak_memory(journal),
         "precision": "bf16" if trainer.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
     }
+
+
+def _peak_memory(journal: Journal) -> dict[str, int]:
+    """The most that a logged step of the first process needed; nothing where no GPU told it."""
+    peaks = [line["peak_memory_bytes"] for line in journal.lines if "peak_memory_bytes" in line]
+    return {"peak_memory_bytes": max(peaks)} if peaks else {}
 
 
 def _device_name(device: torch.device) -> str:

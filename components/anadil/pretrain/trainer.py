@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 
 from anadil.config import Phase, Recipe
 from anadil.errors import RecipeError
-from anadil.model.load import pick_dtype
+from anadil.model.load import cast_parameters, pick_dtype
 from anadil.model.loss import summed_loss
+from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.checkpoint import Tensors
 from anadil.pretrain.packing import Packed, batch_of, sequences_of_step
 from anadil.pretrain.parallel import Group
@@ -44,6 +45,7 @@ class Trainer:
     """The model, its optimizer, and the data that each step takes."""
 
     def __init__(self, model: PreTrainedModel, packed: Packed, recipe: Recipe, group: Group) -> None:
+        """Make a model in FP32 ready to be trained as the recipe says; it is changed in place."""
         # Without dropout: eval mode. So no random number is drawn, and a resume needs none.
         self.model = model.eval()
         self.packed = packed
@@ -52,6 +54,12 @@ class Trainer:
         self.seed = recipe.seed
         self.device = next(model.parameters()).device
         self.dtype = pick_dtype(recipe.pretrain.precision, self.device)
+        if self.settings.state == "bf16":
+            # Gradients and moments follow the weights, and so do matrix products, without autocast.
+            self.dtype = torch.bfloat16
+            cast_parameters(model, self.dtype)
+        if self.settings.activation_checkpointing != "none":
+            checkpoint_layers(decoder_layers(model), self.settings.activation_checkpointing)
         self.parameters = dict(model.named_parameters())
         self.optimizer: torch.optim.Optimizer | None = None
 
@@ -72,6 +80,8 @@ class Trainer:
             betas=self.settings.betas,
             fused=self.device.type == "cuda",
         )
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     def step(self, step: int, received: int = 0) -> Step:
         """Train on the sequences of an optimizer step (from 0).
@@ -89,7 +99,8 @@ class Trainer:
         lr = learning_rate(within, phase, self.settings)
         for entry in self.optimizer.param_groups:
             entry["lr"] = lr
-        self.optimizer.zero_grad(set_to_none=False)
+        # Freed, not filled with zeros: else they lie beside the activations of the forward pass.
+        self.optimizer.zero_grad(set_to_none=True)
         loss, tokens, agreed = self._gradients(step, received)
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
         norm = float(nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm))
@@ -118,6 +129,7 @@ class Trainer:
         sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
         for at in range(0, len(mine), self.settings.micro_batch_size):
             sums[0] += self._backward(mine[at : at + self.settings.micro_batch_size], tokens)
+        # A parameter may be without gradient here and have one in another process: then it is zero.
         gradients = []
         for parameter in self.parameters.values():
             if parameter.requires_grad:
@@ -133,13 +145,19 @@ class Trainer:
     def _backward(self, sequences: np.ndarray[Any, Any], tokens: int) -> torch.Tensor:
         batch = batch_of(self.packed, sequences)
         head: Any = self.model.get_output_embeddings()
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        mixed = self.dtype == torch.bfloat16 and self.settings.state == "fp32"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
             hidden = last_hidden(
                 self.model, batch.input_ids.to(self.device), batch.position_ids.to(self.device)
             )
-            loss = summed_loss(hidden, head.weight, batch.labels.to(self.device))
+            labels = batch.labels.to(self.device)
+            loss = summed_loss(hidden, head.weight, labels, kernels=self.settings.kernels)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return loss.detach()
+
+    def peak_memory(self) -> int | None:
+        """Most bytes that this process's GPU held for tensors in the current phase; None on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def num_trainable(self, phase: Phase) -> int:
         """Numbers that a phase trains."""

@@ -21,6 +21,8 @@ MAX_LABEL = 20
 LETTER = 7.4
 """Width of a letter; system fonts differ, so it is a generous one."""
 BAR_VALUE = 78
+STACK_ROW = 62
+MARK_ROW = 18
 MAX_POINTS = 600
 """Most points of a drawn line; more than the pixels it gets would only make the page larger."""
 
@@ -60,6 +62,35 @@ class Estimate:
     value: float
     low: float
     high: float
+    colour: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One horizontal bar of parts that add up."""
+
+    label: str
+    total: str
+    """The sum, with its unit, as the reader is told it."""
+    parts: tuple[Bar, ...]
+    """From the left; a colour of theirs is `k0`, `k1`, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A value of the horizontal axis that is worth a line, such as a limit."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One dot of a scatter chart; its label shows under the pointer."""
+
+    label: str
+    x: float
+    y: float
     colour: int = 1
 
 
@@ -180,6 +211,83 @@ def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> M
     return _svg(title, f"{unit}. {said}", height, parts)
 
 
+def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequence[Mark] = ()) -> Markup:
+    """Horizontal bars of parts from zero, with lines where marks lie; empty without parts."""
+    sums = [sum(part.value for part in stack.parts) for stack in stacks]
+    top = max([*sums, *(mark.value for mark in marks)], default=0.0)
+    if not top > 0:
+        return Markup()
+    per_unit = (WIDTH - 16) / top
+    head, height = MARK_ROW * len(marks), MARK_ROW * len(marks) + STACK_ROW * len(stacks) + 40
+    ticks = [tick for tick in nice_ticks(0.0, top) if tick <= top]
+    parts = [_tick_line(8 + tick * per_unit, height - 36, tick, head) for tick in ticks]
+    for place, stack in enumerate(stacks):
+        y, x = head + place * STACK_ROW, 8.0
+        parts.append(_text(8, y + 20, f"{stack.label}: {stack.total}", "start", "name halo"))
+        for part in stack.parts:
+            length = part.value * per_unit
+            parts.append(
+                Markup(
+                    '<rect class="part k{}" x="{:.1f}" y="{}" width="{:.1f}" height="24">'
+                    "<title>{}</title></rect>"
+                ).format(part.colour, x, y + 28, length, part.label)
+            )
+            x += length
+    for place, mark in enumerate(marks):
+        x, y = 8 + mark.value * per_unit, MARK_ROW * (place + 1) - 5
+        parts.append(_rule(x, y - 10, x, height - 36, "mark"))
+        parts.append(_text(x - 6, y, mark.label, "end", "axis"))
+    parts.append(_text(8, height - 3, unit, "start", "axis"))
+    said = "; ".join(f"{stack.label}: {stack.total}" for stack in stacks)
+    limits = "".join(f"; {mark.label}" for mark in marks)
+    return _svg(title, f"{unit}. {said}{limits}", height, parts)
+
+
+def scatter_chart(
+    points: Sequence[Point],
+    line: Line,
+    *,
+    title: str,
+    units: tuple[str, str],
+    chosen: Point | None = None,
+    limit: Mark | None = None,
+) -> Markup:
+    """Dots over two axes that begin at zero, a line through some, and a ring round the chosen one.
+
+    Args:
+        points: Dots beside those of the line.
+        line: What nothing lies above, in ascending x.
+        title: What a screen reader says it is.
+        units: Name and unit of the horizontal axis and of the vertical one.
+        chosen: The dot that is marked, with its label beside it.
+        limit: Where a vertical line is drawn.
+    """
+    dots = [*points, *([chosen] if chosen else [])]
+    xs = [*(dot.x for dot in dots), *(x for x, _ in line.points)]
+    ys = [*(dot.y for dot in dots), *(y for _, y in line.points)]
+    if not xs or not max(xs) > 0:
+        return Markup()
+    right = max([*xs, limit.value] if limit else xs)
+    scale = _Scale(0.0, right * 1.02, nice_ticks(0.0, max(ys)))
+    parts = _grid(scale, *units)
+    if limit:
+        x = scale.x(limit.value)
+        parts += [_rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark"), _text(x - 6, TOP - 5, limit.label, "end")]
+    if line.points:
+        parts.append(_path(scale, line))
+    parts += [_dot(scale, point, 3.5) for point in points]
+    if chosen:
+        x, y = scale.x(chosen.x), scale.y(chosen.y)
+        side = "end" if x > WIDTH / 2 else "start"
+        parts += [
+            _dot(scale, chosen, 5),
+            Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="9"/>').format(x, y),
+            _text(x + (9 if side == "end" else -9), y + 26, chosen.label, side, "value halo"),
+        ]
+    told = [f"{dot.label}: {figure(dot.x)}, {figure(dot.y)}" for dot in ([chosen] if chosen else [])]
+    return _svg(title, f"{units[1]} against {units[0]}. {'; '.join(told)}", HEIGHT, parts)
+
+
 class _Scale:
     """From values to places in the view box."""
 
@@ -240,6 +348,12 @@ def _path(scale: _Scale, line: Line) -> Markup:
     return Markup('<polyline class="line c{}" points="{}"/>').format(line.colour, places)
 
 
+def _dot(scale: _Scale, point: Point, radius: float) -> Markup:
+    return Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
+        point.colour, scale.x(point.x), scale.y(point.y), radius, point.label
+    )
+
+
 def _label_room(labels: Sequence[str]) -> float:
     return 14 + LETTER * max(len(_shortened(label)) for label in labels)
 
@@ -248,8 +362,8 @@ def _shortened(label: str) -> str:
     return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _tick_line(x: float, bottom: float, value: float) -> Markup:
-    return _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, short_figure(value), "middle")
+def _tick_line(x: float, bottom: float, value: float, top: float = 0) -> Markup:
+    return _rule(x, top, x, bottom, "grid") + _text(x, bottom + 16, short_figure(value), "middle")
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

@@ -27,6 +27,8 @@ class Table:
     marked: int | None = None
     """Row that stands out."""
     note: str = ""
+    keys: tuple[int, ...] = ()
+    """Colours of the first rows in the chart beside it; the rows after them are sums."""
 
     @property
     def is_list(self) -> bool:

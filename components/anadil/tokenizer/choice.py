@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anadil.config import Recipe, Strategy
+from anadil.config import PREFERENCE, Recipe
 from anadil.tokenizer.candidate import Candidate
 from anadil.tokenizer.fertility import Fertility, Heldout
 
 log = logging.getLogger(__name__)
-
-PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
-"""What `choice: auto` takes first. Source: Azercell chose a tokenizer of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +34,8 @@ class Measured:
 
 def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]:
     """The candidate that goes on, and why."""
-    offered = {item.candidate.strategy for item in measured}
     wanted = recipe.tokenizer.choice
-    strategy = next(name for name in PREFERENCE if name in offered) if wanted == "auto" else wanted
-    rivals = [item for item in measured if item.candidate.strategy == strategy]
+    rivals = [item for item in measured if item.candidate.strategy == recipe.tokenizer.strategy]
     best = min(rivals, key=lambda item: (item.fertility.fertility, item.candidate.vocab_size))
     if wanted == "auto":
         why = f"tokenizer.choice auto takes {', else '.join(PREFERENCE)}"

@@ -1,0 +1,182 @@
+"""Measured against predicted: what short runs on a device say about the plan's model of it.
+
+Pure arithmetic. Nothing is applied where nothing was measured, nor to another device, nor to a
+model of other sizes.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from anadil.plan.layout import Layout, Work
+from anadil.plan.machine import Machine
+from anadil.plan.memory import peak_memory
+from anadil.plan.shape import Shape
+from anadil.plan.speed import speed
+
+Status = Literal["ok", "out of memory", "timeout", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A short run of the real training step; what it has not measured is None."""
+
+    status: Status
+    device: str
+    """What the plan calls the device, such as `H100`; see `anadil.measure.kept.device_of`."""
+    driver_name: str = ""
+    """What the driver calls it."""
+    shape: Shape
+    layout: Layout
+    work: Work
+    versions: Mapping[str, str]
+    """Package -> version, of what decides speed and memory."""
+    steps: int = 0
+    """Optimizer steps that were timed, after those that warm up."""
+    step_s: float | None = None
+    """Median of the timed steps, on the slowest process."""
+    tokens_per_s_per_device: float | None = None
+    """Positions of sequences, padding included, as predictions count them."""
+    allocated_bytes: int | None = None
+    """Most that a process's allocator held (CUDA); None on a CPU."""
+    reserved_bytes: int | None = None
+    """Most that the allocator had taken from the device (CUDA); None on a CPU."""
+    rss_rise_bytes: int | None = None
+    """On a CPU: most resident memory of a process, less what it had before the model was made."""
+    message: str = ""
+    """Why there is no result."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What compares with the allocated bytes of a prediction, as well as the device can tell."""
+        return self.rss_rise_bytes if self.allocated_bytes is None else self.allocated_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the plan says of a run."""
+
+    tokens_per_s_per_device: float
+    allocated_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One measurement beside its prediction."""
+
+    measurement: Measurement
+    prediction: Prediction
+    speed_ratio: float
+    """Measured over predicted tokens per second."""
+    memory_difference_bytes: int | None
+    """Measured less predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How far predictions for a device were off."""
+
+    device: str
+    factor: float
+    """Geometric mean of measured over predicted speed."""
+    low: float
+    """Least of these ratios."""
+    high: float
+    """Largest of these ratios."""
+    compared: tuple[Compared, ...]
+
+    @property
+    def measured(self) -> int:
+        """Measurements behind the factor."""
+        return len(self.compared)
+
+    def tokens_per_s(self, predicted: float) -> float:
+        """A predicted rate, corrected."""
+        return predicted * self.factor
+
+    def hours(self, predicted: float) -> tuple[float, float, float]:
+        """Predicted hours, corrected: least, likely, most."""
+        return predicted / self.high, predicted / self.factor, predicted / self.low
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        rows = [
+            {
+                "layout": asdict(each.measurement.layout),
+                "trains": each.measurement.work.trains,
+                "tokens_per_s_per_device": each.measurement.tokens_per_s_per_device,
+                "predicted_tokens_per_s_per_device": each.prediction.tokens_per_s_per_device,
+                "memory_bytes": each.measurement.memory_bytes,
+                "predicted_memory_bytes": each.prediction.allocated_bytes,
+                "memory_difference_bytes": each.memory_difference_bytes,
+            }
+            for each in self.compared
+        ]
+        return {
+            "device": self.device,
+            "measured": self.measured,
+            "factor": self.factor,
+            "low": self.low,
+            "high": self.high,
+            "runs": rows,
+        }
+
+
+def calibrate(
+    measurements: Iterable[Measurement],
+    predict: Callable[[Measurement], Prediction],
+    *,
+    device: str,
+    shape: Shape,
+) -> Calibration | None:
+    """What measurements of this model on this device say; None where there is none.
+
+    Args:
+        measurements: Of any device and model; those that do not match, or did not end well, are left out.
+        predict: What the plan says of one of them, uncorrected.
+        device: See `Measurement.device`.
+        shape: The model that is planned.
+    """
+    compared = tuple(
+        _compared(each, predict(each), each.tokens_per_s_per_device)
+        for each in measurements
+        if each.status == "ok"
+        and each.tokens_per_s_per_device
+        and (each.device, each.shape) == (device, shape)
+    )
+    if not compared:
+        return None
+    ratios = [each.speed_ratio for each in compared]
+    return Calibration(
+        device=device,
+        factor=math.exp(math.fsum(map(math.log, ratios)) / len(ratios)),
+        low=min(ratios),
+        high=max(ratios),
+        compared=compared,
+    )
+
+
+def _compared(measurement: Measurement, prediction: Prediction, tokens_per_s: float) -> Compared:
+    used = measurement.memory_bytes
+    return Compared(
+        measurement=measurement,
+        prediction=prediction,
+        speed_ratio=tokens_per_s / prediction.tokens_per_s_per_device,
+        memory_difference_bytes=None if used is None else used - prediction.allocated_bytes,
+    )
+
+
+def predicted(measurement: Measurement, machine: Machine) -> Prediction:
+    """What the plan says of a run on as many of these machines as its layout takes.
+
+    Raises:
+        RecipeError: The machine's speed is not known, or the layout does not fill whole machines.
+    """
+    layout, work = measurement.layout, measurement.work
+    nodes = max(1, layout.devices // machine.devices)
+    rate = speed(measurement.shape, layout, work, machine, nodes)
+    return Prediction(
+        tokens_per_s_per_device=rate.tokens_per_s_per_device,
+        allocated_bytes=peak_memory(measurement.shape, layout, work).allocated,
+    )

@@ -1,0 +1,80 @@
+"""How devices share a training run, and what a step of it computes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anadil.plan.shape import Trains
+
+Recompute = Literal["none", "selective", "full"]
+Kernels = Literal["liger", "torch"]
+Loss = Literal["fused", "logits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism and the batch of one device; the degrees multiply to the devices."""
+
+    data: int = 1
+    """Groups of devices that each work on sequences of their own."""
+    shard: int = 1
+    """Devices of the `data * context` ones that share parameters: 1 is DDP, all of them FSDP, fewer HSDP."""
+    tensor: int = 1
+    """Devices that share each matrix product; with 2 or more the norms are shared too (sequence parallel)."""
+    context: int = 1
+    """Devices that share each sequence."""
+    pipeline: int = 1
+    """Devices that share the layers."""
+    micro_batch_size: int = 1
+    """Sequences that go through the model at a time."""
+    micro_batches: int = 1
+    """Forward and backward passes of one optimizer step."""
+    recompute: Recompute = "none"
+    """Activation checkpointing."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole run."""
+        return self.data * self.tensor * self.context * self.pipeline
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model over all devices, counted by its shards."""
+        return self.data * self.context // self.shard
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences of one optimizer step over all devices."""
+        return self.data * self.micro_batch_size * self.micro_batches
+
+    def name(self) -> str:
+        """Short text such as `FSDP 8 x TP 2, batch 14, full recompute`."""
+        group = self.data * self.context
+        if self.shard == 1:
+            parts = [f"DDP {group}"] if group > 1 else []
+        elif self.shard == group:
+            parts = [f"FSDP {self.shard}"]
+        else:
+            parts = [f"HSDP {self.replicas} x {self.shard}"]
+        degrees = (("TP", self.tensor), ("CP", self.context), ("PP", self.pipeline))
+        parts += [f"{word} {degree}" for word, degree in degrees if degree > 1]
+        return " x ".join(parts) or "one device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a training step computes, whatever the layout."""
+
+    sequence_length: int
+    """Tokens of a sequence."""
+    trains: Trains = "all"
+    """Parameters that learn."""
+    state: Literal["fp32", "bf16"] = "fp32"
+    """Precision of weights, gradients and moments."""
+    compute: Literal["fp32", "bf16"] = "bf16"
+    """Precision of matrix products and of what is kept for the backward pass."""
+    kernels: Kernels = "liger"
+    """Who computes norms, rotary embeddings and the MLP's activation."""
+    loss: Loss = "fused"
+    """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
+    packed: bool = False
+    """Whether attention gets a mask, as several documents in a sequence need without a varlen kernel."""

@@ -1,0 +1,345 @@
+"""Every layout of a run on given machines: which fit, which is fastest, and what to change where none fits.
+
+Nothing is sampled. Memory never falls with a larger micro-batch while there are several, nor with
+less recomputation; so micro-batches are tried upwards until one does not fit, and with less
+recomputation only those that fit with more.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Literal, get_args
+
+from anadil.plan.layout import Layout, Recompute, Work
+from anadil.plan.machine import Machine
+from anadil.plan.memory import peak_memory, reserved, verdict
+from anadil.plan.shape import Shape
+from anadil.plan.speed import Speed, speed
+
+Verdict = Literal["fits", "tight", "no"]
+
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+"""From the fastest to the one that needs the least memory."""
+LARGEST_BATCH = 1 << 16
+"""Sequences of a micro-batch that nobody exceeds; the search for the largest one ends there."""
+SHORTEST_SEQUENCE = 256
+"""Tokens below which a shorter sequence is no remedy any more. Assumption."""
+MOST_NODES = 64
+"""Times as many machines as asked for that are tried as a remedy. Assumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A layout that fits."""
+
+    layout: Layout
+    total_bytes: int
+    """At the worst moment on the worst device, with what lies outside the allocator."""
+    verdict: Verdict
+    speed: Speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found."""
+
+    best: tuple[Candidate, ...]
+    """The fastest of each way to share the model, those that fit tightly after all that fit well."""
+    frontier: tuple[Candidate, ...]
+    """From the least memory up: each is faster than all that need less memory."""
+    considered: int
+    fitting: int
+    """Layouts that fit, tight ones too."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Settings that make a run fit that does not."""
+
+    settings: dict[str, int | str]
+    """Value by recipe key, only those that change."""
+    layout: Layout
+    total_bytes: int
+    verdict: Verdict
+
+
+def search(
+    shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int, *, keep: int = 10
+) -> Found:
+    """All layouts that fit, the fastest first.
+
+    Args:
+        shape: The model; one with tied tables is shared by data and context alone.
+        work: What a step computes.
+        machine: What it runs on.
+        nodes: Machines.
+        batch_size: Sequences of one optimizer step over all devices.
+        keep: Most layouts in `best`.
+    """
+    start = time.perf_counter()
+    considered = 0
+    fitting: list[Candidate] = []
+    for layout in layouts(shape, work, machine, nodes, batch_size):
+        batches = divisors(layout.micro_batches)
+        considered += len(batches) * len(RECOMPUTE)
+        for recompute in reversed(RECOMPUTE):
+            one = replace(layout, recompute=recompute)
+            found = list(_fitting(shape, one, work, machine, batches))
+            fitting += found
+            batches = [each.layout.micro_batch_size for each in found]
+    fitting.sort(key=_order)
+    return Found(
+        best=_fastest(fitting)[:keep],
+        frontier=_frontier(fitting),
+        considered=considered,
+        fitting=len(fitting),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _fitting(
+    shape: Shape, layout: Layout, work: Work, machine: Machine, batches: Sequence[int]
+) -> Iterator[Candidate]:
+    """A layout with each micro-batch size that fits, rising; of those, the first too large ends it.
+
+    The last is tried in any case: a single micro-batch does not keep the sum of gradients.
+    """
+    nodes = layout.devices // machine.devices
+    full = False
+    for size in batches:
+        if full and size != batches[-1]:
+            continue
+        one = replace(layout, micro_batch_size=size, micro_batches=layout.micro_batches // size)
+        total, word = fit(shape, one, work, machine)
+        if word == "no":
+            full = True
+            continue
+        rate = speed(shape, one, work, machine, nodes)
+        yield Candidate(layout=one, total_bytes=total, verdict=word, speed=rate)
+
+
+def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:
+    """Every way to share a model and a batch, with micro-batches of one sequence.
+
+    Tensor parallelism stays within a machine. Tied tables are not shared by tensor or pipeline
+    parallelism: `parallelize_module` unties them without a word, and stages hold a table each.
+    """
+    devices = nodes * machine.devices
+    for tensor in powers_of_two(1 if shape.tied else machine.devices):
+        if machine.devices % tensor or gcd(shape.heads, shape.kv_heads, shape.intermediate) % tensor:
+            continue
+        for pipeline in [1] if shape.tied else divisors(shape.layers):
+            if devices % (tensor * pipeline):
+                continue
+            for context in powers_of_two(devices // (tensor * pipeline)):
+                data, rest = divmod(devices, tensor * pipeline * context)
+                if rest or batch_size % data or work.sequence_length % context:
+                    continue
+                for shard in shards(machine, tensor, context, data):
+                    yield Layout(
+                        data=data,
+                        shard=shard,
+                        tensor=tensor,
+                        context=context,
+                        pipeline=pipeline,
+                        micro_batches=batch_size // data,
+                    )
+
+
+def shards(machine: Machine, tensor: int, context: int, data: int) -> list[int]:
+    """Sizes of a group that shares parameters: one, all of data and context, or whole machines between.
+
+    A group holds whole sequences, as torchtitan's mesh has it.
+    """
+    group = data * context
+    between = [
+        size for size in divisors(group)[1:-1] if size * tensor % machine.devices == 0 and size % context == 0
+    ]
+    return sorted({1, *between, group})
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, rising."""
+    low = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return low + [number // each for each in reversed(low) if each * each != number]
+
+
+def powers_of_two(limit: int) -> list[int]:
+    """1, 2, 4 and so on up to the limit."""
+    return [1 << power for power in range(limit.bit_length())]
+
+
+def fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, Verdict]:
+    """Bytes of a layout on its worst device, and whether they fit."""
+    memory = peak_memory(shape, layout, work)
+    total = memory.allocated + sum(reserved(memory, machine).values())
+    return total, verdict(total, machine)
+
+
+def _order(candidate: Candidate) -> tuple[object, ...]:
+    """Fits before tight, fast before slow, little memory before much, and then any fixed order."""
+    layout = candidate.layout
+    return (
+        candidate.verdict != "fits",
+        -candidate.speed.tokens_per_s,
+        candidate.total_bytes,
+        layout.pipeline,
+        layout.context,
+        layout.tensor,
+        layout.shard,
+        layout.micro_batch_size,
+        RECOMPUTE.index(layout.recompute),
+    )
+
+
+def _fastest(ordered: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The first of each degrees of parallelism; the others differ in micro-batch and recomputation."""
+    first: dict[tuple[int, ...], Candidate] = {}
+    for each in ordered:
+        one = each.layout
+        first.setdefault((one.data, one.shard, one.tensor, one.context, one.pipeline), each)
+    return tuple(first.values())
+
+
+def _frontier(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Those that no other one beats in both memory and speed."""
+    kept: list[Candidate] = []
+    for each in sorted(candidates, key=lambda one: (one.total_bytes, *_order(one))):
+        if not kept or each.speed.tokens_per_s > kept[-1].speed.tokens_per_s:
+            kept.append(each)
+    return tuple(kept)
+
+
+def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) -> int:
+    """The most sequences of a micro-batch that fit well, whatever the batch of a step; 0 where none does."""
+
+    def fits(size: int) -> bool:
+        return fit(shape, replace(layout, micro_batch_size=size), work, machine)[1] == "fits"
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high < LARGEST_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def nearest(
+    shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int, machines: Sequence[Machine] = ()
+) -> tuple[Remedy, ...]:
+    """The nearest settings that fit, in the order in which one would change them.
+
+    One of each kind that helps alone. Where none does, kinds are taken together, one after another
+    and each as far as it goes, until the run fits; empty where that is not enough either.
+
+    Args:
+        shape: The model.
+        layout: What does not fit; its batch of a step is kept.
+        work: What a step computes.
+        machine: What it runs on.
+        nodes: Machines.
+        machines: Machine types that could be taken instead.
+    """
+    trial = _Trial(layout=layout, work=work, machine=machine, nodes=nodes, settings={})
+    kinds: tuple[Callable[[_Trial], Iterator[_Trial]], ...] = (
+        _more_recompute,
+        _smaller_batch,
+        _more_shards,
+        _more_nodes,
+        _shorter,
+        lambda each: _larger(each, machines),
+    )
+    alone = [_first_fit(shape, kind(trial)) for kind in kinds]
+    if any(alone):
+        return tuple(remedy for remedy in alone if remedy is not None)
+    for kind in kinds:
+        options = list(kind(trial))
+        remedy = _first_fit(shape, options)
+        if remedy is not None:
+            return (remedy,)
+        trial = options[-1] if options else trial
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A run with some settings changed."""
+
+    layout: Layout
+    work: Work
+    machine: Machine
+    nodes: int
+    settings: dict[str, int | str]
+
+
+def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
+    for each in options:
+        total, word = fit(shape, each.layout, each.work, each.machine)
+        if word == "fits":
+            return Remedy(settings=each.settings, layout=each.layout, total_bytes=total, verdict=word)
+    return None
+
+
+def _more_recompute(trial: _Trial) -> Iterator[_Trial]:
+    for recompute in RECOMPUTE[RECOMPUTE.index(trial.layout.recompute) + 1 :]:
+        settings = {**trial.settings, "pretrain.activation_checkpointing": recompute}
+        yield replace(trial, layout=replace(trial.layout, recompute=recompute), settings=settings)
+
+
+def _smaller_batch(trial: _Trial) -> Iterator[_Trial]:
+    now = trial.layout.micro_batch_size
+    local = now * trial.layout.micro_batches
+    for size in reversed([each for each in divisors(local) if each < now]):
+        layout = replace(trial.layout, micro_batch_size=size, micro_batches=local // size)
+        yield replace(trial, layout=layout, settings={**trial.settings, "pretrain.micro_batch_size": size})
+
+
+def _more_shards(trial: _Trial) -> Iterator[_Trial]:
+    layout = trial.layout
+    for shard in shards(trial.machine, layout.tensor, layout.context, layout.data):
+        if shard > layout.shard:
+            settings = {**trial.settings, "pretrain.parallelism.shard": shard}
+            yield replace(trial, layout=replace(layout, shard=shard), settings=settings)
+
+
+def _more_nodes(trial: _Trial) -> Iterator[_Trial]:
+    """More machines, each with a smaller part of the batch and of the parameters."""
+    for times in powers_of_two(MOST_NODES)[1:]:
+        layout, nodes = trial.layout, times * trial.nodes
+        data = layout.data * times
+        if layout.batch_size % data:
+            return
+        local = layout.batch_size // data
+        size = max(each for each in divisors(local) if each <= layout.micro_batch_size)
+        settings = {**trial.settings, "cluster.nodes": nodes}
+        if size != layout.micro_batch_size:
+            settings["pretrain.micro_batch_size"] = size
+        shard = data * layout.context
+        if shard != layout.shard:
+            settings["pretrain.parallelism.shard"] = shard
+        wide = replace(layout, data=data, shard=shard, micro_batch_size=size, micro_batches=local // size)
+        yield replace(trial, layout=wide, nodes=nodes, settings=settings)
+
+
+def _shorter(trial: _Trial) -> Iterator[_Trial]:
+    length = trial.work.sequence_length // 2
+    while length >= SHORTEST_SEQUENCE and length % trial.layout.context == 0:
+        settings = {**trial.settings, "pretrain.sequence_length": length}
+        yield replace(trial, work=replace(trial.work, sequence_length=length), settings=settings)
+        length //= 2
+
+
+def _larger(trial: _Trial, machines: Iterable[Machine]) -> Iterator[_Trial]:
+    """Machines with as many devices and more memory each, the smallest first."""
+    more = [
+        each
+        for each in machines
+        if each.devices == trial.machine.devices and each.memory_bytes > trial.machine.memory_bytes
+    ]
+    for each in sorted(more, key=lambda one: (one.memory_bytes, one.name)):
+        yield replace(trial, machine=each, settings={**trial.settings, "cluster.instance": each.name})

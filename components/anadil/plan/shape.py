@@ -1,0 +1,215 @@
+"""The sizes of a Llama-like model, and what follows from them alone: parameters and FLOPs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from anadil.base import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub
+from anadil.config import Recipe
+from anadil.errors import DataError
+
+Trains = Literal["embeddings", "all"]
+
+_LLAMA_3 = {"vocab_size": 128_256, "head_dim": 128, "num_key_value_heads": 8, "tie_word_embeddings": False}
+_1B = {
+    **_LLAMA_3,
+    "hidden_size": 2_048,
+    "intermediate_size": 8_192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "head_dim": 64,
+    "tie_word_embeddings": True,
+}
+_3B = {
+    **_LLAMA_3,
+    "hidden_size": 3_072,
+    "intermediate_size": 8_192,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 24,
+    "tie_word_embeddings": True,
+}
+_8B = {
+    **_LLAMA_3,
+    "hidden_size": 4_096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+_70B = {
+    **_LLAMA_3,
+    "hidden_size": 8_192,
+    "intermediate_size": 28_672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+}
+_405B = {
+    **_LLAMA_3,
+    "hidden_size": 16_384,
+    "intermediate_size": 53_248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+}
+KNOWN: Mapping[str, Mapping[str, int | bool]] = {
+    "meta-llama/Llama-3.2-1B": _1B,
+    "meta-llama/Llama-3.2-3B": _3B,
+    "meta-llama/Llama-3.1-8B": _8B,
+    "meta-llama/Llama-3.1-70B": _70B,
+    "meta-llama/Llama-3.3-70B": _70B,
+    "meta-llama/Llama-3.1-405B": _405B,
+}
+"""Keys of config.json for models that are planned without a network; `-Instruct` has the same.
+Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a Llama-like decoder; all counts are of numbers, not of bytes."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    """Whether input and output embeddings are one table."""
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def embedding(self) -> int:
+        """Numbers of one table of embeddings."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def embeddings(self) -> int:
+        """Numbers of all tables: one where input and output are tied, else two."""
+        return self.embedding * (1 if self.tied else 2)
+
+    @property
+    def layer_matrices(self) -> int:
+        """Numbers of one layer that a token is multiplied with."""
+        attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
+        return attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer: its matrices and two norms."""
+        return self.layer_matrices + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model, tied ones once."""
+        return self.layers * self.layer + self.hidden + self.embeddings
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Numbers that each token is multiplied with: the layers' matrices and the output table."""
+        return self.layers * self.layer_matrices + self.embedding
+
+    def flops_per_token(self, context: int, trains: Trains = "all") -> float:
+        """FLOPs of one training step per token: 6 for each multiplied number, and attention.
+
+        Attention is counted without the causal half, 12 * layers * width * context, as MFU is
+        usually stated. Where only the embeddings learn, the backward pass still goes through
+        the frozen layers to reach them but makes no gradients of their weights: 4 instead of 6.
+
+        Args:
+            context: Tokens of a sequence.
+            trains: Which parameters learn.
+
+        Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
+        """
+        per_number = 6 if trains == "all" else 4
+        layers = per_number * self.layers * self.layer_matrices
+        return layers + 6 * self.embedding + 12 * self.layers * self.query_width * context
+
+
+def shape_from(config: Mapping[str, object], name: str) -> Shape:
+    """The shape that a `config.json` describes.
+
+    Raises:
+        DataError: A size is missing or no positive number.
+    """
+
+    def size(key: str, default: int | None = None) -> int:
+        value = config.get(key, default)
+        if value is None and default is not None:
+            value = default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DataError(
+                f"{name}/config.json: {key} is {value!r}, not a size; only Llama-like models can be planned"
+            )
+        return value
+
+    heads = size("num_attention_heads")
+    return Shape(
+        name=name,
+        hidden=size("hidden_size"),
+        intermediate=size("intermediate_size"),
+        layers=size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", heads),
+        head_dim=size("head_dim", max(1, size("hidden_size") // heads)),
+        vocabulary=size("vocab_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+    )
+
+
+def base_shape(recipe: Recipe) -> Shape:
+    """The shape of the recipe's base model.
+
+    A model that is known by name needs no network; of another hub model `config.json` is fetched.
+
+    Raises:
+        DataError: The model's directory or `config.json` is not there or is not Llama-like.
+        PreflightError: The hub cannot be reached.
+    """
+    model = recipe.base.model
+    if model == TINY:
+        tied = {"vocab_size": TINY_VOCABULARY, "tie_word_embeddings": True}
+        return shape_from({**TINY_SHAPE, **tied}, TINY)
+    folder = Path(model).expanduser()
+    known = KNOWN.get(model.removesuffix("-Instruct"))
+    if known is not None and not folder.is_dir():
+        return shape_from(known, model)
+    if not folder.is_dir():
+        folder = from_hub(recipe.base, ("config.json",))
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(
+            f"base.model: {folder} holds no config.json; give a Hugging Face model directory"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{folder}/config.json: not JSON ({error}); fetch the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{folder}/config.json: holds no JSON object; fetch the model again")
+    return shape_from(config, model)
+
+
+def trained_shape(recipe: Recipe) -> Shape:
+    """The shape that is trained: the base's, with the vocabulary that the tokenizer stage makes.
+
+    Where several sizes are compared, the largest is planned for: it needs the most memory.
+    """
+    base = base_shape(recipe)
+    size = max(recipe.tokenizer.vocab_sizes)
+    return replace(
+        base,
+        vocabulary={"base": base.vocabulary, "extend": base.vocabulary + size, "replace": size}[
+            recipe.tokenizer.strategy
+        ],
+    )

@@ -1,0 +1,398 @@
+"""Seconds of one optimizer step, predicted from first principles: what bounds each of its parts.
+
+Matrix products take their FLOPs at the share of the peak that such products reach, or their bytes
+over the memory's bandwidth, whichever is longer; element-wise kernels take their bytes; what
+devices send each other takes the slowest link on its way, less what runs behind computing. No
+constant here was fitted to a published run; the ratio of measured to predicted is the error.
+
+Ranks lie tensor fastest, then context, then shard, then replicas, then pipeline, as torchtitan
+lays its mesh: the groups that talk most have their members side by side on one machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from anadil.errors import RecipeError
+from anadil.plan.layout import Kernels, Layout, Recompute, Work
+from anadil.plan.machine import CPU, Machine
+from anadil.plan.shape import Shape
+
+Bound = Literal["compute", "memory", "network"]
+
+PRODUCT_SHARE: Mapping[str, float] = {"A100": 0.869, "H100": 0.803, "H200": 0.803, "B200": 0.776}
+"""Share of the bf16 peak that the best of many matrix products reached.
+Source: S. Bekman, "Machine Learning Engineering", maximum achievable matmul FLOPS; H200 as H100 (assumption)."""
+OTHER_PRODUCT_SHARE = 0.75
+"""The same for other devices. Assumption."""
+FP32_SHARE = 1 / 16
+"""Peak of fp32 products on a GPU against bf16 ones, without TF32, which torch leaves off.
+Source: NVIDIA A100 data sheet, 19.5 of 312 TFLOP/s; H100 67 of 989."""
+ATTENTION_SHARE: Mapping[str, float] = {"A100": 0.6}
+"""Share of the bf16 peak that FlashAttention-2 reaches, torch's default.
+Source: Dao 2023, arXiv:2307.08691: 50 to 73 % on an A100."""
+OTHER_ATTENTION_SHARE = 0.35
+"""The same on devices after the A100. Source: Shah et al. 2024, arXiv:2407.08608: 35 % on an H100."""
+MASKED_ATTENTION_SHARE = 0.6
+"""Speed of attention with a mask against one without, per FLOP. Assumption."""
+MEMORY_SHARE = 0.85
+"""Share of the memory's bandwidth that element-wise kernels reach. Assumption; copies reach 0.9 on an H100."""
+NVLINK_SHARE = 0.8
+"""Share of one direction's bandwidth that large collectives reach within a machine. Assumption."""
+NETWORK_SHARE = 0.8
+"""The same between machines. Assumption."""
+ETHERNET_BYTES_PER_S = 1.25e9
+"""Between machines whose network is not known. Assumption: 10 Gb/s."""
+LINK_S, HOP_S = 3e-6, 15e-6
+"""Delay of one step of a ring within a machine and between two. Assumption."""
+LAUNCH_S = 5e-6
+"""Least time of a kernel. Assumption."""
+HIDDEN_CONTEXT = 0.5
+"""Share of context parallelism's gathers that runs behind attention. Assumption."""
+
+FORWARD_BYTES: Mapping[Kernels, tuple[int, int, int]] = {"torch": (84, 18, 10), "liger": (20, 4, 6)}
+"""Bytes that a layer's element-wise kernels read and write per token in bf16, in units of the hidden
+size, of query plus key width, and of the MLP's width. Counted from the operators: torch's norm in
+fp32 is 36 a norm, Liger's 4; two residual sums are 12; rotary 18 or 4; SwiGLU 10 or 6."""
+BACKWARD_BYTES: Mapping[Kernels, tuple[int, int, int]] = {"torch": (186, 36, 20), "liger": (42, 4, 10)}
+"""The same backward: torch twice (input and gradient are read), Liger as its kernels do, both with
+18 for the sums of gradients where one input feeds several products."""
+NUM_KERNELS: Mapping[Kernels, tuple[int, int]] = {"torch": (40, 90), "liger": (12, 24)}
+"""Element-wise kernels of a layer, forward and backward. Counted from the operators."""
+LOGIT_BYTES = 40
+"""Bytes per token and vocabulary entry of the loss of transformers: to fp32 6, log-softmax 12, its
+gradient 16, back to bf16 6. Counted from the operators."""
+FUSED_LOGIT_BYTES = 6
+"""The same for Liger's fused loss: two reads and a write in bf16."""
+FUSED_GRADIENT_BYTES = 8
+"""Bytes per number of the output table and chunk: the product adds to a gradient in fp32.
+Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py, for the size of a chunk too."""
+CPU_CHUNK_TOKENS = 512
+"""Tokens of a chunk of the fused loss on a CPU. Source: anadil.model.loss."""
+OPTIMIZER_NUMBERS = 10
+"""Numbers that a step moves per parameter: a gradient read for its norm, read and written to be scaled;
+weight, gradient and two moments read, weight and moments written. Source: torch's fused AdamW."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """A predicted optimizer step; seconds are those of the slowest device."""
+
+    parts_s: dict[str, float]
+    """Seconds by part; they add up to `step_s`."""
+    step_s: float
+    """With communication behind computing, as far as that hides it."""
+    without_overlap_s: float
+    """With all communication exposed."""
+    tokens_per_s: float
+    """Of all devices."""
+    tokens_per_s_per_device: float
+    mfu: float
+    """Share of the dense bf16 peak that the model's own arithmetic uses; see Shape.flops_per_token."""
+    bound: Bound
+    """What takes most of the step, bubbles left out."""
+
+
+def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int) -> Speed:
+    """Predicted seconds of one optimizer step and what follows from them.
+
+    With a pipeline, seconds are those of its last stage, which also holds the output table; a bubble
+    of (stages - 1) micro-batches is added. Source: Narayanan et al. 2021, arXiv:2104.04473.
+
+    Raises:
+        RecipeError: The layout takes more or fewer devices than the machines have, or how fast
+            they are is not known.
+    """
+    if not (machine.flops_bf16 and machine.hbm):
+        raise RecipeError(
+            f"{machine.name}: the peak and memory bandwidth of {machine.device} are not known; "
+            "describe the machine in a file for --prices"
+        )
+    if layout.devices != nodes * machine.devices:
+        raise RecipeError(
+            f"pretrain.parallelism: {layout.name()} takes {layout.devices} device(s), but {nodes} x "
+            f"{machine.name} have {nodes * machine.devices}; change the parallelism or cluster.nodes"
+        )
+    parts, hidden_s = _parts(shape, layout, work, machine)
+    step_s = sum(parts.values())
+    tokens_per_s = layout.batch_size * work.sequence_length / step_s
+    each = tokens_per_s / layout.devices
+    return Speed(
+        parts_s=parts,
+        step_s=step_s,
+        without_overlap_s=step_s + hidden_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=each,
+        mfu=each * shape.flops_per_token(work.sequence_length, work.trains) / machine.flops_bf16,
+        bound=_bound(parts),
+    )
+
+
+def _parts(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[dict[str, float], float]:
+    """Seconds by part, and those of communication that no part shows."""
+    size, degrees = layout.micro_batch_size, (layout.tensor, layout.context)
+    micro = _compute(shape, work, machine, *degrees, size, layout.recompute)
+    passes, layers = layout.micro_batches, shape.layers / layout.pipeline
+    exposed, hidden = _communication(shape, layout, work, machine, micro)
+    update_s, optimizer_s = _update(shape, layout, work, machine)
+    matrices = layers * micro.products_s + micro.head_s
+    attention = layers * micro.attention_s
+    traffic = layers * micro.traffic_s + micro.loss_s + update_s
+    stage = matrices + attention + traffic + exposed.per_pass_s
+    parts = {
+        "matrix products": passes * matrices,
+        "attention": passes * attention,
+        "memory traffic": passes * traffic,
+        "optimizer": optimizer_s,
+        "exposed communication": passes * exposed.per_pass_s + exposed.once_s,
+        "pipeline bubble": (layout.pipeline - 1) * stage,
+    }
+    return parts, passes * hidden.per_pass_s + hidden.once_s
+
+
+def _bound(parts: Mapping[str, float]) -> Bound:
+    groups: dict[Bound, float] = {
+        "compute": parts["matrix products"] + parts["attention"],
+        "memory": parts["memory traffic"] + parts["optimizer"],
+        "network": parts["exposed communication"],
+    }
+    return max(groups, key=lambda name: groups[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compute:
+    """Seconds of one micro-batch on one device: of a layer, and of what follows the layers."""
+
+    products_s: float
+    attention_s: float
+    traffic_s: float
+    forward_s: float
+    """Of a layer's products, attention and traffic; the rest of them is `backward_s`."""
+    backward_s: float
+    """Recomputation counts here."""
+    head_s: float
+    loss_s: float
+
+
+@lru_cache(maxsize=8192)
+def _compute(
+    shape: Shape, work: Work, machine: Machine, tensor: int, context: int, size: int, recompute: Recompute
+) -> _Compute:
+    tokens = size * work.sequence_length // context
+    one = _products_s(shape, work, machine, tensor, tokens)
+    backward_products = (2 if work.trains == "all" else 1) + (recompute == "full")
+    attend = _attention_s(shape, work, machine, tensor, tokens)
+    # Five products backward for two forward: the scores are made again.
+    backward_attention = 2.5 + (recompute == "full")
+    there = _traffic_s(shape, work, machine, tensor, tokens, backward=False)
+    back = _traffic_s(shape, work, machine, tensor, tokens, backward=True)
+    back += there if recompute != "none" else 0.0
+    head, loss = _loss_s(shape, work, machine, tensor, tokens)
+    return _Compute(
+        products_s=(1 + backward_products) * one,
+        attention_s=(1 + backward_attention) * attend,
+        traffic_s=there + back,
+        forward_s=one + attend + there,
+        backward_s=backward_products * one + backward_attention * attend + back,
+        head_s=head,
+        loss_s=loss,
+    )
+
+
+def _width(work: Work) -> int:
+    """Bytes of one number in a matrix product."""
+    return 2 if work.compute == "bf16" else 4
+
+
+def _moved(work: Work) -> int:
+    """Bytes of one number of the state, in which gradients are summed too."""
+    return 4 if work.state == "fp32" else 2
+
+
+def _peak(work: Work, machine: Machine) -> float:
+    """FLOP/s of the precision of matrix products; a CPU's peak is that of fp32."""
+    slow = work.compute == "fp32" and machine.device != CPU
+    return machine.flops_bf16 * (FP32_SHARE if slow else 1)
+
+
+def _memory_s(num_bytes: float, machine: Machine) -> float:
+    return num_bytes / (machine.hbm * MEMORY_SHARE)
+
+
+def _product_s(rows: float, inner: float, columns: float, work: Work, machine: Machine) -> float:
+    """One matrix product: its FLOPs or its three matrices' bytes, whichever takes longer."""
+    peak = _peak(work, machine) * PRODUCT_SHARE.get(machine.device.split()[0], OTHER_PRODUCT_SHARE)
+    num_bytes = _width(work) * (rows * inner + inner * columns + rows * columns)
+    return max(2 * rows * inner * columns / peak, _memory_s(num_bytes, machine))
+
+
+def _products_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int) -> float:
+    """All matrix products of a layer in one direction; both gradients take as long again each."""
+    widths = (2, shape.query_width), (2, shape.kv_width), (3, shape.intermediate)
+    return sum(
+        number * _product_s(tokens, shape.hidden, width / tensor, work, machine) for number, width in widths
+    )
+
+
+def _attention_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int) -> float:
+    """A layer's attention forward; without a mask, the half above the diagonal is skipped."""
+    flops = 4 * tokens * work.sequence_length * shape.query_width / tensor
+    peak = _peak(work, machine) * ATTENTION_SHARE.get(machine.device.split()[0], OTHER_ATTENTION_SHARE)
+    return flops / (peak * MASKED_ATTENTION_SHARE) if work.packed else flops / 2 / peak
+
+
+def _traffic_s(
+    shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int, *, backward: bool
+) -> float:
+    """A layer's element-wise kernels; with tensor parallelism the norms are shared too."""
+    of_hidden, of_heads, of_mlp = (BACKWARD_BYTES if backward else FORWARD_BYTES)[work.kernels]
+    per_token = (
+        of_hidden * shape.hidden
+        + of_heads * (shape.query_width + shape.kv_width)
+        + of_mlp * shape.intermediate
+    )
+    num_bytes = tokens * per_token / tensor * _width(work) / 2
+    return max(_memory_s(num_bytes, machine), NUM_KERNELS[work.kernels][backward] * LAUNCH_S)
+
+
+def _loss_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int) -> tuple[float, float]:
+    """Products of the output table in all three directions, and the memory traffic of the loss."""
+    columns = shape.vocabulary / tensor
+    scale = _width(work) / 2
+    if work.loss == "logits":
+        product = _product_s(tokens, shape.hidden, columns, work, machine)
+        return 3 * product, _memory_s(LOGIT_BYTES * scale * tokens * columns, machine)
+    chunk = _chunk_tokens(shape, machine, tokens)
+    product = _product_s(chunk, shape.hidden, columns, work, machine)
+    # Of few tokens, the table's gradient takes longer to move than to compute.
+    gradient = max(product, _memory_s(FUSED_GRADIENT_BYTES * shape.hidden * columns, machine))
+    traffic = _memory_s(FUSED_LOGIT_BYTES * scale * tokens * columns, machine)
+    return tokens / chunk * (2 * product + gradient), traffic
+
+
+def _chunk_tokens(shape: Shape, machine: Machine, tokens: int) -> int:
+    """Tokens whose logits the fused loss holds at a time: Liger's are as large as the hidden states."""
+    if machine.device == CPU:
+        return min(tokens, CPU_CHUNK_TOKENS)
+    parts = -(-shape.vocabulary // shape.hidden)
+    return min(tokens, 1 << (-(-tokens // parts) - 1).bit_length())
+
+
+def _held(shape: Shape, layout: Layout) -> tuple[float, float]:
+    """Numbers of a layer, and of all tables, of one device of the last stage before sharding."""
+    tables = shape.embeddings if layout.pipeline == 1 else shape.embedding
+    return shape.layer / layout.tensor, tables / layout.tensor
+
+
+def _update(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[float, float]:
+    """Weights to bf16 and gradients into their sum, each micro-batch; and the optimizer's step."""
+    layer, tables = _held(shape, layout)
+    weights = layer * shape.layers / layout.pipeline + tables
+    trained = weights if work.trains == "all" else tables
+    width, compute = _moved(work), _width(work)
+    # Read a gradient, read the sum, write the sum.
+    num_bytes = trained * (compute + 2 * width)
+    if compute != width:
+        num_bytes += weights / layout.shard * (compute + width)
+    optimizer = OPTIMIZER_NUMBERS * width * trained / layout.shard
+    return _memory_s(num_bytes, machine), _memory_s(optimizer, machine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    per_pass_s: float
+    once_s: float
+
+
+def _communication(
+    shape: Shape, layout: Layout, work: Work, machine: Machine, micro: _Compute
+) -> tuple[_Sent, _Sent]:
+    """What of each micro-batch's and each step's communication waits, and what runs behind computing.
+
+    Each micro-batch gathers parameters twice and sums gradients once; copies sum theirs once a step.
+    Parameters go as bf16, gradients in the precision of the state: 4 bytes, or 2 where it is bf16.
+    Source: torchtitan, where `mixed_precision_param` is bfloat16 and `mixed_precision_reduce` float32.
+    """
+    layers = shape.layers / layout.pipeline
+    there, back, context = _within_layers(shape, layout, work, machine)
+    shown = context * (1 - HIDDEN_CONTEXT)
+    forward_s, backward_s = micro.forward_s + there, micro.backward_s + back + shown
+    layer, tables = _held(shape, layout)
+    width, trained = _moved(work), layer if work.trains == "all" else 0.0
+
+    def ring(numbers: float, width: int) -> float:
+        return _ring_s(numbers * width, layout.shard, layout.tensor, machine)
+
+    # The tables' gather and sum have nothing to run behind, nor have the first and last of the layers.
+    gather, reduce = ring(layer, _width(work)), ring(trained, width)
+    edges = ring(tables, _width(work)) + ring(tables, width)
+    whole = edges + layers * (2 * gather + reduce)
+    late = layers * (max(0.0, gather - forward_s) + max(0.0, gather + reduce - backward_s))
+    sharded = min(whole, edges + gather + reduce + late)
+    exposed = layers * (there + back + shown) + _edges_s(shape, layout, work, machine) + sharded
+
+    def copies(numbers: float) -> float:
+        stride = layout.tensor * layout.shard
+        return 2 * _ring_s(numbers / layout.shard * width, layout.replicas, stride, machine)
+
+    summed = copies(layers * trained)
+    waits = max(0.0, summed - layers * backward_s)
+    return (
+        _Sent(per_pass_s=exposed, once_s=copies(tables) + waits),
+        _Sent(per_pass_s=layers * (context - shown) + whole - sharded, once_s=summed - waits),
+    )
+
+
+def _within_layers(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[float, float, float]:
+    """Seconds of a layer's tensor-parallel sums forward and backward, and of its context's gathers.
+
+    Two sums of the hidden states each way, each an all-gather and a reduce-scatter. The context
+    gathers keys and values and sums their gradients. Full recomputation does the forward part twice.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.
+    """
+    again = 1 if layout.recompute == "full" else 0
+    tokens = layout.micro_batch_size * work.sequence_length
+    states = tokens / layout.context * shape.hidden * _width(work)
+    sums = 2 * 2 * _ring_s(states, layout.tensor, 1, machine)
+    keys = tokens * 2 * shape.kv_width / layout.tensor * _width(work)
+    gathers = _ring_s(keys, layout.context, layout.tensor, machine)
+    return sums, (1 + again) * sums, (2 + again) * gathers
+
+
+def _edges_s(shape: Shape, layout: Layout, work: Work, machine: Machine) -> float:
+    """Hidden states around the shared output table, and to and from the next stage."""
+    states = layout.micro_batch_size * work.sequence_length // layout.context * shape.hidden * _width(work)
+    seconds = 2 * _ring_s(states, layout.tensor, 1, machine)
+    if layout.pipeline > 1:
+        # A ring of two moves half of what it is told; a stage sends all of it.
+        stride = layout.devices // layout.pipeline
+        seconds += 2 * _ring_s(2 * states / layout.tensor, 2, stride, machine)
+    return seconds
+
+
+def _ring_s(num_bytes: float, size: int, stride: int, machine: Machine) -> float:
+    """Seconds of an all-gather to `num_bytes`, or a reduce-scatter of them, among `size` devices.
+
+    Each device sends and receives all but its own share. Where the group crosses machines, the
+    rings of all devices of a machine share its network. Source: NVIDIA nccl-tests, PERFORMANCE.md.
+
+    Args:
+        num_bytes: The whole, not a device's share.
+        size: Devices of the group.
+        stride: Distance between neighbours in ranks.
+        machine: What they run on.
+    """
+    if size == 1 or not num_bytes:
+        return 0.0
+    together = min(size, max(1, machine.devices // stride))
+    sent = num_bytes * (size - 1) / size
+    seconds = 0.0
+    if together > 1:
+        seconds = sent / (machine.nvlink * NVLINK_SHARE)
+    if together == size:
+        return seconds + (size - 1) * LINK_S
+    rings = machine.devices / together
+    crossing = sent * rings / ((machine.network or ETHERNET_BYTES_PER_S) * NETWORK_SHARE)
+    machines = size / together
+    return max(seconds, crossing) + (size - machines) * LINK_S + machines * HOP_S

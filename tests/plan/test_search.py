@@ -1,0 +1,248 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from anadil.plan.layout import Layout, Recompute, Work
+from anadil.plan.machine import machine, machines
+from anadil.plan.search import (
+    RECOMPUTE,
+    Found,
+    divisors,
+    fit,
+    largest_batch,
+    layouts,
+    nearest,
+    search,
+    shards,
+)
+from anadil.plan.shape import KNOWN, Shape, shape_from
+
+P4D = machine("p4d.24xlarge")
+P5 = machine("p5.48xlarge")
+
+
+def known(name: str) -> Shape:
+    return shape_from(KNOWN[name], name)
+
+
+ONE = known("meta-llama/Llama-3.2-1B")
+EIGHT = known("meta-llama/Llama-3.1-8B")
+SEVENTY = known("meta-llama/Llama-3.1-70B")
+WORK = Work(sequence_length=2_048, state="bf16")
+LONG = Work(sequence_length=8_192)
+
+
+@pytest.fixture(scope="module")
+def seventy() -> Found:
+    return search(SEVENTY, LONG, P5, 32, 512)
+
+
+@pytest.fixture(scope="module")
+def eight() -> Found:
+    return search(EIGHT, LONG, P5, 2, 64, keep=10_000)
+
+
+def test_seventy_billion_on_256_gpus_find_what_people_run(seventy: Found) -> None:
+    best = seventy.best[0]
+
+    assert seventy.considered > 5_000
+    assert 0 < seventy.fitting < seventy.considered
+    assert len(seventy.best) == 10
+    assert best.verdict == "fits"
+    assert best.layout.shard > 8
+    assert best.layout.tensor <= 8
+    # Between the published 874 and what full use of the peak would give, 2,140.
+    assert 874 < best.speed.tokens_per_s_per_device < 1_600
+
+
+def test_every_layout_takes_all_devices_and_the_whole_batch(eight: Found) -> None:
+    for each in (*eight.best, *eight.frontier):
+        layout = each.layout
+        assert layout.devices == 16
+        assert layout.batch_size == 64
+        assert (layout.data * layout.context) % layout.shard == 0
+        assert 8_192 % layout.context == 0
+        assert EIGHT.layers % layout.pipeline == 0
+
+
+def test_the_best_is_as_fast_as_every_other_that_fits_well(eight: Found) -> None:
+    rates = [each.speed.tokens_per_s for each in eight.best if each.verdict == "fits"]
+
+    assert rates == sorted(rates, reverse=True)
+    well = [each for each in eight.frontier if each.verdict == "fits"]
+    assert eight.best[0].speed.tokens_per_s == max(each.speed.tokens_per_s for each in well)
+
+
+def test_tight_layouts_come_after_those_that_fit_well(eight: Found) -> None:
+    words = [each.verdict for each in eight.best]
+
+    assert words == sorted(words)
+    assert set(words) <= {"fits", "tight"}
+
+
+def test_the_frontier_gives_more_speed_for_more_memory(eight: Found) -> None:
+    sizes = [each.total_bytes for each in eight.frontier]
+    rates = [each.speed.tokens_per_s for each in eight.frontier]
+
+    assert sizes == sorted(sizes)
+    assert rates == sorted(set(rates))
+    for each in eight.best:
+        assert any(
+            other.total_bytes <= each.total_bytes and other.speed.tokens_per_s >= each.speed.tokens_per_s
+            for other in eight.frontier
+        )
+
+
+def test_degrees_of_parallelism_are_listed_once(seventy: Found) -> None:
+    names = [each.layout.name() for each in seventy.best]
+
+    assert len(names) == len(set(names))
+
+
+def test_a_search_again_finds_the_same_in_the_same_order() -> None:
+    first, second = (replace(search(EIGHT, LONG, P5, 1, 64), seconds=0.0) for _ in range(2))
+
+    assert first == second
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("degrees", [{}, {"tensor": 2}, {"context": 2}, {"pipeline": 2}])
+def test_a_larger_micro_batch_never_needs_less_memory(recompute: Recompute, degrees: dict[str, Any]) -> None:
+    base = Layout(data=4, shard=4, **degrees)
+    sizes = [
+        fit(
+            EIGHT,
+            replace(base, micro_batch_size=size, micro_batches=64 // size, recompute=recompute),
+            LONG,
+            P5,
+        )[0]
+        for size in (1, 2, 4, 8, 16)
+    ]
+
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "work", "batch_size"),
+    [(ONE, replace(WORK, kernels="torch", loss="logits"), 96), (EIGHT, LONG, 16)],
+)
+def test_what_the_search_leaves_out_does_not_fit(shape: Shape, work: Work, batch_size: int) -> None:
+    words = [
+        fit(
+            shape,
+            replace(
+                layout,
+                micro_batch_size=size,
+                micro_batches=layout.micro_batches // size,
+                recompute=recompute,
+            ),
+            work,
+            P4D,
+        )[1]
+        for layout in layouts(shape, work, P4D, 1, batch_size)
+        for recompute in RECOMPUTE
+        for size in divisors(layout.micro_batches)
+    ]
+
+    found = search(shape, work, P4D, 1, batch_size)
+
+    assert found.considered == len(words)
+    assert found.fitting == len(words) - words.count("no")
+    assert 0 < found.fitting < found.considered
+
+
+def test_tied_tables_are_shared_by_data_and_context_alone() -> None:
+    found = list(layouts(ONE, WORK, P5, 2, 224))
+
+    assert found
+    assert {(each.tensor, each.pipeline) for each in found} == {(1, 1)}
+
+
+def test_tensor_parallelism_divides_key_heads_and_stays_on_a_machine() -> None:
+    odd = replace(EIGHT, kv_heads=4)
+
+    assert max(each.tensor for each in layouts(odd, LONG, P5, 4, 64)) == 4
+    assert max(each.tensor for each in layouts(EIGHT, LONG, P5, 4, 64)) == 8
+
+
+def test_a_batch_that_the_devices_do_not_divide_leaves_only_what_shares_sequences() -> None:
+    found = list(layouts(EIGHT, LONG, P5, 1, 2))
+
+    assert found
+    assert {each.data for each in found} <= {1, 2}
+
+
+def test_no_layout_takes_an_odd_batch_of_a_tied_model_without_context() -> None:
+    found = search(ONE, replace(WORK, sequence_length=2_047), P5, 1, 3)
+
+    assert (found.best, found.frontier, found.considered, found.fitting) == ((), (), 0, 0)
+
+
+def test_parameters_are_shared_by_whole_machines_or_all() -> None:
+    assert shards(P5, tensor=1, context=1, data=32) == [1, 8, 16, 32]
+    assert shards(P5, tensor=4, context=1, data=8) == [1, 2, 4, 8]
+    assert shards(P5, tensor=1, context=16, data=4) == [1, 16, 32, 64]
+    assert shards(P5, tensor=1, context=1, data=1) == [1]
+
+
+def test_divisors_rise() -> None:
+    assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
+    assert divisors(1) == [1]
+
+
+@pytest.mark.parametrize("shard", [1, 8])
+def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
+    layout = Layout(data=8, shard=shard)
+
+    size = largest_batch(ONE, layout, WORK, P4D)
+
+    assert size >= 4
+    assert fit(ONE, replace(layout, micro_batch_size=size), WORK, P4D)[1] == "fits"
+    assert fit(ONE, replace(layout, micro_batch_size=size + 1), WORK, P4D)[1] != "fits"
+
+
+def test_no_batch_of_70b_fits_on_one_gpu() -> None:
+    assert largest_batch(SEVENTY, Layout(data=8), LONG, P5) == 0
+
+
+def test_remedies_come_in_the_order_in_which_one_would_change_them() -> None:
+    too_much = Layout(data=16, shard=8, micro_batch_size=2, micro_batches=4)
+
+    found = nearest(EIGHT, too_much, LONG, P5, 2, machines())
+
+    assert [next(iter(each.settings)) for each in found][:2] == [
+        "pretrain.activation_checkpointing",
+        "pretrain.micro_batch_size",
+    ]
+    assert "cluster.instance" in found[-1].settings
+    for each in found:
+        assert each.verdict == "fits"
+        assert each.total_bytes < 268 * 2**30
+    assert all(each.layout.batch_size == 128 for each in found)
+
+
+def test_where_no_change_alone_helps_several_are_named_together() -> None:
+    too_much = Layout(data=8, shard=1, micro_batch_size=8, micro_batches=8)
+
+    (remedy,) = nearest(SEVENTY, too_much, LONG, P5, 1, machines())
+
+    assert remedy.settings["pretrain.activation_checkpointing"] == "full"
+    assert remedy.settings["pretrain.micro_batch_size"] == 1
+    assert remedy.settings["cluster.nodes"] in {2, 4, 8}
+    assert remedy.layout.devices == 8 * int(remedy.settings["cluster.nodes"])
+    assert remedy.layout.batch_size == too_much.batch_size
+
+
+def test_what_nothing_mends_has_no_remedy() -> None:
+    alone = replace(P5, devices=1)
+
+    assert nearest(known("meta-llama/Llama-3.1-405B"), Layout(), LONG, alone, 1) == ()
+
+
+def test_a_larger_machine_has_as_many_devices() -> None:
+    found = nearest(EIGHT, Layout(data=8, shard=8, micro_batch_size=1), WORK, P4D, 1, machines())
+
+    for each in found:
+        if "cluster.instance" in each.settings:
+            assert machine(str(each.settings["cluster.instance"])).devices == 8

@@ -1,0 +1,178 @@
+"""Settings that change what training keeps in memory, and what they may change besides."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from transformers.models.llama import modeling_llama
+
+from anadil.config import Pretrain
+from anadil.errors import PreflightError, RecipeError
+from anadil.model.load import load_model
+from anadil.model.loss import HAS_LIGER
+from anadil.pretrain.checkpoint import generations
+from anadil.pretrain.packing import pack
+from anadil.pretrain.parallel import Group
+from anadil.model.kernels import patch_llama
+from anadil.pretrain.run import run
+from anadil.pretrain.tokens import token_stream
+from anadil.pretrain.trainer import Trainer
+
+from .fixtures import SignalAt, in_child, losses, make_job, make_recipe, run_in_child, run_in_two
+
+SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 4, "lr": 0.005}]
+
+
+def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
+    recipe = make_recipe(base, **pretrain)
+    stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
+    trainer = Trainer(load_model(base), pack(stream, recipe.pretrain.sequence_length), recipe, Group())
+    trainer.begin_phase(recipe.pretrain.phases[-1])
+    return trainer
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_checkpointed_activations_leave_losses_and_weights_as_they_are(
+    tmp_path: Path, base: Path, precision: str
+) -> None:
+    policies = ("none", "selective", "full")
+    settings = {"phases": SHORT, "precision": precision}
+
+    for policy in policies:
+        run(make_job(tmp_path, make_recipe(base, **settings, activation_checkpointing=policy), policy))
+
+    curves = [losses(tmp_path / policy / "out") for policy in policies]
+    weights = [(tmp_path / policy / "out/model.safetensors").read_bytes() for policy in policies]
+    assert curves == [curves[0]] * 3
+    assert weights == [weights[0]] * 3
+
+
+def test_a_bf16_run_resumed_with_checkpointed_activations_gives_the_same_curve(
+    tmp_path: Path, base: Path
+) -> None:
+    settings = {"phases": SHORT, "state": "bf16", "checkpoint_every": 2}
+    run(make_job(tmp_path, make_recipe(base, **settings), "whole"))
+    run_in_child(make_job(tmp_path, make_recipe(base, **settings), tracker=SignalAt(5, signal.SIGKILL)))
+
+    run(make_job(tmp_path, make_recipe(base, **settings, activation_checkpointing="full")))
+
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+def test_a_resume_may_not_change_the_state(tmp_path: Path, base: Path) -> None:
+    run(make_job(tmp_path, make_recipe(base, phases=SHORT)))
+
+    with pytest.raises(RecipeError, match=r'pretrain.state "fp32" -> "bf16"'):
+        run(make_job(tmp_path, make_recipe(base, phases=SHORT, state="bf16")))
+
+
+def test_bf16_state_trains_and_every_tensor_of_it_is_bf16(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, state="bf16", checkpoint_every=10))
+
+    run(job)
+
+    curve = losses(job.out)
+    assert curve[12] < curve[1] - 0.5
+    assert json.loads((job.out / "training.json").read_text())["precision"] == "bf16"
+    checkpoint = next(path for path in generations(job.work / "checkpoints") if path.name.endswith("10"))
+    moments = load_file(checkpoint / "optimizer.safetensors")
+    kept = [*load_file(checkpoint / "model.safetensors").values()]
+    kept += [tensor for name, tensor in moments.items() if not name.startswith("step ")]
+    assert {tensor.dtype for tensor in kept} == {torch.bfloat16}
+
+
+def test_bf16_state_keeps_the_rotary_frequencies_in_fp32(tmp_path: Path, base: Path) -> None:
+    trainer = make_trainer(tmp_path, base, state="bf16")
+
+    buffers = {name: buffer.dtype for name, buffer in trainer.model.named_buffers()}
+
+    assert buffers["model.rotary_emb.inv_freq"] == torch.float32
+    assert trainer.model.get_input_embeddings().weight is trainer.model.get_output_embeddings().weight
+
+
+@pytest.mark.parametrize("state", ["fp32", "bf16"])
+def test_a_process_without_a_sequence_adds_zero_to_the_gradients(
+    tmp_path: Path, base: Path, state: str
+) -> None:
+    recipe = make_recipe(base, phases=SHORT, batch_size=1, state=state)
+    run(make_job(tmp_path, recipe, "one"))
+
+    codes = run_in_two(make_job(tmp_path, recipe, "two"))
+
+    assert codes == [0, 0]
+    assert losses(tmp_path / "two/out") == losses(tmp_path / "one/out")
+
+
+def test_gradients_are_freed_before_the_next_forward_pass(tmp_path: Path, base: Path) -> None:
+    trainer = make_trainer(tmp_path, base)
+    trainer.step(0)
+    seen = []
+    trainer.model.base_model.register_forward_pre_hook(
+        lambda *_: seen.append([parameter.grad for parameter in trainer.parameters.values()])
+    )
+
+    trainer.step(1)
+
+    assert set(seen[0]) == {None}
+
+
+def test_a_cpu_reports_no_peak_of_memory(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, phases=SHORT))
+
+    run(job)
+
+    assert "peak_memory_bytes" not in (job.out / "training.json").read_text()
+    assert "peak_memory_bytes" not in (job.out / "training.jsonl").read_text()
+
+
+def test_bf16_state_and_fp32_products_contradict_each_other() -> None:
+    with pytest.raises(
+        ValidationError,
+        match=r"precision fp32 contradicts state bf16.*set precision to auto or bf16, or state",
+    ):
+        Pretrain(state="bf16", precision="fp32")
+
+
+def test_sharded_training_is_refused_before_data_is_read(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base, parallelism={"shard": 8, "tensor": 2})
+    job = make_job(tmp_path, recipe)
+    job.inputs["corpus"] = tmp_path / "nowhere"
+
+    with pytest.raises(
+        PreflightError,
+        match=r"pretrain.parallelism.shard is 8, pretrain.parallelism.tensor is 2: sharded training is not in "
+        r"this version.*full copy.*set pretrain.parallelism.shard and pretrain.parallelism.tensor to 1",
+    ):
+        run(job)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which Liger runs")
+def test_liger_without_a_gpu_is_refused_before_data_is_read(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, kernels="liger"))
+    job.inputs["corpus"] = tmp_path / "nowhere"
+
+    with pytest.raises(
+        PreflightError,
+        match=r"pretrain.kernels is liger, but.*need a GPU.*set pretrain.kernels to auto or torch",
+    ):
+        run(job)
+
+
+@pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel is not installed")
+def test_kernels_that_overwrite_a_kept_product_are_left_out() -> None:
+    def work() -> None:
+        torch_rotation = modeling_llama.apply_rotary_pos_emb
+        patch_llama("selective")
+        assert modeling_llama.apply_rotary_pos_emb is torch_rotation
+        assert modeling_llama.LlamaMLP.__module__.startswith("liger_kernel")
+        patch_llama("full")
+        assert modeling_llama.apply_rotary_pos_emb is not torch_rotation
+
+    child = in_child(work)  # the classes of transformers stay replaced
+
+    assert os.waitpid(child, 0)[1] == 0
