@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -52,9 +52,10 @@ class Ask:
         steps: int = STEPS,
     ) -> "Ask":
         """One for all phase kinds of a recipe."""
-        kinds = tuple(dict.fromkeys(phase.trains for phase in recipe.pretrain.phases))
+        kinds: list[Trains] = [phase.trains for phase in recipe.pretrain.phases]
+        once = tuple(dict.fromkeys(kinds))
         return cls(
-            recipe=recipe, shape=shape, layout=layout, work=work, trains=kinds, steps=steps, device=device
+            recipe=recipe, shape=shape, layout=layout, work=work, trains=once, steps=steps, device=device
         )
 
     @classmethod
@@ -77,8 +78,8 @@ class Ask:
         )
         if ask.steps < 1:
             raise RecipeError(f"--steps {ask.steps}: time at least one step")
-        kinds: tuple[Trains, ...] = tuple(dict.fromkeys(options.trains)) or ask.trains
-        return cls(**{field.name: getattr(ask, field.name) for field in fields(ask)} | {"trains": kinds})
+        kinds: list[Trains] = options.trains
+        return replace(ask, trains=tuple(dict.fromkeys(kinds)) or ask.trains)
 
     def arguments(self) -> list[str]:
         """The command line that gives the same."""

@@ -23,6 +23,8 @@ from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 
+QUIET = 1.5
+"""Slowest over fastest step above which a measurement is doubtful. Assumption."""
 GRACE_S = 20.0
 """How long a run that is out of time may take to say so; torchrun stops its processes in it."""
 
@@ -122,6 +124,11 @@ def _report(one: Measurement) -> None:
     memory = f", {human_bytes(one.memory_bytes)}" if one.memory_bytes else ""
     rate = one.tokens_per_s_per_device or 0.0
     log.info("trains %s: %s tokens/s on each device%s", one.work.trains, f"{rate:,.0f}", memory)
+    if one.spread and one.spread > QUIET:
+        log.warning(
+            "the slowest step took %.1f times as long as the fastest; does something else run here?",
+            one.spread,
+        )
 
 
 def _run(ask: Ask, timeout_s: float) -> tuple[list[Measurement], tuple[Status, str] | None]:

@@ -92,6 +92,8 @@ def _all(ask: Ask, device: torch.device, processes: Group, done: list[Measuremen
             "start as many with torchrun, or change the layout"
         )
     try:
+        if device.type == "cpu":
+            _load_libraries(ask, device, processes)
         before = resident_bytes("VmRSS")
         trainer = _trainer(ask, device, processes)
         for number, work in enumerate(works(ask, device)):
@@ -136,6 +138,17 @@ def _blank(ask: Ask, device: torch.device, work: Work) -> Measurement:
         versions=versions(),
         steps=ask.steps,
     )
+
+
+def _load_libraries(ask: Ask, device: torch.device, processes: Group) -> None:
+    """A step of a model of no size: what a process loads for its first step is not the model's memory."""
+    shape = replace(
+        ask.shape, hidden=16, intermediate=16, layers=1, heads=1, kv_heads=1, head_dim=16, vocabulary=64
+    )
+    layout = replace(ask.layout, micro_batch_size=1, micro_batches=1)
+    trainer = _trainer(replace(ask, shape=shape, layout=layout), device, processes)
+    trainer.begin_phase(trainer.settings.phases[0])
+    trainer.step(0)
 
 
 def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
@@ -223,12 +236,15 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
     rise = (resident_bytes("VmHWM") or 0) - before if told and before is not None else 0
     allocated = trainer.peak_memory() or 0
     reserved = torch.cuda.max_memory_reserved(trainer.device) if on_gpu else 0
-    step_s, *most = _worst([statistics.median(seconds[WARMUP:]), allocated, reserved, rise], trainer.group)
+    timed = seconds[WARMUP:]
+    figures = [statistics.median(timed), max(timed) / min(timed), allocated, reserved, rise]
+    step_s, spread, *most = _worst(figures, trainer.group)
     allocated, reserved, rise = map(int, most)
     positions = blank.layout.batch_size * blank.work.sequence_length
     return replace(
         blank,
         step_s=step_s,
+        spread=spread,
         tokens_per_s_per_device=positions / step_s / blank.layout.devices,
         allocated_bytes=allocated or None,
         reserved_bytes=reserved or None,

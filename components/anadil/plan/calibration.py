@@ -36,6 +36,8 @@ class Measurement:
     """Optimizer steps that were timed, after those that warm up."""
     step_s: float | None = None
     """Median of the timed steps, on the slowest process."""
+    spread: float | None = None
+    """Slowest over fastest of the timed steps; far above 1 something else ran on the machine."""
     tokens_per_s_per_device: float | None = None
     """Positions of sequences, padding included, as predictions count them."""
     allocated_bytes: int | None = None
@@ -43,7 +45,8 @@ class Measurement:
     reserved_bytes: int | None = None
     """Most that the allocator had taken from the device (CUDA); None on a CPU."""
     rss_rise_bytes: int | None = None
-    """On a CPU: most resident memory of a process, less what it had before the model was made."""
+    """On a CPU: most resident memory of a process, less what it had before the model was made.
+    Some 20 to 40 MiB more than tensors need, which the C library has not given back."""
     message: str = ""
     """Why there is no result."""
 

@@ -28,7 +28,7 @@ from transformers import LlamaConfig
 
 from anadil.errors import RecipeError
 from anadil.model.kernels import patch_llama
-from anadil.model.loss import summed_loss
+from anadil.model.loss import CHUNK_TOKENS, summed_loss
 from anadil.model.recompute import checkpoint_layers
 from anadil.plan.allocated import Allocated
 from anadil.plan.layout import Layout, Work
@@ -233,8 +233,12 @@ class Stretch(nn.Module):
             return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         weight = self.lm_head.weight
         if self.work.kernels == "torch":
-            return summed_loss(hidden, weight, labels)
+            # Of what the operator makes for a chunk of tokens nothing is seen from outside.
+            chunk = torch.empty(min(CHUNK_TOKENS, labels.numel()), sum(weight.shape), dtype=torch.float32)
+            loss = summed_loss(hidden, weight, labels)
+            del chunk
+            return loss
         dtype = torch.float32 if self.work.compute == "fp32" else torch.bfloat16
         states = hidden.reshape(-1, self.width).to(dtype)
-        loss: torch.Tensor = LigerLoss.apply(states, weight.to(dtype))  # type: ignore[no-untyped-call]
-        return loss
+        fused: torch.Tensor = LigerLoss.apply(states, weight.to(dtype))  # type: ignore[no-untyped-call]
+        return fused

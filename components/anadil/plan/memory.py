@@ -257,7 +257,8 @@ class _Stage:
     def chunk(self) -> float:
         """Logits of one chunk of tokens."""
         if self.work.kernels == "torch":
-            return min(CHUNK_TOKENS, self.tokens) * self.table / self.shape.hidden * FP32
+            chunk = min(CHUNK_TOKENS, self.tokens)
+            return chunk * FP32 * (self.table / self.shape.hidden + self.shape.hidden)
         share = math.ceil(self.tokens / math.ceil(self.shape.vocabulary / self.shape.hidden))
         chunk = min(self.tokens, 1 << (share - 1).bit_length())
         return chunk * self.size.compute * self.table / self.shape.hidden
@@ -303,8 +304,9 @@ class _Stage:
         incoming = self.size.stream * self.shape.hidden / self.layout.tensor
         if self.size.autocast:
             incoming += self.size.compute * self.shape.hidden
-        # Liger writes the gradients of gate and up over the values themselves.
-        tables = 1 if self.work.kernels == "liger" else 2
+        # Liger writes the gradients of gate and up over the values themselves; torch makes three
+        # new ones and drops the product, where it was kept.
+        tables = 1 if self.work.kernels == "liger" else 2 if self.work.trains == "all" else 3
         return incoming + tables * self.size.compute * self.shape.intermediate / self.layout.tensor
 
     def at_end(self) -> dict[str, float]:

@@ -147,11 +147,15 @@ class Trainer:
         head: Any = self.model.get_output_embeddings()
         mixed = self.dtype == torch.bfloat16 and self.settings.state == "fp32"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
-            hidden = last_hidden(
-                self.model, batch.input_ids.to(self.device), batch.position_ids.to(self.device)
+            # The states have no name here, which would keep them through the backward pass.
+            loss = summed_loss(
+                last_hidden(
+                    self.model, batch.input_ids.to(self.device), batch.position_ids.to(self.device)
+                ),
+                head.weight,
+                batch.labels.to(self.device),
+                kernels=self.settings.kernels,
             )
-            labels = batch.labels.to(self.device)
-            loss = summed_loss(hidden, head.weight, labels, kernels=self.settings.kernels)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return loss.detach()
 
