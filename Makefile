@@ -20,10 +20,12 @@ check: .venv/installed-dev
 	.venv/bin/pyright --warnings
 	.venv/bin/python scripts/make_builtin_data.py --check
 	.venv/bin/python scripts/make_reference.py --check
+	.venv/bin/python scripts/make_published.py --check
 
 golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
 	.venv/bin/python scripts/make_reference.py
+	.venv/bin/python scripts/make_published.py
 
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache

@@ -126,6 +126,13 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--write", action="store_true", help="put the fastest layout that fits into RECIPE")
     plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
+    text = "correct the speed by short runs of the best layouts on this machine"
+    plan.add_argument("--measure", action="store_true", help=text)
+    text = "with --measure: write such runs as PyTorchJobs for a cluster instead"
+    plan.add_argument("--jobs", type=Path, metavar="DIR", help=text)
+    plan.add_argument(
+        "--measured", type=Path, nargs="+", default=[], metavar="LOG", help="take in what such jobs printed"
+    )
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     _add_output(plan)
     plan.set_defaults(command=_plan)
@@ -181,6 +188,10 @@ def _run(options: argparse.Namespace) -> int:
         external_files(stage, recipe)  # a missing file should fail now, not after hours of training
     if any(stage.uses_model for stage in stages):
         check_base(recipe.base)
+    if STAGES["pretrain"] in stages:
+        from anadil.plan.preflight import check_fits
+
+        log.debug("%s", check_fits(recipe, here=True))
     absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")
     if absent:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[laptop]'")

@@ -17,9 +17,10 @@ from urllib.parse import urlparse
 from anadil import storage
 from anadil.base import TINY
 from anadil.config import Recipe
-from anadil.errors import AnadilError
+from anadil.errors import AnadilError, PreflightError
 from anadil.flow import FLOW
 from anadil.log import masked
+from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
 from anadil.stage import check_base, external_files, is_left_out
 from anadil.tracking import tracking_uri
@@ -64,7 +65,7 @@ def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Chec
         return [*checks, Check(name="recipe", status="failed", detail=str(error), remedy="edit the recipe")]
     checks.append(Check(name="recipe", status="passed", detail=recipe_name))
     checks += _data(recipe)
-    checks += [_base(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
+    checks += [_base(recipe), _memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
     return checks
 
 
@@ -153,6 +154,18 @@ def _base(recipe: Recipe) -> Check:
         return Check(name=name, status="failed", detail=f"{model}: the hub cannot be reached", remedy=remedy)
     pin = "" if recipe.base.revision else "set base.revision, so that the run can be repeated"
     return Check(name=name, status="passed", detail=f"{model} on the hub", remedy=pin)
+
+
+def _memory(recipe: Recipe) -> Check:
+    try:
+        detail = check_fits(recipe, here=True)
+    except PreflightError as error:
+        first, _, rest = str(error).partition("\n")
+        return Check(name="memory", status="failed", detail=first, remedy=rest.strip())
+    except AnadilError as error:
+        remedy = "see the message; anadil plan tells more"
+        return Check(name="memory", status="failed", detail=str(error), remedy=remedy)
+    return Check(name="memory", status="passed", detail=detail)
 
 
 def _storage(recipe: Recipe, work: Path) -> Check:

@@ -3,9 +3,18 @@
 import argparse
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
+from anadil import __version__
+from anadil.doctor import missing_packages
 from anadil.errors import PreflightError
+from anadil.measure.jobs import job_manifests
+from anadil.measure.kept import default_folder, device_of, load, read_logs
+from anadil.measure.runs import measure
+from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.compose import Answer, Question, answer, exact_of, plan_of
 from anadil.plan.layout import Layout
 from anadil.plan.machine import Machine, machine, this_machine
@@ -18,17 +27,24 @@ from anadil.recipe import load_recipe
 
 log = logging.getLogger(__name__)
 
+MEASURED = 3
+"""Most layouts that are measured; each takes a minute or so."""
+
 
 def plan(options: argparse.Namespace) -> int:
     """Print a plan, and do with it what the options ask for.
 
     Raises:
-        PreflightError: No layout fits.
+        PreflightError: No layout fits, or what an option needs is not installed.
         RecipeError: The recipe, the machine or the prices have mistakes.
+        DataError: A log holds no measurement.
     """
     question = _question(options)
     chosen = answer(question, best=options.write)
     _refuse_what_cannot_fit(question, chosen)
+    if options.measure or options.measured:
+        _measure(options, question, chosen)
+    question = _calibrated(question)
     exact = _exact(question, chosen.layout) if options.exact else None
     told = plan_of(question, chosen, exact)
     if options.write:
@@ -45,15 +61,62 @@ def plan(options: argparse.Namespace) -> int:
 
 def _question(options: argparse.Namespace) -> Question:
     recipe = load_recipe(options.recipe, options.set)
-    kind = _machine(options.instance or recipe.cluster.instance, options.prices)
-    nodes = options.nodes or recipe.cluster.nodes
     return Question(
         name=Path(options.recipe).stem,
         recipe=recipe,
-        machine=kind,
-        nodes=nodes,
+        machine=_machine(options.instance or recipe.cluster.instance, options.prices),
+        nodes=options.nodes or recipe.cluster.nodes,
         epoch_tokens=options.tokens,
     )
+
+
+def _calibrated(question: Question) -> Question:
+    """With what short runs on such a device have shown, now or earlier."""
+    if not (question.machine.flops_bf16 and question.machine.hbm):
+        return question
+    found = calibrate(
+        load(default_folder()),
+        lambda measurement: predicted(measurement, question.machine),
+        device=device_of(question.machine),
+        shape=question.shape,
+    )
+    return replace(question, calibration=found)
+
+
+def _measure(options: argparse.Namespace, question: Question, chosen: Answer) -> None:
+    """Runs on this machine, jobs for a cluster, or results of such jobs."""
+    folder = default_folder()
+    if options.measured:
+        read_logs(options.measured, folder)
+        return
+    layouts = _to_measure(question, chosen)
+    if options.jobs is None:
+        _need("pretrain", "--measure trains for some steps")
+        measure(layouts, question.recipe, question.shape, question.work, question.machine, runs=folder)
+        return
+    image = question.recipe.cluster.image.format(stage="pretrain", version=__version__)
+    jobs = job_manifests(
+        layouts, question.recipe, question.shape, question.work, question.machine, question.nodes, image
+    )
+    options.jobs.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        path = options.jobs / f"{job['metadata']['name']}.yaml"
+        path.write_text(yaml.safe_dump(job, sort_keys=False), encoding="utf-8")
+        log.info("%s: apply it, wait for its end, keep its log; then: anadil plan --measured LOG", path)
+
+
+def _to_measure(question: Question, chosen: Answer) -> list[Layout]:
+    """The recipe's own layout, then the fastest that this version's trainer can run."""
+    own = layout_of(question.recipe, question.machine, question.nodes)
+    found = [] if chosen.found is None else [*chosen.found.best, *chosen.found.frontier[::-1]]
+    layouts = [own, *(each.layout for each in found)]
+    fitting = [
+        each
+        for each in dict.fromkeys(layouts)
+        if each.shard * each.tensor * each.context * each.pipeline == 1
+        and fit(question.shape, each, question.work, question.machine)[1] != "no"
+    ]
+    return fitting[:MEASURED]
 
 
 def _machine(name: str | None, prices: Path | None) -> Machine:
@@ -61,7 +124,7 @@ def _machine(name: str | None, prices: Path | None) -> Machine:
 
 
 def _refuse_what_cannot_fit(question: Question, chosen: Answer) -> None:
-    total, verdict = fit(question.shape, chosen.layout, question.work, question.machine)
+    _, verdict = fit(question.shape, chosen.layout, question.work, question.machine)
     own = layout_of(question.recipe, question.machine, question.nodes)
     if verdict == "no":
         raise PreflightError(refusal(question.shape, own, question.work, question.machine, question.nodes))
@@ -75,22 +138,13 @@ def _refuse_what_cannot_fit(question: Question, chosen: Answer) -> None:
 
 
 def _exact(question: Question, layout: Layout) -> dict[str, object]:
-    from anadil.doctor import missing_packages
-
-    absent = missing_packages("pretrain")
-    if absent:
-        raise PreflightError(
-            f"--exact runs the real model and needs {', '.join(absent)}; pip install 'anadil[pretrain]'"
-        )
+    _need("pretrain", "--exact runs the real model")
     log.info("running a step of the real model on fake tensors: seconds to a minute")
     return exact_of(question, layout)
 
 
 def _write_page(path: Path, told: dict[str, object]) -> None:
-    from anadil.doctor import missing_packages
-
-    if missing_packages("report"):
-        raise PreflightError("--page needs Jinja2; pip install 'anadil[report]'")
+    _need("report", "--page makes a page")
     from anadil.report.plan_page import render_plan
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,3 +152,9 @@ def _write_page(path: Path, told: dict[str, object]) -> None:
     draft.write_text(render_plan(told), encoding="utf-8")
     draft.replace(path)
     log.info("page: %s", path)
+
+
+def _need(extra: str, what: str) -> None:
+    absent = missing_packages(extra)
+    if absent:
+        raise PreflightError(f"{what} and needs {', '.join(absent)}; pip install 'anadil[{extra}]'")

@@ -66,11 +66,8 @@ def norm(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool =
     size = bytes_of(work, layout)
     learns = work.trains == "all"
     h = shape.hidden
-    if work.kernels == "liger":
-        kept = size.stream * h
-    else:
-        # The FP32 copy, and the normalized states where the norm's own weight learns.
-        kept = FP32 * h + (size.stream * h if learns else 0)
+    # torch: the FP32 copy, and the normalized states where the norm's own weight learns.
+    kept = size.stream * h if work.kernels == "liger" else (FP32 + size.stream * learns) * h
     # Autocast makes a copy for each reader.
     output = (size.compute * h * (readers if size.autocast else 1)) if learns or last else 0
     return (kept + FP32) / layout.tensor + output

@@ -23,6 +23,27 @@ log = logging.getLogger(__name__)
 
 Table = dict[str, Any]
 
+OUTSIDE_ASSUMPTION = "CUDA, NCCL and cuBLAS take 1.5 GiB of each device beside the allocator (assumption)."
+FRAGMENTATION_ASSUMPTION = (
+    "5 % of the rest stay free for fragmentation; up to 2 % is called tight (assumption; 1-3 % are seen with "
+    "PYTORCH_ALLOC_CONF=expandable_segments:True)."
+)
+SPEED_ASSUMPTION = (
+    "Speed follows from data sheets and measured kernels, not from this machine; published runs reached 25-50 % "
+    "of the peak, which is the range shown until --measure replaces it."
+)
+PRICE_ASSUMPTION = (
+    "Prices are a table with a date in this package; SageMaker, spot and training plans differ. "
+    "--prices FILE overrides them."
+)
+ASSUMPTIONS = (
+    "Documents are packed, so attention gets a mask and keeps it in every layer.",
+    "Checkpoints stop training while they are written, as this version's trainer does.",
+    "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs, 8 a node, as published for Llama 3.1 405B.",
+    SPEED_ASSUMPTION,
+    PRICE_ASSUMPTION,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -96,7 +117,7 @@ def plan_of(question: Question, chosen: Answer, exact: Table | None = None) -> T
         exact: What a run on fake tensors has shown, see `exact_of`.
     """
     phases = [_phase(question, chosen.layout, phase) for phase in question.recipe.pretrain.phases]
-    told = _budget(question, chosen.layout, phases).as_dict()
+    told = _budget(question, phases).as_dict()
     return {
         "version": __version__,
         "recipe": question.name,
@@ -235,7 +256,7 @@ def _memory(question: Question, layout: Layout, work: Work) -> Table:
     }
 
 
-def _budget(question: Question, layout: Layout, phases: Sequence[Table]) -> Budget:
+def _budget(question: Question, phases: Sequence[Table]) -> Budget:
     settings = question.recipe.pretrain
     shape = question.shape
     learning = {"all": shape.parameters, "embeddings": shape.embeddings}
@@ -332,18 +353,5 @@ def _assumptions(question: Question, chosen: Answer) -> list[str]:
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
     if question.machine.device != CPU:
-        told += [
-            "CUDA, NCCL and cuBLAS take 1.5 GiB of each device beside the allocator (assumption).",
-            "5 % of the rest stay free for fragmentation; up to 2 % is called tight (assumption; 1-3 % are seen "
-            "with PYTORCH_ALLOC_CONF=expandable_segments:True).",
-        ]
-    told += [
-        "Documents are packed, so attention gets a mask and keeps it in every layer.",
-        "Checkpoints stop training while they are written, as this version's trainer does.",
-        "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs of 8 a node, as published for Llama 3.1 405B.",
-        "Speed follows from data sheets and measured kernels, not from this machine; published runs reached "
-        "25-50 % of the peak, which is the range shown. --measure replaces it.",
-        "Prices are a table with a date in this package; SageMaker, spot and training plans differ. --prices FILE "
-        "overrides them.",
-    ]
-    return told
+        told += [OUTSIDE_ASSUMPTION, FRAGMENTATION_ASSUMPTION]
+    return [*told, *ASSUMPTIONS]

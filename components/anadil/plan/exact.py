@@ -9,7 +9,6 @@ used here is not public. Context parallelism is left to the closed form.
 Source of the approach: torch's `FakeTensorMode` and `fake` process group.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -33,8 +32,8 @@ from anadil.model.recompute import checkpoint_layers
 from anadil.plan.allocated import Allocated
 from anadil.plan.layout import Layout, Work
 from anadil.plan.liger import LigerLoss
-from anadil.plan.sharded import mesh_of, shard
 from anadil.plan.shape import Shape
+from anadil.plan.sharded import mesh_of, shard
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 
@@ -135,7 +134,7 @@ def _step(model: "Stretch", layout: Layout, work: Work) -> None:
         if number < batches:
             waiting.append(_forward(model, layout, work))
         if number >= min(under_way, batches) - 1 and waiting:
-            _backward(*waiting.pop(0), work=work, layout=layout)
+            _backward(*waiting.pop(0), layout=layout)
 
 
 def _forward(model: "Stretch", layout: Layout, work: Work) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -151,7 +150,7 @@ def _forward(model: "Stretch", layout: Layout, work: Work) -> tuple[torch.Tensor
         return received, model(ids if received is None else received, positions, labels)
 
 
-def _backward(received: torch.Tensor | None, out: torch.Tensor, *, work: Work, layout: Layout) -> None:
+def _backward(received: torch.Tensor | None, out: torch.Tensor, *, layout: Layout) -> None:
     with _loss_parallel(layout):
         out.backward(torch.empty_like(out) if out.ndim else None)  # type: ignore[no-untyped-call]
     if received is not None:
@@ -224,7 +223,11 @@ class Stretch(nn.Module):
                 position_embeddings=rotary,
                 use_cache=False,
             )
-        return self.loss(self.norm(hidden), labels) if self.last else hidden
+        del mask
+        if not self.last:
+            return hidden
+        hidden = self.norm(hidden)  # under the same name, so that nothing else holds the states before
+        return self.loss(hidden, labels)
 
     def loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss as the work asks for it."""

@@ -14,7 +14,7 @@ class LigerLoss(torch.autograd.Function):
     """A loss that holds what Liger's holds with an FP32 accumulator, on an Ampere GPU or newer."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """A number without a meaning.
 
         Args:

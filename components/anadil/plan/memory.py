@@ -180,9 +180,11 @@ class _Stage:
         """Activations that wait for their backward pass."""
         per_layer = activations.kept(self.shape, self.work, self.layout)
         # Cosines and sines, the integers, and what the next stage has been sent.
-        beside = 2 * self.shape.head_dim * self.size.stream + 3 * INTEGER
+        beside = float(2 * self.shape.head_dim * self.size.stream + 3 * INTEGER)
         if not self.last:
             beside += self.size.stream * self.shape.hidden / self.layout.tensor
+        if self.work.packed and self.layout.recompute != "none":
+            beside += self.work.sequence_length  # the mask of Booleans, for the second forward pass
         others = (self.in_flight - 1) * (self.layers * per_layer + beside)
         return self.tokens * (others + (layers * per_layer + beside if layers else 0))
 
@@ -199,7 +201,7 @@ class _Stage:
     def moments(self) -> Iterator[Memory]:
         if self.last:
             yield self._memory("loss", self.at_loss(forward=True))
-            if self.work.loss == "logits":
+            if self.work.loss == "logits" or self.work.kernels == "torch":
                 yield self._memory("gradient of the loss", self.at_loss(forward=False))
         for layers in sorted({1, max(1, self.layers - 1), self.layers}):
             yield self._memory(f"backward of layer {layers}", self.in_backward(layers))
@@ -227,8 +229,17 @@ class _Stage:
             "gathered weights": self.gathered(1),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.kept(self.layers) + self.tokens * outside,
-            "loss": self.logits(forward=forward) if self.work.loss == "logits" else self.fused(),
+            "loss": self.loss(forward=forward),
         }
+
+    def loss(self, *, forward: bool) -> float:
+        """What the loss itself holds, beside the states that it reads."""
+        if self.work.loss == "logits":
+            return self.logits(forward=forward)
+        if forward:
+            return self.fused()
+        # torch's operator gives its gradients out as results, for which autograd makes zeros.
+        return 2 * FP32 * (self.tokens * self.shape.hidden + self.table)
 
     def logits(self, *, forward: bool) -> float:
         """FP32 tables of all logits: with their log-probabilities, then with two gradients.
@@ -239,7 +250,7 @@ class _Stage:
         return self.tokens * tables * FP32 * self.shape.vocabulary / self.layout.tensor
 
     def fused(self) -> float:
-        """What a fused loss holds at its worst, beside the states that it reads."""
+        """What a fused loss holds at the worst of its forward pass, which makes its gradients too."""
         tokens, h = self.tokens, self.shape.hidden
         if self.work.kernels == "torch":
             # Everything in FP32: copies of states and table, both gradients, a chunk's logits.
@@ -278,14 +289,15 @@ class _Stage:
         learns = self.work.trains == "all"
         # FSDP still holds what the previous layer's gradients were added up from.
         communication = self.size.reduce * self.layer if self.layout.shard > 1 and learns and done else 0.0
-        down = self.shape.hidden * self.shape.intermediate / self.layout.tensor
+        down = self.size.compute * self.shape.hidden * self.shape.intermediate / self.layout.tensor
+        copies = self.copies(layers if self.layout.recompute == "none" else 1)
+        if copies and not learns and self.work.kernels == "torch":
+            copies -= down  # its layer is through with that one
         return {
             **self.state(),
-            "gradients": self.gradients(done)
-            + self.head_gradient()
-            + (self.size.compute * down if learns else 0.0),
+            "gradients": self.gradients(done) + self.head_gradient() + (down if learns else 0.0),
             "gathered weights": self.gathered(2),
-            "autocast copies": self.copies(layers if self.layout.recompute == "none" else 1),
+            "autocast copies": copies,
             "activations": self.kept(layers),
             "recomputation": self.tokens * (self.again() + self.flow()),
             "communication": communication,
@@ -301,13 +313,19 @@ class _Stage:
 
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
-        incoming = self.size.stream * self.shape.hidden / self.layout.tensor
+        hidden, inner = self.shape.hidden, self.size.compute * self.shape.intermediate / self.layout.tensor
+        learns = self.work.trains == "all"
+        if self.work.kernels == "torch":
+            # Three gradients are made; the product is dropped, where it was kept.
+            return FP32 * hidden / self.layout.tensor + (2 if learns else 3) * inner
+        # Liger writes the gradients of gate and up over the values themselves.
+        incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:
-            incoming += self.size.compute * self.shape.hidden
-        # Liger writes the gradients of gate and up over the values themselves; torch makes three
-        # new ones and drops the product, where it was kept.
-        tables = 1 if self.work.kernels == "liger" else 2 if self.work.trains == "all" else 3
-        return incoming + tables * self.size.compute * self.shape.intermediate / self.layout.tensor
+            incoming += self.size.compute * hidden
+        if not learns:
+            # The worst is the second forward pass, in which the norm's output is still there.
+            incoming += self.size.stream * hidden
+        return incoming + inner
 
     def at_end(self) -> dict[str, float]:
         """All gradients are there; a tied table's twice, and their sum."""

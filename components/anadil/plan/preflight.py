@@ -52,7 +52,7 @@ def refusal(shape: Shape, layout: Layout, work: Work, kind: Machine, nodes: int)
     lines = [
         f"  {_settings(remedy)}  ({human_bytes(remedy.total_bytes)})" for remedy in remedies[:MOST_REMEDIES]
     ]
-    return "\n".join([f"{head}; what fits, each alone:", *lines])
+    return "\n".join([f"{head}; what fits instead:", *lines])
 
 
 def _settings(remedy: Remedy) -> str:

@@ -149,9 +149,7 @@ class Trainer:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
             # The states have no name here, which would keep them through the backward pass.
             loss = summed_loss(
-                last_hidden(
-                    self.model, batch.input_ids.to(self.device), batch.position_ids.to(self.device)
-                ),
+                last_hidden(self.model, batch.input_ids.to(self.device), batch.position_ids.to(self.device)),
                 head.weight,
                 batch.labels.to(self.device),
                 kernels=self.settings.kernels,
