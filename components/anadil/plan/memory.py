@@ -307,9 +307,11 @@ class _Stage:
         """What checkpointing makes again for one layer, per token."""
         if self.layout.recompute == "none":
             return 0.0
-        return activations.whole(self.shape, self.work, self.layout) - activations.kept(
-            self.shape, self.work, self.layout
-        )
+        made = activations.whole(self.shape, self.work, self.layout)
+        if self.layout.recompute == "selective":
+            # Queries are rotated again, beside those that were kept.
+            made += self.size.compute * self.shape.query_width / self.layout.tensor
+        return made - activations.kept(self.shape, self.work, self.layout)
 
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""

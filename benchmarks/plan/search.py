@@ -1,0 +1,28 @@
+"""Seconds of a whole search for 70B on 32 p5.48xlarge.
+
+python benchmarks/plan/search.py
+"""
+
+from anadil.plan.layout import Work
+from anadil.plan.machine import machine
+from anadil.plan.search import search
+from anadil.plan.shape import KNOWN, shape_from
+
+MODEL = "meta-llama/Llama-3.1-70B"
+RUNS = 5
+
+
+def main() -> None:
+    """Print what was considered and how long it took."""
+    shape = shape_from(KNOWN[MODEL], MODEL)
+    work = Work(sequence_length=8_192, packed=True)
+    runs = [search(shape, work, machine("p5.48xlarge"), 32, 512) for _ in range(RUNS)]
+    seconds = sorted(run.seconds for run in runs)
+    print(
+        f"considered {runs[0].considered:,}, fitting {runs[0].fitting:,}, median of {RUNS} runs "
+        f"{seconds[RUNS // 2]:.2f} s, slowest {seconds[-1]:.2f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import transformers.models.llama.modeling_llama as llama
+from torch import distributed as dist
+
+from anadil.errors import RecipeError
+from anadil.plan.exact import LIGER_PATCHES, exact_peak
+from anadil.plan.layout import Layout, Work
+from anadil.plan.memory import peak_memory
+from anadil.plan.shape import KNOWN, Shape, shape_from
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+WORST = 0.005
+"""Most that the closed form may be off, of the run of the real model."""
+LIGER = {"kernels": "liger", "loss": "fused"}
+TORCH = {"kernels": "torch", "loss": "fused"}
+LOGITS = {"kernels": "torch", "loss": "logits"}
+HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
+
+
+def known(name: str, layers: int | None = None) -> Shape:
+    shape = shape_from(KNOWN[name], name)
+    return replace(shape, layers=layers or shape.layers)
+
+
+def one(layers: int | None = None) -> Shape:
+    return known("meta-llama/Llama-3.2-1B", layers)
+
+
+def eight(layers: int | None = None) -> Shape:
+    return known("meta-llama/Llama-3.1-8B", layers)
+
+
+def work(kernels: Mapping[str, Any], **settings: Any) -> Work:
+    return Work(sequence_length=2_048, **(dict(kernels) | settings))
+
+
+def assert_close(shape: Shape, layout: Layout, work: Work) -> None:
+    if work.kernels == "liger" and not HAS_LIGER:
+        pytest.skip("liger-kernel and triton are not installed")
+
+    exact = exact_peak(shape, layout, work)
+    closed = peak_memory(shape, layout, work)
+
+    assert abs(closed.allocated / exact - 1) < WORST, f"{closed.allocated:,} against {exact:,}: {closed}"
+
+
+REDUCED = {
+    "one device, torch, bf16": (one(2), Layout(), work(LOGITS, state="bf16")),
+    "one device, autocast": (one(2), Layout(micro_batch_size=4), work(LOGITS)),
+    "one device, Liger, packed": (one(3), Layout(micro_batch_size=4), work(LIGER, packed=True)),
+    "one device, torch's fused loss, packed": (
+        one(2),
+        Layout(micro_batch_size=4),
+        work(TORCH, state="bf16", packed=True),
+    ),
+    "selective": (one(4), Layout(micro_batch_size=4, recompute="selective"), work(LIGER, packed=True)),
+    "full": (one(4), Layout(micro_batch_size=4, recompute="full"), work(TORCH)),
+    "full, untied": (eight(2), Layout(recompute="full"), work(LIGER, state="bf16")),
+    "embeddings": (
+        one(3),
+        Layout(micro_batch_size=4),
+        work(LIGER, trains="embeddings", packed=True),
+    ),
+    "embeddings, full": (
+        one(3),
+        Layout(micro_batch_size=4, recompute="full"),
+        work(TORCH, trains="embeddings"),
+    ),
+    "accumulation": (one(3), Layout(micro_batch_size=2, micro_batches=4), work(LIGER)),
+    "FSDP": (one(3), Layout(data=8, shard=8, micro_batch_size=4), work(LIGER, state="bf16")),
+    "FSDP, selective": (
+        eight(2),
+        Layout(data=8, shard=8, micro_batch_size=4, recompute="selective"),
+        work(LIGER, packed=True),
+    ),
+    "FSDP, embeddings": (
+        one(3),
+        Layout(data=8, shard=8, recompute="full"),
+        work(LIGER, trains="embeddings"),
+    ),
+    "FSDP, accumulation": (
+        one(3),
+        Layout(data=8, shard=8, micro_batch_size=2, micro_batches=2),
+        work(LOGITS),
+    ),
+    "HSDP": (one(3), Layout(data=8, shard=4, recompute="full"), work(LIGER)),
+    "TP": (eight(2), Layout(tensor=8), work(LOGITS, state="bf16")),
+    "FSDP x TP": (
+        eight(2),
+        Layout(data=4, shard=4, tensor=2, micro_batch_size=2, recompute="full"),
+        work(LOGITS),
+    ),
+    "PP, the last stage is the worst": (
+        eight(4),
+        Layout(pipeline=4, micro_batches=4),
+        work(LOGITS, state="bf16"),
+    ),
+    "PP, the first stage is the worst": (
+        eight(8),
+        Layout(pipeline=4, micro_batch_size=4, micro_batches=8),
+        work(LIGER, state="bf16"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_the_closed_form_is_what_a_small_model_holds(name: str) -> None:
+    assert_close(*REDUCED[name])
+
+
+@pytest.mark.parametrize(("name", "stage"), [("last", 3), ("first", 0)])
+def test_pipeline_cases_have_their_worst_moment_where_they_say(name: str, stage: int) -> None:
+    case = REDUCED[f"PP, the {name} stage is the worst"]
+
+    assert peak_memory(*case).stage == stage
+
+
+FULL = {
+    "1B, Liger, packed": (one(), Layout(micro_batch_size=4), work(LIGER, packed=True)),
+    "1B, all logits": (one(), Layout(micro_batch_size=4), work(LOGITS, state="bf16")),
+    "1B, embeddings": (one(), Layout(micro_batch_size=8), work(TORCH, trains="embeddings", packed=True)),
+    "1B, full": (one(), Layout(micro_batch_size=2, micro_batches=4, recompute="full"), work(LIGER)),
+    "1B, FSDP": (one(), Layout(data=8, shard=8, micro_batch_size=14), work(LIGER, packed=True)),
+    "1B, HSDP": (
+        one(),
+        Layout(data=8, shard=4, micro_batch_size=8, recompute="selective"),
+        work(LIGER),
+    ),
+    "8B, one device": (eight(), Layout(recompute="full"), work(LIGER, state="bf16")),
+    "8B, FSDP": (eight(), Layout(data=8, shard=8, micro_batch_size=2), work(LIGER, packed=True)),
+    "8B, TP": (eight(), Layout(tensor=8), work(LOGITS, state="bf16")),
+    "8B, FSDP x TP": (
+        eight(),
+        Layout(data=4, shard=4, tensor=2, micro_batch_size=2, recompute="selective"),
+        work(LOGITS),
+    ),
+    "8B, PP": (eight(), Layout(pipeline=4, micro_batches=8), work(LIGER, state="bf16")),
+    "70B, FSDP": (
+        known("meta-llama/Llama-3.1-70B"),
+        Layout(data=256, shard=256, recompute="full"),
+        work(LIGER, packed=True),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_the_closed_form_is_what_a_whole_model_holds(name: str) -> None:
+    assert_close(*FULL[name])
+
+
+@pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
+def test_a_run_leaves_nothing_behind_in_its_process() -> None:
+    before = {name: getattr(llama, name) for name in LIGER_PATCHES}
+
+    exact_peak(one(1), Layout(data=2, shard=2), work(LIGER, state="bf16"))
+
+    assert {name: getattr(llama, name) for name in LIGER_PATCHES} == before
+    assert not dist.is_initialized()
+    assert torch.get_default_dtype() == torch.float32
+    assert type(torch.zeros(1)) is torch.Tensor
+
+
+def test_a_run_that_fails_leaves_nothing_behind_either() -> None:
+    before = {name: getattr(llama, name) for name in LIGER_PATCHES}
+    odd = replace(one(1), kv_heads=5)  # 32 heads are no multiple of it
+
+    with pytest.raises((RuntimeError, ValueError)):
+        exact_peak(odd, Layout(), work(LIGER if HAS_LIGER else TORCH, state="bf16"))
+
+    assert {name: getattr(llama, name) for name in LIGER_PATCHES} == before
+    assert not dist.is_initialized()
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_same_run_gives_the_same_bytes() -> None:
+    case = (one(1), Layout(data=2, shard=2), work(LOGITS, state="bf16"))
+
+    assert exact_peak(*case) == exact_peak(*case)
+
+
+def test_context_parallelism_is_left_to_the_closed_form() -> None:
+    with pytest.raises(RecipeError, match=r"context parallelism has no run on fake tensors; leave out --exact"):
+        exact_peak(one(1), Layout(context=2, shard=2), work(TORCH))

@@ -1,0 +1,138 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from anadil.errors import PreflightError
+from anadil.plan.machine import this_machine
+from anadil.plan.preflight import MOST_REMEDIES, check_fits
+from anadil.plan.search import fit
+from anadil.plan.settings import layout_of, work_of
+from anadil.plan.shape import trained_shape
+from anadil.recipe import load_recipe
+from anadil.units import GIB, MIB
+
+A100 = "NVIDIA A100-SXM4-40GB, 40960"
+LINE = re.compile(r"  ((?:--set \S+ ?)+) \((.+)\)")
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a test puts the program that stands for `nvidia-smi`."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path / "nvidia-smi"
+
+
+def answers(driver: Path, *lines: str) -> None:
+    said = "".join(f"echo '{line}'\n" for line in lines)
+    driver.write_text(f"#!/bin/sh\n{said}", encoding="utf-8")
+    driver.chmod(0o755)
+
+
+def refused(name: str, overrides: list[str], *, here: bool) -> str:
+    with pytest.raises(PreflightError) as error:
+        check_fits(load_recipe(name, overrides), here=here)
+    assert error.value.exit_code == 4
+    return str(error.value)
+
+
+def remedies(text: str) -> list[tuple[list[str], str]]:
+    """Overrides and bytes of each line after the first."""
+    found = [LINE.fullmatch(line) for line in text.splitlines()[1:]]
+    return [(match[1].replace("--set ", "").split(), match[2]) for match in found if match]
+
+
+def test_a_refusal_names_model_layout_need_and_device() -> None:
+    text = refused("azerbaijani-1b", [], here=False)
+
+    assert text.splitlines()[0] == (
+        "pretrain does not fit: meta-llama/Llama-3.2-1B (1.18B parameters), DDP 16, micro-batch 14 of "
+        "2,048 tokens, needs 64.2 GiB on a device that has 39.4 GiB (p4d.24xlarge, A100 40 GB); "
+        "what fits instead:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("azerbaijani-1b", []),
+        ("azerbaijani-1b", ["pretrain.batch_size=100", "pretrain.sequence_length=4096"]),
+        ("azerbaijani-1b", ["pretrain.state=bf16", "pretrain.kernels=torch", "cluster.nodes=1"]),
+        ("azerbaijani-8b", []),
+        ("azerbaijani-8b", ["cluster.instance=g5.48xlarge"]),
+        ("azerbaijani-8b", ["pretrain.parallelism.tensor=4", "pretrain.micro_batch_size=28"]),
+        ("japanese-70b", []),
+    ],
+    ids=["1B", "1B, odd batch", "1B, bf16", "8B", "8B on A10G", "8B, TP 4", "70B"],
+)
+def test_what_a_refusal_offers_fits_when_it_is_set(name: str, overrides: list[str]) -> None:
+    text = refused(name, overrides, here=False)
+
+    offered = remedies(text)
+
+    assert 0 < len(offered) <= MOST_REMEDIES
+    assert len(offered) == len(text.splitlines()) - 1
+    for settings, need in offered:
+        line = check_fits(load_recipe(name, [*overrides, *settings]), here=False)
+        assert line.startswith(f"pretrain needs {need} of ")
+        assert line.endswith("(fits)")
+
+
+def test_what_is_offered_for_this_machine_fits_on_it(driver: Path) -> None:
+    answers(driver, *[A100] * 8)
+    text = refused("azerbaijani-1b", [], here=True)
+
+    offered = remedies(text)
+
+    assert "(local, A100 40 GB)" in text
+    assert offered
+    for settings, need in offered:
+        line = check_fits(load_recipe("azerbaijani-1b", settings), here=True)
+        assert line == f"pretrain needs {need} of 39.4 GiB per device (fits)"
+
+
+def test_a_model_that_no_setting_makes_fit_says_so(driver: Path) -> None:
+    answers(driver, "NVIDIA A10G, 23028")
+
+    text = refused("japanese-70b", [], here=True)
+
+    assert text.endswith("; no setting makes it fit: take a smaller base.model or a larger machine")
+    assert "\n" not in text
+
+
+def test_a_machine_that_is_large_enough_says_one_line(driver: Path) -> None:
+    line = check_fits(load_recipe("smoke"), here=True)
+
+    assert not driver.exists()
+    assert re.fullmatch(r"pretrain needs [\d.]+ MiB of [\d.]+ GiB per device \(fits\)", line)
+
+
+def test_on_this_machine_the_recipes_cluster_does_not_count(driver: Path) -> None:
+    answers(driver, *["NVIDIA H200, 143771"] * 8)
+
+    line = check_fits(load_recipe("azerbaijani-1b"), here=True)
+
+    assert line.startswith("pretrain needs 68.6 GiB of 139.8 GiB")
+
+
+def test_a_recipe_without_a_machine_type_is_for_this_machine(driver: Path) -> None:
+    answers(driver, A100)
+    recipe = load_recipe("smoke")
+
+    assert recipe.cluster.instance is None
+    assert check_fits(recipe, here=False) == check_fits(recipe, here=True)
+    assert "of 39.4 GiB per device" in check_fits(recipe, here=False)
+
+
+def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
+    answers(driver, "NVIDIA A100-SXM4-80GB, 81920")
+    recipe = load_recipe("azerbaijani-1b", ["pretrain.micro_batch_size=2"])
+    kind = this_machine()
+    need, word = fit(trained_shape(recipe), layout_of(recipe, kind, 1), work_of(recipe, kind), kind)
+    assert word == "fits"
+    outside = 1.5 * GIB
+    memory = (outside + (need - outside) / 0.965 + 0.6 * GIB) / MIB
+    answers(driver, f"NVIDIA A100-SXM4-80GB, {memory:.0f}")
+
+    assert check_fits(recipe, here=True).endswith("per device (tight)")
