@@ -17,7 +17,7 @@ from anadil.measure.runs import measure
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.compose import Answer, Question, answer, exact_of, plan_of
 from anadil.plan.layout import Layout
-from anadil.plan.machine import Machine, machine, this_machine
+from anadil.plan.machine import LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.preflight import refusal
 from anadil.plan.search import fit
 from anadil.plan.settings import layout_of
@@ -41,7 +41,7 @@ def plan(options: argparse.Namespace) -> int:
     """
     question = _question(options)
     chosen = answer(question, best=options.write)
-    _refuse_what_cannot_fit(question, chosen)
+    _refuse_what_cannot_fit(question, chosen, options.prices)
     if options.measure or options.measured:
         _measure(options, question, chosen)
     question = _calibrated(question)
@@ -50,6 +50,10 @@ def plan(options: argparse.Namespace) -> int:
     if options.write:
         write_layout(Path(options.recipe), settings_of(chosen.layout, question.machine, question.nodes))
         log.info("%s: now says %s", options.recipe, chosen.layout.name())
+        if chosen.layout.shares_model:
+            log.warning(
+                "this version's pretrain keeps a full copy of the model on each device and refuses it"
+            )
     if options.page is not None:
         _write_page(options.page, told)
     if options.output == "json":
@@ -102,7 +106,9 @@ def _measure(options: argparse.Namespace, question: Question, chosen: Answer) ->
     for job in jobs:
         path = options.jobs / f"{job['metadata']['name']}.yaml"
         path.write_text(yaml.safe_dump(job, sort_keys=False), encoding="utf-8")
-        log.info("%s: apply it, wait for its end, keep its log; then: anadil plan --measured LOG", path)
+        log.info(
+            "%s: apply it, wait for its end, keep its log; then: anadil plan RECIPE --measured LOG", path
+        )
 
 
 def _to_measure(question: Question, chosen: Answer) -> list[Layout]:
@@ -113,8 +119,7 @@ def _to_measure(question: Question, chosen: Answer) -> list[Layout]:
     fitting = [
         each
         for each in dict.fromkeys(layouts)
-        if each.shard * each.tensor * each.context * each.pipeline == 1
-        and fit(question.shape, each, question.work, question.machine)[1] != "no"
+        if not each.shares_model and fit(question.shape, each, question.work, question.machine)[1] != "no"
     ]
     return fitting[:MEASURED]
 
@@ -123,11 +128,14 @@ def _machine(name: str | None, prices: Path | None) -> Machine:
     return this_machine() if name is None else machine(name, prices)
 
 
-def _refuse_what_cannot_fit(question: Question, chosen: Answer) -> None:
+def _refuse_what_cannot_fit(question: Question, chosen: Answer, prices: Path | None) -> None:
     _, verdict = fit(question.shape, chosen.layout, question.work, question.machine)
     own = layout_of(question.recipe, question.machine, question.nodes)
     if verdict == "no":
-        raise PreflightError(refusal(question.shape, own, question.work, question.machine, question.nodes))
+        others = () if question.machine.name == LOCAL else machines(prices)
+        raise PreflightError(
+            refusal(question.shape, own, question.work, question.machine, question.nodes, others)
+        )
     if chosen.origin == "search" and fit(question.shape, own, question.work, question.machine)[1] == "no":
         log.warning(
             "the recipe's own layout (%s, micro-batch %s) does not fit; planned with the fastest that does "

@@ -32,6 +32,13 @@ LARGE = Chosen(
 PLAIN = replace(SMALL, layout=Layout(data=8, micro_batch_size=14), machine=P5, nodes=1)
 
 
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> Chosen:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    work = Work(sequence_length=128, compute="fp32", kernels="torch")
+    return Chosen(shape=ONE, layout=Layout(), work=work, machine=this_machine(), nodes=1)
+
+
 def of(chosen: Chosen, setting: str) -> Choice:
     return next(choice for choice in chosen.choices() if choice.setting == setting)
 
@@ -76,7 +83,7 @@ def test_a_shared_model_is_compared_with_a_copy_that_does_not_fit() -> None:
 
 
 def test_one_device_has_nothing_to_share() -> None:
-    one = replace(PLAIN, layout=Layout(micro_batch_size=2))
+    one = replace(PLAIN, layout=Layout(micro_batch_size=2), machine=replace(P5, devices=1))
 
     found = of(one, "parallelism")
 
@@ -97,7 +104,7 @@ def test_the_batch_is_compared_with_its_neighbours_among_the_divisors() -> None:
     ("chosen", "rule"),
     [
         (SMALL, "below about 14B it is generally not needed (1.24B here)"),
-        (LARGE, "from about 14B it is a prerequisite (71B here)"),
+        (LARGE, "from about 14B it is a prerequisite (70.6B here)"),
     ],
     ids=["1B", "70B"],
 )
@@ -140,11 +147,8 @@ def test_low_precision_is_told_by_device_and_size(chosen: Chosen, words: str, ab
     assert ("compare loss curves before production" in found.why) == (chosen.machine is not P4D)
 
 
-def test_fp32_has_one_reason_on_a_cpu_and_another_on_a_gpu() -> None:
-    work = Work(sequence_length=128, compute="fp32", kernels="torch")
-    cpu = Chosen(shape=ONE, layout=Layout(), work=work, machine=this_machine(), nodes=1)
-
-    on_cpu, on_gpu = of(cpu, "precision"), of(replace(cpu, machine=P5), "precision")
+def test_fp32_has_one_reason_on_a_cpu_and_another_on_a_gpu(cpu: Chosen) -> None:
+    on_cpu, on_gpu = of(cpu, "precision"), of(replace(cpu, machine=replace(P5, devices=1)), "precision")
 
     assert (on_cpu.value, on_gpu.value) == ("fp32", "fp32")
     assert "repeats to the last bit" in on_cpu.why
@@ -158,10 +162,7 @@ def test_the_state_is_counted_for_one_device() -> None:
     assert f"fp32: {human_bytes(16 * ONE.parameters / 8)}; bf16: {human_bytes(ONE.parameters)};" in found.why
 
 
-def test_kernels_are_compared_on_a_gpu_and_need_none_on_a_cpu() -> None:
-    work = Work(sequence_length=128, compute="fp32", kernels="torch")
-    cpu = Chosen(shape=ONE, layout=Layout(), work=work, machine=this_machine(), nodes=1)
-
+def test_kernels_are_compared_on_a_gpu_and_need_none_on_a_cpu(cpu: Chosen) -> None:
     assert of(SMALL, "kernels").value == "liger"
     assert f"liger: {told(SMALL, SMALL.layout)}; torch: " in of(SMALL, "kernels").why
     assert of(cpu, "kernels") == Choice(setting="kernels", value="torch", why="Liger's kernels need a GPU")

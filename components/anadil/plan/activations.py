@@ -3,7 +3,7 @@
 B sequences, S tokens each, h hidden width, q width of all query heads, k width of all key heads,
 f width of the MLP, H heads. Every figure is per token of one device unless it says otherwise.
 Derived tensor by tensor from transformers 5.23 (`modeling_llama.py`) and Liger 0.8.5, and
-compared with runs of the real model on fake tensors (docs/reference/plan.md).
+compared with runs of the real model on fake tensors (benchmarks/plan).
 """
 
 from dataclasses import dataclass

@@ -104,11 +104,11 @@ class Chosen:
 
     def _recompute(self) -> Choice:
         told = "; ".join(f"{each}: {self._told(self._with(each))}" for each in RECOMPUTE)
-        size = self.shape.parameters / 1e9
+        size = f"{self.shape.parameters / 1e9:.3g}B here"
         rule = (
-            f"below about {LARGE / 1e9:.0f}B it is generally not needed ({size:.2f}B here)"
+            f"below about {LARGE / 1e9:.0f}B it is generally not needed ({size})"
             if self.shape.parameters < LARGE
-            else f"from about {LARGE / 1e9:.0f}B it is a prerequisite ({size:.0f}B here)"
+            else f"from about {LARGE / 1e9:.0f}B it is a prerequisite ({size})"
         )
         why = f"10-30 % more compute for much less memory; {rule}; {told}"
         return Choice(setting="activation checkpointing", value=self.layout.recompute, why=why)

@@ -338,7 +338,7 @@ def _chosen(question: Question, layout: Layout) -> Chosen:
 def _assumptions(question: Question, chosen: Answer) -> list[str]:
     layout, recipe = chosen.layout, question.recipe
     told = []
-    if layout.shard * layout.tensor * layout.context * layout.pipeline > 1:
+    if layout.shares_model:
         told.append(
             "This version's trainer keeps a full copy of the model on each device: layouts that share it are "
             "predictions, and pretrain refuses them."

@@ -1,5 +1,7 @@
 """Refuse a training run that cannot fit, before anything is rented or computed."""
 
+from collections.abc import Sequence
+
 from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.plan.layout import Layout, Work
@@ -33,20 +35,42 @@ def check_fits(recipe: Recipe, *, here: bool) -> str:
     total, verdict = fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
-        raise PreflightError(refusal(shape, layout, work, kind, nodes))
+        raise PreflightError(refusal(shape, layout, work, kind, nodes, () if here else machines(), here=here))
     return f"{line} ({verdict})"
 
 
-def refusal(shape: Shape, layout: Layout, work: Work, kind: Machine, nodes: int) -> str:
-    """What does not fit, and the nearest settings that do."""
+def refusal(
+    shape: Shape,
+    layout: Layout,
+    work: Work,
+    kind: Machine,
+    nodes: int,
+    others: Sequence[Machine] = (),
+    *,
+    here: bool = False,
+) -> str:
+    """What does not fit, and the nearest settings that do.
+
+    Args:
+        shape: The model.
+        layout: How devices share it.
+        work: What a step computes.
+        kind: Of each machine.
+        nodes: Machines.
+        others: Machine types that could be taken instead.
+        here: Only settings that this version's trainer runs.
+    """
     total, _ = fit(shape, layout, work, kind)
     head = (
         f"pretrain does not fit: {shape.name} ({shape.parameters / 1e9:.2f}B parameters), "
         f"{layout.name()}, micro-batch {layout.micro_batch_size} of {work.sequence_length:,} tokens, needs "
         f"{human_bytes(total)} on a device that has {human_bytes(kind.memory_bytes)} ({kind.name}, {kind.device})"
     )
-    others = () if kind.name == "local" else machines()
-    remedies = nearest(shape, layout, work, kind, nodes, others)
+    remedies = [
+        remedy
+        for remedy in nearest(shape, layout, work, kind, nodes, others)
+        if not (here and remedy.layout.shares_model)
+    ]
     if not remedies:
         return f"{head}; no setting makes it fit: take a smaller base.model or a larger machine"
     lines = [

@@ -12,7 +12,7 @@ from math import gcd
 from typing import Literal, get_args
 
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.machine import Machine
+from anadil.plan.machine import LOCAL, Machine
 from anadil.plan.memory import peak_memory, reserved, verdict
 from anadil.plan.shape import Shape
 from anadil.plan.speed import Speed, speed
@@ -308,7 +308,9 @@ def _more_shards(trial: _Trial) -> Iterator[_Trial]:
 
 
 def _more_nodes(trial: _Trial) -> Iterator[_Trial]:
-    """More machines, each with a smaller part of the batch and of the parameters."""
+    """More machines, each with a smaller part of the batch and of the parameters; of this one there is one."""
+    if trial.machine.name == LOCAL:
+        return
     for times in powers_of_two(MOST_NODES)[1:]:
         layout, nodes = trial.layout, times * trial.nodes
         data = layout.data * times

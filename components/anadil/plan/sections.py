@@ -214,7 +214,8 @@ def cost(plan: Plan) -> Grid:
         for key, words in PURCHASES.items()
     ]
     columns = ("bought", "an hour", "in all", "likely range")
-    return Grid(caption="Cost", columns=columns, rows=_if(at(plan, "cost"), rows))
+    known = any(row[1] != DASH for row in rows)
+    return Grid(caption="Cost", columns=columns, rows=_if(known, rows))
 
 
 def checkpoints(plan: Plan) -> Grid:

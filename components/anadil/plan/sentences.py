@@ -48,7 +48,7 @@ def answer(plan: Plan) -> str:
     total, limit, device = (gib(at(peak, f"{key}_bytes")) for key in ("total", "limit", "device"))
     took, price = days(at(plan, "time.hours")), dollars(at(plan, "cost.on_demand"))
     fits = VERDICTS.get(verdict(plan), "Not known whether it fits")
-    ending = f"{took} and {price} on demand" if price != DASH else f"{took}, price not known"
+    ending = f"{took} and {price} on demand" if price != DASH else took
     if fits == VERDICTS["no"]:
         ending = f"it would take {ending}"
     return f"{fits}: {total} per device (safe up to {limit} of {device}) on {where(plan)}; {ending}."
@@ -65,12 +65,14 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     name = text(at(plan, "layout.name"), 60)
     steps, tokens = count(at(plan, "time.steps")), short_count(at(plan, "time.tokens"))
     epochs, flops = count(at(plan, "time.epochs")), flop(at(plan, "time.flops"))
+    passes = "" if epochs == DASH else f" {epochs} epochs,"
+    price = dollars(at(plan, "cost.on_demand"))
     return [
         ("layout", f"{name}, batch {batch} per device and {whole} in all, {length} tokens a sequence"),
         ("rate", f"{rate}, {each} per device, {percent(at(peak, 'mfu'))} of the peak"),
-        ("work", f"{steps} steps, {tokens} tokens, {epochs} epochs, {flops}"),
+        ("work", f"{steps} steps, {tokens} tokens,{passes} {flops}"),
         ("time", days(at(plan, "time.hours")) + (f", likely {times}" if times else "")),
-        ("cost", f"{dollars(at(plan, 'cost.on_demand'))} on demand" + (f", likely {costs}" if costs else "")),
+        ("cost", DASH if price == DASH else f"{price} on demand" + (f", likely {costs}" if costs else "")),
     ]
 
 

@@ -80,11 +80,11 @@ def flop(value: object) -> str:
 
 
 def gib(value: object) -> str:
-    """Memory: in GiB wherever that shows anything."""
+    """Memory: in GiB where that has three digits to show."""
     found = number(value)
     if found is None:
         return DASH
-    return human_bytes(found) if abs(found) < GIB / 20 else f"{found / GIB:,.2f} GiB"
+    return human_bytes(found) if abs(found) < GIB / 10 else f"{found / GIB:,.2f} GiB"
 
 
 def gb(value: object) -> str:
