@@ -49,7 +49,9 @@ def main() -> int:
     shape = shape_from(KNOWN[MODEL], MODEL)
     recipe = load_recipe("smoke", [PHASES])
     print(f"{here.device}, {here.memory_bytes / GIB:.1f} GiB, {MODEL}\n")
-    print("| batch | length | recompute | trains | packed | kernels | state | measured GiB | closed GiB | % |")
+    print(
+        "| batch | length | recompute | trains | packed | kernels | state | measured GiB | closed GiB | % |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for layout, work in configurations():

@@ -107,7 +107,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # Liger names back ends that are not installed
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file
-    print("| model | layout | batch | recompute | trains | sequences | kernels | state | fake GiB | closed GiB | % |")
+    print(
+        "| model | layout | batch | recompute | trains | sequences | kernels | state | fake GiB | closed GiB | % |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     worst, rows, start = 0.0, 0, time.perf_counter()
     for row in (*one_billion(), *eight_billion(), *seventy_billion()):

@@ -48,7 +48,7 @@ TINY_BPE_TOKENS = 4_096
 TINY_VOCABULARY = TINY_BPE_TOKENS + len(LLAMA_3_SPECIALS)
 TINY_MAX_LENGTH = 131_072
 """Longest input, as in Llama 3.2's own tokenizer_config.json."""
-TINY_SHAPE: dict[str, int] = {
+TINY_SHAPE: dict[str, Any] = {
     "hidden_size": 192,
     "intermediate_size": 512,
     "num_hidden_layers": 4,

@@ -67,7 +67,7 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     # The profiler sees a tensor's end but not its beginning where that lies before it.
     trainer.optimizer.zero_grad(set_to_none=True)
     moments = [value for one in trainer.optimizer.state.values() for value in one.values()]
-    now = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *moments))
+    now: int = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *moments))
     peak = now
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         trainer.step(1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed as dist
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from anadil.config import Parallelism, Phase, Recipe
 from anadil.errors import AnadilError, PreflightError, Stopped
@@ -25,6 +25,7 @@ from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.plan.calibration import Measurement, Status
 from anadil.plan.layout import Work
+from anadil.plan.llama import llama_config
 from anadil.plan.shape import Shape
 from anadil.pretrain.packing import Packed, pack
 from anadil.pretrain.parallel import Group, group
@@ -180,18 +181,7 @@ def _recipe(ask: Ask, work: Work) -> Recipe:
 
 def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:
     """A Llama of some sizes with random FP32 weights, the same on every process."""
-    config = LlamaConfig(
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        vocab_size=shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=max(2_048, work.sequence_length),
-        use_cache=False,
-    )
+    config = llama_config(shape, work.sequence_length)
     torch.manual_seed(seed)
     with torch.device(device):
         model: Any = LlamaForCausalLM(config)

@@ -23,7 +23,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import LlamaConfig
 
 from anadil.errors import RecipeError
 from anadil.model.kernels import patch_llama
@@ -32,6 +31,7 @@ from anadil.model.recompute import checkpoint_layers
 from anadil.plan.allocated import Allocated
 from anadil.plan.layout import Layout, Work
 from anadil.plan.liger import LigerLoss
+from anadil.plan.llama import llama_config
 from anadil.plan.shape import Shape
 from anadil.plan.sharded import mesh_of, shard
 
@@ -171,18 +171,7 @@ class Stretch(nn.Module):
 
     def __init__(self, shape: Shape, layout: Layout, work: Work, stage: int) -> None:
         super().__init__()
-        config = LlamaConfig(
-            hidden_size=shape.hidden,
-            intermediate_size=shape.intermediate,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            vocab_size=shape.vocabulary,
-            max_position_embeddings=max(2048, work.sequence_length),
-            use_cache=False,
-            attn_implementation="sdpa",
-        )
+        config = llama_config(shape, work.sequence_length)
         self.stage, self.layout, self.work = stage, layout, work
         self.first = stage == 0
         self.last = stage == layout.pipeline - 1

@@ -32,7 +32,7 @@ class LigerLoss(torch.autograd.Function):
         return rows.sum()
 
     @staticmethod
-    def backward(ctx: Any, _: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # noqa: ARG004  the name is torch's
         """The gradients that the forward pass has made."""
         return ctx.saved_tensors
 

@@ -1,0 +1,208 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anadil.plan import activations
+from anadil.plan.layout import Layout, Recompute, Work
+from anadil.plan.machine import CPU, machine
+from anadil.plan.memory import (
+    FITS,
+    OUTSIDE_BYTES,
+    PROCESS_BYTES,
+    TIGHT,
+    limit_bytes,
+    peak_memory,
+    reserved,
+    verdict,
+)
+from anadil.plan.shape import KNOWN, shape_from
+from anadil.units import GIB
+
+ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
+EIGHT = shape_from(KNOWN["meta-llama/Llama-3.1-8B"], "8B")
+WORK = Work(sequence_length=2_048)
+P5 = machine("p5.48xlarge")
+
+layouts = st.builds(
+    Layout,
+    data=st.sampled_from([8, 16]),
+    shard=st.sampled_from([1, 2, 8]),
+    tensor=st.sampled_from([1, 2, 8]),
+    context=st.sampled_from([1, 2]),
+    pipeline=st.sampled_from([1, 2, 4]),
+    micro_batch_size=st.integers(1, 16),
+    micro_batches=st.integers(1, 9),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+)
+works = st.builds(
+    Work,
+    sequence_length=st.sampled_from([512, 2_048]),
+    trains=st.sampled_from(["all", "embeddings"]),
+    state=st.sampled_from(["fp32", "bf16"]),
+    kernels=st.sampled_from(["liger", "torch"]),
+    loss=st.sampled_from(["fused", "logits"]),
+    packed=st.booleans(),
+)
+
+
+@given(layout=layouts, work=works)
+def test_parts_add_up_and_none_is_negative(layout: Layout, work: Work) -> None:
+    memory = peak_memory(EIGHT, layout, work)
+
+    assert memory.allocated == sum(memory.parts.values())
+    assert min(memory.parts.values()) > 0
+    assert 0 <= memory.stage < layout.pipeline
+
+
+@given(layout=layouts, work=works)
+def test_one_more_sequence_never_takes_less_memory(layout: Layout, work: Work) -> None:
+    more = replace(layout, micro_batch_size=layout.micro_batch_size + 1)
+
+    assert peak_memory(EIGHT, more, work).allocated >= peak_memory(EIGHT, layout, work).allocated
+
+
+@given(layout=layouts, work=works)
+def test_more_shards_never_take_more_memory_of_state(layout: Layout, work: Work) -> None:
+    more = replace(layout, shard=layout.data * layout.context)
+
+    few, many = peak_memory(EIGHT, layout, work).parts, peak_memory(EIGHT, more, work).parts
+
+    if peak_memory(EIGHT, layout, work).stage == peak_memory(EIGHT, more, work).stage:
+        assert many["weights"] <= few["weights"]
+        assert many["optimizer"] <= few["optimizer"]
+
+
+def test_accumulation_keeps_the_gradients_through_the_loss() -> None:
+    """With many tokens a single micro-batch has its worst moment where there are none yet."""
+    layout = Layout(micro_batch_size=8)
+
+    once = peak_memory(ONE, layout, WORK)
+    summed = peak_memory(ONE, replace(layout, micro_batches=2), WORK)
+
+    assert once.moment == summed.moment == "loss"
+    assert "gradients" not in once.parts
+    assert summed.parts["gradients"] == 4 * (ONE.parameters - ONE.hidden)
+
+
+def test_state_of_1b_is_the_published_one() -> None:
+    """8 bytes a parameter, on one device and on eight: 9.23 and 1.17 GiB were published."""
+    work = replace(WORK, state="bf16")
+    gradients = 2 * ONE.parameters
+
+    for shard, gib in ((1, 9.208), (8, 1.151)):
+        parts = peak_memory(ONE, Layout(data=shard, shard=shard), work).parts
+        state = parts["weights"] + parts["optimizer"] + gradients / shard
+
+        assert state / GIB == pytest.approx(gib, abs=0.001)
+
+
+def test_a_tied_table_has_three_gradients_at_the_end() -> None:
+    layout, work = Layout(recompute="full"), replace(WORK, state="bf16", sequence_length=256)
+
+    tied = peak_memory(ONE, layout, work)
+    untied = peak_memory(replace(ONE, tied=False), layout, work)
+
+    layers = ONE.layers * ONE.layer
+    assert tied.moment == untied.moment == "end of backward"
+    assert tied.parts["gradients"] == 2 * (layers + 3 * ONE.embedding)
+    assert untied.parts["gradients"] == 2 * (layers + 2 * ONE.embedding)
+
+
+def test_the_embeddings_phase_holds_no_moments_of_layers() -> None:
+    frozen = peak_memory(ONE, Layout(), replace(WORK, trains="embeddings"))
+
+    assert frozen.parts["optimizer"] == 2 * 4 * ONE.embedding
+    assert frozen.parts["weights"] == 4 * ONE.parameters
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_frozen_layers_never_keep_more(recompute: Recompute) -> None:
+    layout = Layout(recompute=recompute)
+    frozen = replace(WORK, trains="embeddings")
+
+    assert activations.kept(ONE, frozen, layout) <= activations.kept(ONE, WORK, layout)
+    assert activations.whole(ONE, frozen, layout) < activations.whole(ONE, WORK, layout)
+
+
+def test_less_is_kept_with_more_recomputation() -> None:
+    kept = [activations.kept(ONE, WORK, Layout(recompute=each)) for each in ("none", "selective", "full")]
+
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 3
+
+
+def test_packed_sequences_cost_a_mask_in_every_layer() -> None:
+    """And keys and values once for each query head."""
+    packed = replace(WORK, packed=True)
+    repeated = 2 * 2 * (ONE.query_width - ONE.kv_width)
+
+    more = activations.whole(ONE, packed, Layout()) - activations.whole(ONE, WORK, Layout())
+
+    assert more == 2 * WORK.sequence_length + repeated
+
+
+def test_sharded_fp32_weights_are_gathered_in_bf16() -> None:
+    layout = Layout(data=8, shard=8, micro_batch_size=8)
+
+    memory = peak_memory(EIGHT, layout, WORK)
+
+    assert memory.parts["gathered weights"] == 2 * (EIGHT.embeddings + EIGHT.hidden + EIGHT.layer)
+    assert memory.parts["weights"] == EIGHT.parameters * 4 // 8
+    assert memory.prefetched == 2 * EIGHT.layer
+
+
+def test_only_unsharded_fp32_weights_are_copied_by_autocast() -> None:
+    copied = peak_memory(ONE, Layout(micro_batch_size=4), WORK).parts
+
+    assert copied["autocast copies"] == 2 * ONE.layers * ONE.layer_matrices
+    for layout, work in (
+        (Layout(data=8, shard=8, micro_batch_size=4), WORK),
+        (Layout(micro_batch_size=4), replace(WORK, state="bf16")),
+        (Layout(micro_batch_size=4), replace(WORK, compute="fp32")),
+    ):
+        assert "autocast copies" not in peak_memory(ONE, layout, work).parts
+
+
+def test_logits_cost_three_fp32_tables_at_their_gradient() -> None:
+    work = replace(WORK, kernels="torch", loss="logits", state="bf16")
+
+    memory = peak_memory(ONE, Layout(micro_batch_size=4), work)
+
+    assert memory.moment == "gradient of the loss"
+    assert memory.parts["loss"] == 3 * 4 * 4 * 2_048 * ONE.vocabulary
+
+
+def test_the_first_stage_holds_the_most_micro_batches() -> None:
+    layout = Layout(pipeline=4, micro_batch_size=4, micro_batches=8)
+
+    assert peak_memory(EIGHT, layout, replace(WORK, state="bf16")).stage == 0
+
+
+def test_a_gpu_needs_what_no_allocator_sees_and_a_sharded_one_a_layer_more() -> None:
+    alone = peak_memory(ONE, Layout(), WORK)
+    sharded = peak_memory(ONE, Layout(data=8, shard=8), WORK)
+
+    assert reserved(alone, P5) == {"CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
+    assert reserved(sharded, P5) == {"prefetched layer": 2 * ONE.layer, "CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
+    assert reserved(sharded, replace(P5, device=CPU)) == {"Python and libraries": PROCESS_BYTES}
+
+
+def test_a_step_fits_up_to_the_limit_and_tightly_a_little_above() -> None:
+    fits, tight = limit_bytes(P5), limit_bytes(P5, TIGHT)
+
+    assert fits == round(OUTSIDE_BYTES + FITS * (P5.memory_bytes - OUTSIDE_BYTES))
+    assert [verdict(each, P5) for each in (fits, fits + 1, tight, tight + 1)] == [
+        "fits",
+        "tight",
+        "tight",
+        "no",
+    ]
+
+
+def test_a_device_smaller_than_what_lies_outside_takes_nothing() -> None:
+    small = replace(P5, memory_bytes=GIB)
+
+    assert limit_bytes(small) == OUTSIDE_BYTES
+    assert verdict(OUTSIDE_BYTES + 1, small) == "no"
