@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from anadil.measure.runs import measure
+from anadil.plan.fits import limit_bytes, reserved
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import CPU, this_machine
-from anadil.plan.memory import limit_bytes, peak_memory, reserved
+from anadil.plan.memory import peak_memory
 from anadil.plan.shape import KNOWN, shape_from
 from anadil.recipe import load_recipe
 from anadil.units import GIB

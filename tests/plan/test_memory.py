@@ -5,18 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anadil.plan import activations
+from anadil.plan.fits import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, limit_bytes, reserved, verdict
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.machine import CPU, machine
-from anadil.plan.memory import (
-    FITS,
-    OUTSIDE_BYTES,
-    PROCESS_BYTES,
-    TIGHT,
-    limit_bytes,
-    peak_memory,
-    reserved,
-    verdict,
-)
+from anadil.plan.memory import peak_memory
 from anadil.plan.shape import KNOWN, shape_from
 from anadil.units import GIB
 

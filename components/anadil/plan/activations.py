@@ -7,6 +7,7 @@ compared with runs of the real model on fake tensors (benchmarks/plan).
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from anadil.plan.layout import Layout, Work
 from anadil.plan.shape import Shape
@@ -39,9 +40,14 @@ def bytes_of(work: Work, layout: Layout) -> Bytes:
     Sharded FP32 weights are gathered in BF16 and their gradients are summed in FP32, as
     torchtitan does; weights that are not sharded are cast by autocast.
     """
-    weight = FP32 if work.state == "fp32" else BF16
-    compute = FP32 if work.compute == "fp32" else BF16
-    autocast = weight > compute and layout.shard == 1
+    return _bytes(work.state, work.compute, layout.shard > 1)
+
+
+@cache
+def _bytes(state: str, product: str, sharded: bool) -> Bytes:
+    weight = FP32 if state == "fp32" else BF16
+    compute = FP32 if product == "fp32" else BF16
+    autocast = weight > compute and not sharded
     return Bytes(
         weight=weight,
         compute=compute,

@@ -11,9 +11,10 @@ from anadil.plan.budget import Budget, Stretch, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.choices import Chosen
 from anadil.plan.failures import checkpoint_bytes
+from anadil.plan.fits import limit_bytes, reserved, verdict
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import CPU, Machine
-from anadil.plan.memory import Memory, limit_bytes, peak_memory, reserved, verdict
+from anadil.plan.memory import Memory, peak_memory
 from anadil.plan.search import Candidate, Found, search
 from anadil.plan.settings import hardest, layout_of, work_of
 from anadil.plan.shape import Shape, base_shape, trained_shape

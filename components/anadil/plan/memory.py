@@ -8,27 +8,14 @@ down, and the largest counts.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32, INTEGER, Bytes, bytes_of
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import CPU, Machine
 from anadil.plan.shape import Shape
-from anadil.units import GIB
 
 CHUNK_TOKENS = 512
 """Tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`)."""
-
-OUTSIDE_BYTES = round(1.5 * GIB)
-"""CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""
-PROCESS_BYTES = round(0.6 * GIB)
-"""Python, torch and transformers in a process on a CPU: 0.5 GiB measured, rounded up."""
-FITS = 0.95
-"""Share of the rest that may be filled; what is left is fragmentation (1-3 % with expandable segments)."""
-TIGHT = 0.98
-
-Verdict = Literal["fits", "tight", "no"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,37 +38,47 @@ class Memory:
 
 def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
-    stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
-    return max(
-        (memory for stage in stages for memory in _Stage.of(shape, layout, work, stage).moments()),
-        key=lambda memory: memory.allocated,
+    layer = _Layer.of(shape, layout, work)
+    worst: tuple[float, str, dict[str, float], _Stage] | None = None
+    for number in sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1}):
+        stage = _Stage.of(shape, layout, work, number, layer)
+        for moment, parts in stage.moments():
+            total = sum(parts.values())
+            if worst is None or total > worst[0]:
+                worst = (total, moment, parts, stage)
+    assert worst is not None
+    _, moment, parts, stage = worst
+    return Memory(
+        parts={name: round(value) for name, value in parts.items() if value >= 0.5},
+        moment=moment,
+        stage=stage.number,
+        prefetched=round(stage.gathered(1, root=False)),
     )
 
 
-def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
-    """What a device needs beside the allocated bytes of a step, by part."""
-    if machine.device == CPU:
-        return {"Python and libraries": PROCESS_BYTES}
-    early = {"prefetched layer": memory.prefetched} if memory.prefetched else {}
-    return {**early, "CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One layer: counts of numbers on a device before sharding, and bytes per token."""
 
+    parameters: float
+    table: float
+    """Of embeddings."""
+    whole: float
+    """Kept where everything is kept."""
+    kept: float
+    """Kept under the layout's activation checkpointing."""
+    attention: float
+    """Kept of attention and of the norm before it."""
 
-def limit_bytes(machine: Machine, share: float = FITS) -> int:
-    """Most bytes of a step, with what is reserved, that a device of the machine takes."""
-    outside = PROCESS_BYTES if machine.device == CPU else OUTSIDE_BYTES
-    return round(outside + share * max(0, machine.memory_bytes - outside))
-
-
-def verdict(total_bytes: float, machine: Machine) -> Verdict:
-    """Whether a step fits.
-
-    Args:
-        total_bytes: Allocated and reserved bytes.
-        machine: Whose device it is.
-    """
-    if total_bytes <= limit_bytes(machine):
-        return "fits"
-    return "tight" if total_bytes <= limit_bytes(machine, TIGHT) else "no"
+    @classmethod
+    def of(cls, shape: Shape, layout: Layout, work: Work) -> "_Layer":
+        return cls(
+            parameters=shape.layer_matrices / layout.tensor + 2 * shape.hidden,
+            table=shape.embedding / layout.tensor,
+            whole=activations.whole(shape, work, layout),
+            kept=activations.kept(shape, work, layout),
+            attention=activations.norm(shape, work, layout, 3) + activations.attention(shape, work, layout),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +97,12 @@ class _Stage:
     """Micro-batches whose activations are kept at a time (one forward, one backward)."""
     tokens: float
     """Of one micro-batch on this device."""
+    each: _Layer
 
     @classmethod
-    def of(cls, shape: Shape, layout: Layout, work: Work, stage: int) -> "_Stage":
+    def of(cls, shape: Shape, layout: Layout, work: Work, stage: int, each: _Layer) -> "_Stage":
         return cls(
+            each=each,
             shape=shape,
             layout=layout,
             work=work,
@@ -119,20 +118,10 @@ class _Stage:
     # Counts of numbers.
 
     @property
-    def layer(self) -> float:
-        """Parameters of a layer on this device before sharding."""
-        return self.shape.layer_matrices / self.layout.tensor + 2 * self.shape.hidden
-
-    @property
-    def table(self) -> float:
-        """Numbers of one table of embeddings."""
-        return self.shape.embedding / self.layout.tensor
-
-    @property
     def tables(self) -> float:
         """Numbers of the tables that this device has."""
         ends = int(self.first) + int(self.last)
-        return self.table * (1 if self.shape.tied and ends else ends)
+        return self.each.table * (1 if self.shape.tied and ends else ends)
 
     @property
     def root(self) -> float:
@@ -141,12 +130,12 @@ class _Stage:
 
     @property
     def parameters(self) -> float:
-        return self.layers * self.layer + self.root
+        return self.layers * self.each.parameters + self.root
 
     @property
     def learning_layers(self) -> float:
         """Parameters of the layers that learn."""
-        return self.layers * self.layer if self.work.trains == "all" else 0.0
+        return self.layers * self.each.parameters if self.work.trains == "all" else 0.0
 
     # Parts.
 
@@ -162,7 +151,7 @@ class _Stage:
         """Weights that FSDP has gathered: the root group and some layers."""
         if self.layout.shard == 1:
             return 0.0
-        return self.size.compute * ((self.root if root else 0) + layers * self.layer)
+        return self.size.compute * ((self.root if root else 0) + layers * self.each.parameters)
 
     def copies(self, layers: float, *, head: bool = False) -> float:
         """Autocast's copies of the weights of some layers and of the output table.
@@ -174,11 +163,11 @@ class _Stage:
             return 0.0
         if self.layout.recompute == "none":
             layers += (self.in_flight - 1) * self.layers
-        return BF16 * (layers * self.shape.layer_matrices + (self.table if head else 0))
+        return BF16 * (layers * self.shape.layer_matrices + (self.each.table if head else 0))
 
     def kept(self, layers: float) -> float:
         """Activations that wait for their backward pass."""
-        per_layer = activations.kept(self.shape, self.work, self.layout)
+        per_layer = self.each.kept
         # Cosines and sines, the integers, and what the next stage has been sent.
         beside = float(2 * self.shape.head_dim * self.size.stream + 3 * INTEGER)
         if not self.last:
@@ -193,29 +182,26 @@ class _Stage:
         if self.layout.micro_batches > 1:
             learning = self.learning_layers + self.tables
             return self.size.reduce * learning / self.layout.shard
-        done = layers * self.layer if self.work.trains == "all" else 0.0
+        done = layers * self.each.parameters if self.work.trains == "all" else 0.0
         return self.size.reduce * done / self.layout.shard
 
     # Moments.
 
-    def moments(self) -> Iterator[Memory]:
+    def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Name and parts of every moment that can be the worst."""
         if self.last:
-            yield self._memory("loss", self.at_loss(forward=True))
+            yield "loss", self.at_loss(forward=True)
             if self.work.loss == "logits" or self.work.kernels == "torch":
-                yield self._memory("gradient of the loss", self.at_loss(forward=False))
-        for layers in sorted({1, max(1, self.layers - 1), self.layers}):
-            yield self._memory(f"backward of layer {layers}", self.in_backward(layers))
-        yield self._memory("end of backward", self.at_end())
+                yield "gradient of the loss", self.at_loss(forward=False)
+        # The first layer of all finds no next one gathered, the last one no sums under way.
+        for layers in sorted({1, min(2, self.layers), max(1, self.layers - 1), self.layers}):
+            parts = self.in_backward(layers)
+            yield f"backward of layer {layers}", parts
+            yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
+            yield f"backward of layer {layers}, its end", parts | self.at_layer_end(layers)
+        yield "end of backward", self.at_end()
         if self.layout.shard > 1:
-            yield self._memory("sum of the embeddings' gradients", self.at_sum())
-
-    def _memory(self, moment: str, parts: dict[str, float]) -> Memory:
-        return Memory(
-            parts={name: round(value) for name, value in parts.items() if value >= 0.5},
-            moment=moment,
-            stage=self.number,
-            prefetched=round(self.gathered(1, root=False)),
-        )
+            yield "sum of the embeddings' gradients", self.at_sum()
 
     def at_loss(self, *, forward: bool) -> dict[str, float]:
         """The loss, in which the fused ones make their gradients too."""
@@ -239,7 +225,7 @@ class _Stage:
         if forward:
             return self.fused()
         # torch's operator gives its gradients out as results, for which autograd makes zeros.
-        return 2 * FP32 * (self.tokens * self.shape.hidden + self.table)
+        return 2 * FP32 * (self.tokens * self.shape.hidden + self.each.table)
 
     def logits(self, *, forward: bool) -> float:
         """FP32 tables of all logits: with their log-probabilities, then with two gradients.
@@ -255,24 +241,24 @@ class _Stage:
         if self.work.kernels == "torch":
             # Everything in FP32: copies of states and table, both gradients, a chunk's logits.
             copies = (
-                tokens * FP32 * h + FP32 * self.table
+                tokens * FP32 * h + FP32 * self.each.table
                 if self.size.stream != FP32 or self.size.weight != FP32
                 else 0
             )
-            return copies + tokens * FP32 * h + FP32 * self.table + self.chunk()
+            return copies + tokens * FP32 * h + FP32 * self.each.table + self.chunk()
         # Gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
         states = tokens * h * (self.size.compute + (self.size.stream if self.size.autocast else 0))
-        table = FP32 * self.table + max(self.size.compute * self.table, self.chunk())
-        return states + table + (BF16 * self.table if self.size.autocast else 0)
+        table = FP32 * self.each.table + max(self.size.compute * self.each.table, self.chunk())
+        return states + table + (BF16 * self.each.table if self.size.autocast else 0)
 
     def chunk(self) -> float:
         """Logits of one chunk of tokens."""
         if self.work.kernels == "torch":
             chunk = min(CHUNK_TOKENS, self.tokens)
-            return chunk * FP32 * (self.table / self.shape.hidden + self.shape.hidden)
+            return chunk * FP32 * (self.each.table / self.shape.hidden + self.shape.hidden)
         share = math.ceil(self.tokens / math.ceil(self.shape.vocabulary / self.shape.hidden))
         chunk = min(self.tokens, 1 << (share - 1).bit_length())
-        return chunk * self.size.compute * self.table / self.shape.hidden
+        return chunk * self.size.compute * self.each.table / self.shape.hidden
 
     @property
     def gradient(self) -> int:
@@ -281,14 +267,16 @@ class _Stage:
 
     def head_gradient(self) -> float:
         """Of the output table, whole until the root group is summed."""
-        return self.gradient * self.table if self.last else 0.0
+        return self.gradient * self.each.table if self.last else 0.0
 
     def in_backward(self, layers: int) -> dict[str, float]:
         """Inside the MLP of a layer (from 1), when all above it are done."""
         done = self.layers - layers
         learns = self.work.trains == "all"
         # FSDP still holds what the previous layer's gradients were added up from.
-        communication = self.size.reduce * self.layer if self.layout.shard > 1 and learns and done else 0.0
+        communication = (
+            self.size.reduce * self.each.parameters if self.layout.shard > 1 and learns and done else 0.0
+        )
         down = self.size.compute * self.shape.hidden * self.shape.intermediate / self.layout.tensor
         copies = self.copies(layers if self.layout.recompute == "none" else 1)
         if copies and not learns and self.work.kernels == "torch":
@@ -296,22 +284,54 @@ class _Stage:
         return {
             **self.state(),
             "gradients": self.gradients(done) + self.head_gradient() + (down if learns else 0.0),
-            "gathered weights": self.gathered(2),
+            "gathered weights": self.gathered(2 if layers > 1 else 1),  # its own, and the next one's
             "autocast copies": copies,
             "activations": self.kept(layers),
             "recomputation": self.tokens * (self.again() + self.flow()),
             "communication": communication,
         }
 
+    def in_attention(self, layers: int) -> dict[str, float]:
+        """What differs inside a layer's attention, when the gradients of its MLP's matrices are there."""
+        shape, tensor, size = self.shape, self.layout.tensor, self.size
+        learns = self.work.trains == "all"
+        keys = shape.query_width if self.work.packed else shape.kv_width
+        own = self.each.attention
+        if self.layout.recompute == "selective":
+            own += size.compute * shape.query_width / tensor
+        # What comes in, and the gradients of output, queries, keys and values.
+        flow = size.stream * shape.hidden + size.compute * 2 * (shape.query_width + keys)
+        matrices = shape.hidden * (3 * shape.intermediate + shape.query_width) / tensor
+        others = self.kept(layers) - self.tokens * self.each.kept
+        return {
+            "gradients": self.gradients(self.layers - layers)
+            + self.head_gradient()
+            + (self.gradient * matrices if learns else 0.0),
+            "activations": others + self.tokens * own,
+            "recomputation": self.tokens * flow / tensor,
+        }
+
+    def at_layer_end(self, layers: int) -> dict[str, float]:
+        """What differs when all gradients of a layer are there, and what its first norm read is left."""
+        entry = self.size.stream * self.shape.hidden / self.layout.tensor
+        return {
+            "gradients": self.gradients(self.layers - layers)
+            + self.head_gradient()
+            + (self.gradient * self.each.parameters if self.work.trains == "all" else 0.0),
+            "activations": self.kept(layers) - self.tokens * (self.each.kept - entry),
+            # What came in, what queries, keys and values give back, and their sum.
+            "recomputation": self.tokens * 5 * entry,
+        }
+
     def again(self) -> float:
         """What checkpointing makes again for one layer, per token."""
         if self.layout.recompute == "none":
             return 0.0
-        made = activations.whole(self.shape, self.work, self.layout)
+        made = self.each.whole
         if self.layout.recompute == "selective":
             # Queries are rotated again, beside those that were kept.
             made += self.size.compute * self.shape.query_width / self.layout.tensor
-        return made - activations.kept(self.shape, self.work, self.layout)
+        return made - self.each.kept
 
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
@@ -332,7 +352,7 @@ class _Stage:
     def at_end(self) -> dict[str, float]:
         """All gradients are there; a tied table's twice, and their sum."""
         tied = self.shape.tied and self.first and self.last
-        tables = self.table * (3 if tied else int(self.first) + int(self.last))
+        tables = self.each.table * (3 if tied else int(self.first) + int(self.last))
         if self.layout.tensor > 1 and self.first:
             # A lookup in a table that is split by rows gives the gradient of the whole table first.
             tables += self.shape.embedding
@@ -343,7 +363,7 @@ class _Stage:
             "gathered weights": self.gathered(0 if added_up else 1),
             "autocast copies": self.copies(0),
             "activations": self.kept(0),
-            "communication": self.size.reduce * self.layer if added_up else 0.0,
+            "communication": self.size.reduce * self.each.parameters if added_up else 0.0,
         }
 
     def at_sum(self) -> dict[str, float]:

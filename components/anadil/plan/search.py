@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import Literal, get_args
+from typing import get_args
 
+from anadil.plan.fits import Verdict, reserved, verdict
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.machine import LOCAL, Machine
-from anadil.plan.memory import peak_memory, reserved, verdict
+from anadil.plan.memory import peak_memory
 from anadil.plan.shape import Shape
 from anadil.plan.speed import Speed, speed
-
-Verdict = Literal["fits", "tight", "no"]
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 """From the fastest to the one that needs the least memory."""
