@@ -66,7 +66,7 @@ def second_step(trainer: Trainer) -> int:
     trainer.optimizer.zero_grad(set_to_none=True)
     moments = [value for one in trainer.optimizer.state.values() for value in one.values()]
     held = (*trainer.parameters.values(), *moments)
-    now = sum(tensor.numel() * tensor.element_size() for tensor in held)
+    now: int = sum(tensor.numel() * tensor.element_size() for tensor in held)
     peak = now
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         trainer.step(1)
