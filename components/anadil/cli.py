@@ -128,7 +128,7 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
     text = "correct the speed by short runs of the best layouts on this machine"
     plan.add_argument("--measure", action="store_true", help=text)
-    text = "with --measure: write such runs as PyTorchJobs for a cluster instead"
+    text = "write such runs as PyTorchJobs for a cluster instead"
     plan.add_argument("--jobs", type=Path, metavar="DIR", help=text)
     plan.add_argument(
         "--measured", type=Path, nargs="+", default=[], metavar="LOG", help="take in what such jobs printed"

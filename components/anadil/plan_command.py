@@ -42,7 +42,7 @@ def plan(options: argparse.Namespace) -> int:
     question = _question(options)
     chosen = answer(question, best=options.write)
     _refuse_what_cannot_fit(question, chosen, options.prices)
-    if options.measure or options.measured:
+    if options.measure or options.jobs is not None or options.measured:
         _measure(options, question, chosen)
     question = _calibrated(question)
     exact = _exact(question, chosen.layout) if options.exact else None

@@ -28,6 +28,7 @@ from anadil.errors import RecipeError
 from anadil.model.kernels import patch_llama
 from anadil.model.loss import CHUNK_TOKENS, summed_loss
 from anadil.model.recompute import checkpoint_layers
+from anadil.plan.activations import FP32, bytes_of
 from anadil.plan.allocated import Allocated
 from anadil.plan.layout import Layout, Work
 from anadil.plan.liger import LigerLoss
@@ -158,7 +159,7 @@ def _backward(received: torch.Tensor | None, out: torch.Tensor, *, layout: Layou
 
 
 def _autocast(layout: Layout, work: Work) -> Any:
-    mixed = work.state == "fp32" and work.compute == "bf16" and layout.shard == 1
+    mixed = bytes_of(work, layout).autocast
     return torch.autocast("cpu", dtype=torch.bfloat16) if mixed else nullcontext()
 
 
@@ -176,8 +177,7 @@ class Stretch(nn.Module):
         self.first = stage == 0
         self.last = stage == layout.pipeline - 1
         self.width = shape.hidden
-        mixed = work.state == "fp32" and work.compute == "bf16" and layout.shard == 1
-        self.dtype = torch.float32 if mixed or work.compute == "fp32" else torch.bfloat16
+        self.dtype = torch.float32 if bytes_of(work, layout).stream == FP32 else torch.bfloat16
         borders = [round(number * shape.layers / layout.pipeline) for number in range(layout.pipeline + 1)]
         begin, end = list(pairwise(borders))[stage]
         if self.first:
