@@ -8,9 +8,6 @@ published the text says where the value comes from. `recipe.py` reads and checks
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -20,34 +17,13 @@ from pydantic import (
     model_validator,
 )
 
+from anadil.cluster import Cluster
 from anadil.log import masked
+from anadil.section import Fraction, Place, Table, Text
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
 Strategy = Literal["base", "extend", "replace"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
 """What `tokenizer.choice: auto` takes first. Source: Azercell chose a tokenizer of its own."""
-
-
-def _not_home(place: str) -> str:
-    if place.startswith("~"):
-        raise ValueError("`~` is another place on every machine; write the directory out")
-    return place
-
-
-Text = Annotated[str, Field(min_length=1)]
-Place = Annotated[Text, AfterValidator(_not_home)]
-
-
-class Table(BaseModel):
-    """A section of the recipe: immutable, and closed to unknown keys."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
 
 
 class Base(Table):
@@ -293,28 +269,6 @@ class Tracking(Table):
                 "or the whole URI as MLFLOW_TRACKING_URI"
             )
         return uri
-
-
-class Cluster(Table):
-    """How steps become containers."""
-
-    image: str = "anadil/{stage}:{version}"
-    """Image of a step; `{stage}` and `{version}` are filled in."""
-    instance: Text | None = None
-    """Machine type that `anadil plan` prices and fits, such as `p5.48xlarge`; left out, this machine."""
-    nodes: PositiveInt = 1
-    """Machines that train together."""
-    processes_per_node: PositiveInt | None = None
-    """Training processes on a machine; left out, one for each GPU, or one."""
-
-    @field_validator("image")
-    @classmethod
-    def _has_known_places(cls, image: str) -> str:
-        try:
-            image.format(stage="clean", version="1")
-        except (LookupError, ValueError, AttributeError):
-            raise ValueError("only {stage} and {version} are filled in") from None
-        return image
 
 
 class Recipe(Table):

@@ -101,3 +101,6 @@ FLOW = (
 )
 
 STAGES = {stage.name: stage for stage in FLOW}
+
+IMAGES = {stage.name: stage.name for stage in FLOW} | {"report": "tools", "launch": "tools"}
+"""What a pod runs -> the image that holds it: one for each stage, and one for the light tools."""

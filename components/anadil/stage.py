@@ -38,8 +38,12 @@ SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
 NO_RESULT = {
     "__main__.py",
     "cli.py",
+    "cluster.py",
     "doctor.py",
+    "exporter.py",
+    "launch_command.py",
     "log.py",
+    "notify.py",
     "plan_command.py",
     "progress.py",
     "sender.py",

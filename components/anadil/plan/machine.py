@@ -24,8 +24,8 @@ from pydantic import (
 )
 
 from anadil import strict_yaml
-from anadil.config import Table, Text
 from anadil.errors import RecipeError
+from anadil.section import Table, Text
 from anadil.units import GIB, MIB
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,78 @@
+"""What every way to run a training job answers: render, run to the end, status, logs, stop."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from anadil.launch.job import TrainingJob
+
+State = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
+FINAL: tuple[State, ...] = ("succeeded", "failed", "stopped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where a job stands."""
+
+    name: str
+    state: State
+    reason: str = ""
+    """The backend's own word, such as `OOMKilled` or `MaxWaitTimeExceeded`."""
+    message: str = ""
+    """What people should know: what it waits for, or why it failed."""
+    nodes: int = 0
+    """Machines asked for."""
+    running: int = 0
+    """Machines that run."""
+    restarts: int = 0
+    """Times that it was started again."""
+    seconds: float | None = None
+    """Since its first machine ran; None before."""
+    artifact: str = ""
+    """URI that it writes."""
+    exit_code: int | None = None
+    """Of the process that failed first, where it is known."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Backend(Protocol):
+    """One way to run a training job."""
+
+    def render(self, job: TrainingJob) -> dict[str, Any]:
+        """The exact manifest or request, without side effects.
+
+        Raises:
+            RecipeError: The recipe asks for what this backend cannot do, or lacks what it needs.
+        """
+        ...
+
+    def run(self, job: TrainingJob, *, detach: bool = False) -> None:
+        """Start the job, or adopt the one of the same name, and follow it to its end.
+
+        Args:
+            job: What to run.
+            detach: Return once it is started.
+
+        Raises:
+            AnadilError: The job failed; the class is that of the stage's exit code where it is known.
+        """
+        ...
+
+    def status(self, name: str) -> Status:
+        """Where the job of a name stands.
+
+        Raises:
+            DataError: There is no such job.
+        """
+        ...
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+        """Log lines of the first machine, without line ends."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """End the job; what it saved stays."""
+        ...

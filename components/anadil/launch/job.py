@@ -1,0 +1,123 @@
+"""One training stage as a job of its own: what every backend turns into its own form."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from anadil.config import Recipe
+from anadil.errors import PreflightError, RecipeError
+from anadil.flow import STAGES
+from anadil.plan.machine import CPU, Machine, machine
+
+DOMAIN = "anadil.dev"
+RUN_LABEL = f"{DOMAIN}/run"
+"""The pipeline run, or the name of the launch, that a job belongs to."""
+STAGE_LABEL = "app.kubernetes.io/component"
+SPEC_ANNOTATION = f"{DOMAIN}/spec-hash"
+"""SHA-256 of the manifest, by which a launcher knows a job again."""
+HEARTBEAT_ANNOTATION = f"{DOMAIN}/heartbeat"
+"""When a launcher last looked after the job, RFC 3339; the sweeper suspends jobs that nobody follows."""
+DETACHED_ANNOTATION = f"{DOMAIN}/detached"
+"""`true` where the job was started to be followed by nobody."""
+TARGET_ANNOTATION = f"{DOMAIN}/artifact"
+"""URI of the artifact that the job writes."""
+HOME = "/home/anadil"
+USER = 10_001
+"""Numeric user and group of every image; nothing outside the volumes is written."""
+LAUNCHABLE = ("pretrain", "finetune")
+"""Stages that train, and so may be jobs of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """A training stage, its inputs and where its artifact goes."""
+
+    stage: str
+    recipe: Recipe
+    inputs: dict[str, str]
+    """Artifact word -> URI."""
+    files: tuple[str, ...] = ()
+    """Outside files instead of the recipe's."""
+    target: str
+    """URI of the artifact."""
+    run: str = ""
+    """Pipeline run that it belongs to."""
+
+    @property
+    def name(self) -> str:
+        """The same for the same work, so that a launcher that starts again finds its job."""
+        identity = json.dumps([self.stage, self.target, self.run])
+        return f"anadil-{self.stage}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine type of each node; None where the recipe names none, and no GPU is asked for."""
+        instance = self.recipe.cluster.instance
+        return machine(instance) if instance else None
+
+    @property
+    def nodes(self) -> int:
+        """Machines that train together."""
+        return self.recipe.cluster.nodes if STAGES[self.stage].distributed else 1
+
+    @property
+    def devices(self) -> int:
+        """GPUs of each node."""
+        asked = self.recipe.cluster.resources.get(self.stage)
+        if asked and asked.gpus is not None:
+            return asked.gpus
+        if self.machine is None or self.machine.device == CPU:
+            return 0
+        return self.machine.devices if STAGES[self.stage].distributed else 1
+
+    @property
+    def processes(self) -> int:
+        """Training processes of each node."""
+        if not STAGES[self.stage].distributed:
+            return 1
+        return self.recipe.cluster.processes_per_node or max(1, self.devices)
+
+    @property
+    def image(self) -> str:
+        """Image of the stage."""
+        return self.recipe.cluster.image_of(self.stage)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Command line of `python -m anadil.<stage>`, with the whole recipe, so that a manifest is complete."""
+        recipe = self.recipe.model_dump_json(exclude_unset=True)
+        inputs = [word for name, uri in self.inputs.items() for word in (f"--{name}", uri)]
+        flag = STAGES[self.stage].files_flag
+        files = [f"--{flag}", *self.files] if self.files else []
+        return ("--recipe", recipe, *inputs, *files, "--out", self.target)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the job and its pods."""
+        return {
+            "app.kubernetes.io/name": "anadil",
+            STAGE_LABEL: self.stage,
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/managed-by": "anadil-launch",
+            RUN_LABEL: self.run or self.name,
+        }
+
+
+def check_job(job: TrainingJob) -> None:
+    """Refuse what no backend can run.
+
+    Raises:
+        RecipeError: The stage does not train.
+        PreflightError: A pod would not see a directory that the job reads or writes.
+    """
+    if job.stage not in LAUNCHABLE:
+        raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
+    places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
+    volumes = [volume.path for volume in job.recipe.cluster.volumes]
+    for option, uri in places.items():
+        if "://" in uri or any(uri == path or uri.startswith(f"{path}/") for path in volumes):
+            continue
+        raise PreflightError(
+            f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
+            "cluster.volumes"
+        )

@@ -1,0 +1,37 @@
+"""What every section of a recipe is made of: the closed, frozen table and its field types."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _not_home(place: str) -> str:
+    if place.startswith("~"):
+        raise ValueError("`~` is another place on every machine; write the directory out")
+    return place
+
+
+def _absolute(place: str) -> str:
+    if not place.startswith("/"):
+        raise ValueError("a directory of a container begins with /")
+    return place.rstrip("/") or "/"
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Text = Annotated[str, Field(min_length=1)]
+Place = Annotated[Text, AfterValidator(_not_home)]
+Directory = Annotated[Text, AfterValidator(_absolute)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""Name of a Kubernetes object. Source: RFC 1123, DNS subdomain."""
+
+
+class Table(BaseModel):
+    """A section of the recipe: immutable, and closed to unknown keys."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
