@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from anadil import entry, s3, storage
+from anadil import make, s3, storage
 from anadil.config import Recipe
-from anadil.entry import Outcome
 from anadil.flow import STAGES
+from anadil.make import Outcome
 from anadil.recipe import parse_recipe
 
 FOREIGN = ("AWS_", "MLFLOW_", "ANADIL_", "RANK", "WORLD_SIZE", "HTTP", "http", "NO_COLOR")
@@ -71,7 +71,7 @@ def recipe(raw: Path, tmp_path: Path) -> Recipe:
 @pytest.fixture
 def corpus(recipe: Recipe) -> Outcome:
     """The corpus artifact of `recipe`."""
-    return entry.execute(STAGES["clean"], recipe, {}, (), None)
+    return make.execute(STAGES["clean"], recipe, {}, (), None)
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from anadil import artifact, entry, s3, storage
+from anadil import artifact, entry, make, s3, storage
 from anadil.config import Recipe
 from anadil.corpus import read_documents
-from anadil.entry import Outcome
 from anadil.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.flow import STAGES
+from anadil.make import Outcome
 from tests.harness import CLEAN, again, arguments, partials
 
 
@@ -35,7 +35,7 @@ def test_a_second_run_makes_nothing(
     before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
     caplog.set_level("INFO")
 
-    found = entry.execute(CLEAN, recipe, {}, (), None)
+    found = make.execute(CLEAN, recipe, {}, (), None)
 
     assert found.uri == corpus.uri
     assert found.manifest == corpus.manifest
@@ -45,7 +45,7 @@ def test_a_second_run_makes_nothing(
 
 
 def test_two_runs_give_the_same_bytes(corpus: Outcome, recipe: Recipe, tmp_path: Path) -> None:
-    other = entry.execute(CLEAN, again(recipe, f"storage.root={tmp_path}/other"), {}, (), None)
+    other = make.execute(CLEAN, again(recipe, f"storage.root={tmp_path}/other"), {}, (), None)
 
     assert other.uri != corpus.uri
     assert other.manifest.key == corpus.manifest.key
@@ -58,7 +58,7 @@ def test_a_changed_key_is_named_as_the_reason(
 ) -> None:
     caplog.set_level("INFO")
 
-    other = entry.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), None)
+    other = make.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), None)
 
     assert other.uri != corpus.uri
     assert "running because recipe clean.minhash_bands 14 -> 8" in caplog.text
@@ -70,12 +70,12 @@ def test_a_changed_input_file_is_named_as_the_reason(
     path = tmp_path / "raw.jsonl"
     path.write_bytes(raw.read_bytes())
     mine = again(recipe, f"clean.inputs=['{path}']")
-    entry.execute(CLEAN, mine, {}, (), None)
+    make.execute(CLEAN, mine, {}, (), None)
     path.write_bytes(b"".join(raw.read_bytes().splitlines(keepends=True)[:12]))
     caplog.clear()
     caplog.set_level("INFO")
 
-    entry.execute(CLEAN, mine, {}, (), None)
+    make.execute(CLEAN, mine, {}, (), None)
 
     assert f"running because file {path} changed" in caplog.text
 
@@ -91,7 +91,7 @@ def test_changed_code_is_named_as_the_reason(
     Path(corpus.uri).rename(Path(corpus.uri).with_name(data["key"]))
     caplog.set_level("INFO")
 
-    entry.execute(CLEAN, recipe, {}, (), None)
+    make.execute(CLEAN, recipe, {}, (), None)
 
     assert "running because code changed" in caplog.text
 
@@ -99,16 +99,16 @@ def test_changed_code_is_named_as_the_reason(
 def test_a_damaged_neighbour_stops_nobody(corpus: Outcome, recipe: Recipe) -> None:
     (Path(corpus.uri) / "manifest.json").write_text("garbage")
 
-    assert entry.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), None)
+    assert make.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), None)
 
 
 def test_out_is_used_and_never_made_from_something_else(recipe: Recipe, tmp_path: Path) -> None:
     out = str(tmp_path / "mine")
-    made = entry.execute(CLEAN, recipe, {}, (), out)
+    made = make.execute(CLEAN, recipe, {}, (), out)
 
     assert made.uri == out
     with pytest.raises(RecipeError) as caught:
-        entry.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), out)
+        make.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), out)
     assert str(caught.value) == (
         f"{out}: holds a corpus made from something else (recipe clean.minhash_bands 14 -> 8); "
         "artifacts are written once: give another --out or remove it"
@@ -122,11 +122,11 @@ def test_out_may_end_in_a_slash_and_be_relative(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    made = entry.execute(CLEAN, recipe, {}, (), out)
+    made = make.execute(CLEAN, recipe, {}, (), out)
 
     assert made.uri == str(tmp_path / "here" / out)
     assert artifact.fetch(made.uri, "corpus")
-    assert entry.execute(CLEAN, recipe, {}, (), out).uri == made.uri
+    assert make.execute(CLEAN, recipe, {}, (), out).uri == made.uri
 
 
 def test_out_with_somebodys_files_is_refused_before_any_work(recipe: Recipe, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_out_with_somebodys_files_is_refused_before_any_work(recipe: Recipe, tmp
     (home / "thesis.txt").touch()
 
     with pytest.raises(DataError, match="holds files that are no artifact"):
-        entry.execute(CLEAN, recipe, {}, (), str(home))
+        make.execute(CLEAN, recipe, {}, (), str(home))
 
     assert (home / "thesis.txt").is_file()
     assert not partials(tmp_path)
@@ -143,21 +143,21 @@ def test_out_with_somebodys_files_is_refused_before_any_work(recipe: Recipe, tmp
 
 def test_without_a_root_and_an_out_there_is_no_place(recipe: Recipe) -> None:
     with pytest.raises(RecipeError, match=r"storage\.root: not set; give --out"):
-        entry.execute(CLEAN, again(recipe, "storage.root=null"), {}, (), None)
+        make.execute(CLEAN, again(recipe, "storage.root=null"), {}, (), None)
 
 
 def test_a_damaged_input_stops_the_next_stage(corpus: Outcome, recipe: Recipe, tmp_path: Path) -> None:
     (Path(corpus.uri) / "stats.json").write_text("{}")
 
     with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest"):
-        entry.execute(STAGES["tokenizer"], recipe, {"corpus": corpus.uri}, (), None)
+        make.execute(STAGES["tokenizer"], recipe, {"corpus": corpus.uri}, (), None)
 
     assert not partials(tmp_path)
 
 
 def test_an_input_of_another_kind_stops_the_next_stage(corpus: Outcome, recipe: Recipe) -> None:
     with pytest.raises(DataError, match="holds a corpus, not a model"):
-        entry.execute(
+        make.execute(
             STAGES["finetune"],
             recipe,
             {"model": corpus.uri},
@@ -202,8 +202,8 @@ def test_the_artifact_may_go_to_a_bucket_and_come_from_one(
     s3.client().upload_file(str(raw), bucket.removeprefix("s3://"), "raw/prose.jsonl")
     far = again(recipe, f"storage.root={bucket}/runs", f"clean.inputs=['{bucket}/raw/*.jsonl']")
 
-    made = entry.execute(CLEAN, far, {}, (), None)
-    found = entry.execute(CLEAN, far, {}, (), None)
+    made = make.execute(CLEAN, far, {}, (), None)
+    found = make.execute(CLEAN, far, {}, (), None)
     path, manifest = artifact.fetch(made.uri, "corpus")
 
     assert made.uri == f"{bucket}/runs/corpus/{manifest.key}"
@@ -213,7 +213,7 @@ def test_the_artifact_may_go_to_a_bucket_and_come_from_one(
 
 
 def test_a_bucket_as_out_goes_with_a_local_root(recipe: Recipe, bucket: str) -> None:
-    assert entry.execute(CLEAN, recipe, {}, (), f"{bucket}/out").uri == f"{bucket}/out"
+    assert make.execute(CLEAN, recipe, {}, (), f"{bucket}/out").uri == f"{bucket}/out"
 
 
 def test_an_upload_that_failed_is_repeated_without_the_work(
@@ -226,12 +226,12 @@ def test_an_upload_that_failed_is_repeated_without_the_work(
     events = s3.client().meta.events
     events.register("before-call.s3.PutObject", cut)
     with pytest.raises(RetryableError, match="storage did not answer, run the same command again"):
-        entry.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
+        make.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
     events.unregister("before-call.s3.PutObject", cut)
     assert "14 documents in" in caplog.text
     caplog.clear()
 
-    made = entry.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
+    made = make.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
 
     assert "14 documents in" not in caplog.text
     assert artifact.fetch(made.uri, "corpus")

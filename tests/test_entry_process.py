@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from anadil import artifact, entry, lock
+from anadil import artifact, entry, lock, make
 from anadil import log as logs
 from anadil.config import Recipe
-from anadil.entry import Outcome
 from anadil.errors import DataError, PreflightError
 from anadil.flow import STAGES
+from anadil.make import Outcome
 from tests.harness import CLEAN, COMMAND, PATIENCE_S, again, arguments, partials, start, wait_for
 
 
@@ -52,7 +52,7 @@ def test_who_waits_too_long_for_another_process_says_so(
     out = tmp_path / "out"
 
     with lock.locked(tmp_path / "out.work"), pytest.raises(PreflightError) as caught:
-        entry.execute(CLEAN, recipe, {}, (), str(out))
+        make.execute(CLEAN, recipe, {}, (), str(out))
 
     assert "another process makes this artifact; wait for it or stop it" in str(caught.value)
     assert not out.exists()
@@ -93,7 +93,7 @@ def test_a_killed_stage_leaves_nothing_that_looks_whole(
 
     assert not out.exists()
     assert artifact.read_manifest(f"{out}.partial") is None
-    assert entry.execute(CLEAN, recipe, {}, (), str(out)).uri == str(out)
+    assert make.execute(CLEAN, recipe, {}, (), str(out)).uri == str(out)
     assert not partials(tmp_path)
 
 

@@ -25,6 +25,8 @@ class Call:
     """Artifact word -> URI."""
     outputs: dict[str, Any]
     """Where the launcher wants the results."""
+    run: str = ""
+    """Id of the pipeline run."""
 
 
 def parse(stage: Stage, text: str) -> Call:
@@ -39,7 +41,12 @@ def parse(stage: Stage, text: str) -> Call:
         inputs = {word: str(values[word]) for word in stage.reads}
         # A step that was left out gives no URI; Kubeflow Pipelines has no absent parameter.
         inputs = {word: uri for word, uri in inputs.items() if uri or word not in stage.optional}
-        return Call(recipe=str(values["recipe"]), inputs=inputs, outputs=dict(given["outputs"]))
+        return Call(
+            recipe=str(values["recipe"]),
+            inputs=inputs,
+            outputs=dict(given["outputs"]),
+            run=str(values.get("run", "")),
+        )
     except (ValueError, LookupError, TypeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
 

@@ -38,6 +38,12 @@ class S3:
             body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
         return body
 
+    def write(self, uri: str, content: bytes) -> None:
+        """One object; S3 shows it whole or not at all."""
+        bucket, key = _split(uri)
+        with _explained(uri):
+            self._client.put_object(Bucket=bucket, Key=key, Body=content)
+
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
         bucket, key = _split(pattern)

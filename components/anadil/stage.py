@@ -44,8 +44,10 @@ NO_RESULT = {
     "launch_command.py",
     "log.py",
     "notify.py",
+    "outcome.py",
     "plan_command.py",
     "progress.py",
+    "sagemaker.py",
     "sender.py",
     "tracking.py",
 }
@@ -227,3 +229,12 @@ def _base_files(model: str) -> dict[str, str]:
 def image_name() -> str:
     """The image that this process runs in, as its environment says; empty outside a container."""
     return os.environ.get("ANADIL_IMAGE", "")
+
+
+def in_group() -> bool:
+    """Whether torchrun has started this process.
+
+    Not told by RANK alone: the training operator sets that to the number of the machine in a
+    job with a master.
+    """
+    return "LOCAL_RANK" in os.environ or ("RANK" in os.environ and "PET_NNODES" not in os.environ)

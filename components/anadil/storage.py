@@ -37,6 +37,10 @@ class Store(Protocol):
         """The bytes of one small file."""
         ...
 
+    def write(self, uri: str, content: bytes) -> None:
+        """Make one small file hold these bytes, in one step."""
+        ...
+
     def files(self, pattern: str) -> list[str]:
         """Sorted URIs of the files that a path, directory or glob names."""
         ...
@@ -135,6 +139,14 @@ class Local:
             return Path(uri).read_bytes()
         except FileNotFoundError:
             raise DataError(f"{uri}: no such file") from None
+
+    def write(self, uri: str, content: bytes) -> None:
+        """Write beside, then rename."""
+        path = Path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_bytes(content)
+        draft.replace(path)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted files of a path, directory or glob (`**` goes down)."""

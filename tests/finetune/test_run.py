@@ -18,12 +18,12 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil import artifact
-from anadil.entry import execute
 from anadil.errors import DataError, PreflightError, RecipeError
 from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import num_steps
 from anadil.finetune.run import run
 from anadil.flow import STAGES
+from anadil.make import execute
 from anadil.model.load import load_model
 from anadil.recipe import load_recipe
 from anadil.stage import Job

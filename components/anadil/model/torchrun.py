@@ -23,21 +23,37 @@ SHUTDOWN_S = 110
 
 
 def launch(module: str, arguments: Sequence[str], processes: int) -> int:
-    """Run `python -m module arguments` in some processes that train together; the exit code.
+    """Run `python -m module arguments` in processes that train together; the exit code.
 
-    A code that torchrun was given by the environment (several machines, a rendezvous) is not
-    looked at here: such processes are started by torchrun itself and have a RANK.
+    Args:
+        module: What each process runs.
+        arguments: Its command line.
+        processes: How many on this machine, unless the platform's environment says so.
+
+    Where a platform has set torchrun's own variables (PET_*, as the Kubeflow training operator
+    does), they say how many machines there are and where they meet.
     """
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_S))
     if PARENT_VARIABLE in os.environ:
         # The workers' parent is this process, which itself does not outlive the run.
         os.environ[PARENT_VARIABLE] = str(os.getpid())
-    log.info("starting %s processes", processes)
     try:
-        main(["--standalone", "--nproc-per-node", str(processes), "-m", module, *arguments])
+        main([*_group_options(processes), "-m", module, *arguments])
     except SignalException as signal:
         return 128 + int(signal.sigval)
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     return 0
+
+
+def _group_options(processes: int) -> list[str]:
+    if "PET_RDZV_ENDPOINT" not in os.environ and "PET_MASTER_ADDR" not in os.environ:
+        log.info("starting %s processes", processes)
+        return ["--standalone", "--nproc-per-node", str(processes)]
+    # torchrun takes every PET_ variable as a default. The operator says `auto` where the job
+    # does not say how many processes a machine has.
+    asked = os.environ.get("PET_NPROC_PER_NODE", "auto")
+    number = asked if asked.isdigit() else str(processes)
+    log.info("starting %s processes of %s machines", number, os.environ.get("PET_NNODES", "1"))
+    return ["--nproc-per-node", number]

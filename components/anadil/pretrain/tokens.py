@@ -100,8 +100,15 @@ def _make(corpus: Path, tokenizer: Path, folder: Path, origin: dict[str, str]) -
         raise DataError(f"{corpus}/train: holds no text; run clean with more data or milder rules")
     np.save(draft / "starts.npy", np.array(starts, dtype=np.int64), allow_pickle=False)
     artifact.seal(draft, kind="tokens", origin=origin)
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder)
+    try:
+        draft.rename(folder)
+    except OSError:
+        if _is_whole(folder):
+            # Another node was faster, and its processes may be reading theirs already.
+            shutil.rmtree(draft)
+            return
+        shutil.rmtree(folder)
+        draft.rename(folder)
 
 
 def _encoded(corpus: Path, tokenizer_dir: Path) -> Iterator[Ids]:

@@ -1,0 +1,13 @@
+"""What the image `tools` runs for a pipeline and for the cluster, apart from the command line.
+
+python -m anadil.launch pretrain --executor-input JSON   a pipeline's step: launch and follow
+python -m anadil.launch finish --executor-input JSON     its exit handler: clean up and notify
+python -m anadil.launch sweep --namespace N              suspend jobs that nobody follows any more
+"""
+
+import sys
+
+from anadil.launch.steps import main
+
+if __name__ == "__main__":
+    sys.exit(main())

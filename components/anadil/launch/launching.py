@@ -1,0 +1,122 @@
+"""From a stage's command line to a job: find its artifact, or launch what makes it."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from anadil import artifact, storage
+from anadil.cluster import Backend as BackendName
+from anadil.config import Recipe
+from anadil.errors import AnadilError, DataError, RecipeError
+from anadil.flow import STAGES
+from anadil.launch.backend import Backend
+from anadil.launch.job import TrainingJob, check_job
+from anadil.make import Outcome, Wanted, reusable, wanted_artifact
+from anadil.plan.preflight import check_fits
+
+log = logging.getLogger(__name__)
+
+BACKENDS: tuple[str, ...] = get_args(BackendName)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A training stage to launch."""
+
+    stage: str
+    recipe: Recipe
+    inputs: dict[str, str]
+    files: Sequence[str] = ()
+    out: str | None = None
+    run: str = ""
+
+
+def backend_of(name: str, namespace: str | None = None, region: str | None = None) -> Backend:
+    """One way to run a job, by its name in the recipe.
+
+    Args:
+        name: `local`, `pytorchjob`, `trainjob` or `sagemaker`.
+        namespace: Of Kubernetes jobs; left out, the launcher's own.
+        region: Of SageMaker jobs; left out, that of the environment.
+    """
+    if name == "local":
+        from anadil.launch.local import Local
+
+        return Local()
+    if name == "sagemaker":
+        from anadil.launch.sagemaker import SageMaker
+
+        return SageMaker(region=region)
+    from anadil.launch.kubernetes import Kubernetes
+
+    return Kubernetes(kind=name, namespace=namespace)
+
+
+def backend_for(recipe: Recipe, name: str | None = None) -> Backend:
+    """The backend that a recipe, or the command line over it, asks for."""
+    cluster = recipe.cluster
+    return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
+
+
+def launch(asked: Launch, backend: Backend, *, detach: bool = False) -> Outcome | str:
+    """The artifact, found or made by a job; the job's name where it is not waited for.
+
+    Raises:
+        AnadilError: Of every kind, each with its remedy.
+    """
+    wanted = _wanted(asked)
+    if found := reusable(wanted):
+        return found
+    job = job_for(asked, wanted.target)
+    check_job(job)
+    if asked.stage == "pretrain" and asked.recipe.cluster.instance:
+        log.info("%s", check_fits(asked.recipe, here=False))
+    backend.run(job, detach=detach)
+    if detach:
+        return job.name
+    manifest = artifact.read_manifest(wanted.target)
+    if manifest is None:
+        raise DataError(f"{wanted.target}: job {job.name} ended well, yet there is no artifact; see its log")
+    return Outcome(uri=wanted.target, manifest=manifest)
+
+
+def job_to_show(asked: Launch) -> TrainingJob:
+    """The job as `launch` would start it, as far as that can be told from here."""
+    try:
+        target = _wanted(asked).target
+    except AnadilError as error:
+        root = asked.recipe.storage.root
+        if asked.out is None and root is None:
+            raise
+        # Looking at a manifest should not need access to the data.
+        stage = STAGES[asked.stage]
+        identity = {**asked.inputs, "recipe": asked.recipe.model_dump_json()}
+        target = asked.out or storage.join(str(root), stage.writes, artifact.key_of(identity))
+        log.warning("%s; so the artifact's place is a guess: %s", error, target)
+    job = job_for(asked, target)
+    try:
+        check_job(job)
+    except AnadilError as error:
+        log.warning("%s", error)
+    return job
+
+
+def job_for(asked: Launch, target: str) -> TrainingJob:
+    """The job that makes the artifact of a launch."""
+    return TrainingJob(
+        stage=asked.stage,
+        recipe=asked.recipe,
+        inputs=asked.inputs,
+        files=tuple(asked.files),
+        target=target,
+        run=asked.run,
+    )
+
+
+def _wanted(asked: Launch) -> Wanted:
+    stage = STAGES[asked.stage]
+    missing = [f"--{word}" for word in stage.reads if word not in asked.inputs and word not in stage.optional]
+    if missing:
+        raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
+    return wanted_artifact(stage, asked.recipe, asked.inputs, asked.files, asked.out)
