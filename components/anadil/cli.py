@@ -4,6 +4,7 @@ Nothing heavy is imported before a command needs it. stdout carries results, std
 """
 
 import argparse
+import importlib
 import json
 import logging
 import shutil
@@ -27,6 +28,17 @@ EPILOG = """exit codes: 0 done, 2 recipe or usage, 3 data rejected, 4 environmen
 
 start here: `anadil run` runs everything on built-in data, on this machine, in minutes"""
 
+LATER = {
+    "submit": ("anadil_pipelines.commands", "start a run on Kubeflow Pipelines"),
+    "schedule": ("anadil_pipelines.commands", "start a run again and again, by the clock"),
+    "launch": ("anadil.launch_command", "start one training stage on a cluster and follow it"),
+    "status": ("anadil.launch_command", "where a launched job stands"),
+    "logs": ("anadil.launch_command", "the log of a launched job's first machine"),
+    "stop": ("anadil.launch_command", "end a launched job; what it saved stays"),
+    "cluster": ("anadil.hyperpod_command", "create, describe or delete a HyperPod cluster"),
+}
+"""Command -> the module that knows its options, and its help line."""
+
 WORK = "anadil-work"
 """Default directory of `anadil run`."""
 
@@ -40,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         name = arguments[first]
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
-    options = parser().parse_args(arguments)
+    options = parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
     from anadil import entry
     from anadil import log as logs
 
@@ -49,8 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.guarded(lambda: command(options))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line; stages parse their own options (`anadil clean --help`)."""
+def parser(asked: str = "") -> argparse.ArgumentParser:
+    """The whole command line; stages parse their own options (`anadil clean --help`).
+
+    Args:
+        asked: The command whose options are needed; those of `LATER` are loaded for it alone.
+    """
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"anadil {__version__}")
@@ -62,6 +78,11 @@ def parser() -> argparse.ArgumentParser:
     _add_recipe(commands)
     _add_plan(commands)
     _add_compile(commands)
+    for name, (module, text) in LATER.items():
+        if name == asked:
+            importlib.import_module(module).add(name, commands, text)
+        else:
+            commands.add_parser(name, help=text, add_help=False)
     _add_doctor(commands)
     return top
 

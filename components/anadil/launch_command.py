@@ -20,56 +20,53 @@ NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
 """Backend -> extra that holds its client."""
 
 
-def add_launch(commands: Any) -> None:
-    """`anadil launch STAGE`."""
-    text = "start one training stage on a cluster and follow it to its end"
-    told = f"{text}; prints the URI of the artifact, and starts nothing where that is there already"
-    command = commands.add_parser("launch", help=text, description=told)
-    command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=" or ".join(LAUNCHABLE))
-    add_recipe_options(command)
-    words = {word: [name for name in LAUNCHABLE if word in STAGES[name].reads] for word in _words()}
-    for word, names in words.items():
-        command.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read ({', '.join(names)})")
-    text = "files of chats instead of the recipe's (finetune)"
-    command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=text)
-    command.add_argument("--out", metavar="URI", help="where to write; left out, a place under storage.root")
-    text = "how to run it (default: cluster.backend of the recipe)"
-    command.add_argument("--backend", choices=BACKENDS, help=text)
-    text = "name of the run that the job belongs to; another name makes another job of the same work"
-    command.add_argument("--run", default="", metavar="ID", help=text)
-    command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
-    text = "print the exact manifest or request, and start nothing"
-    command.add_argument("--dry-run", action="store_true", help=text)
-    command.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="of --dry-run")
-    command.set_defaults(command=_launch)
+def add(name: str, commands: Any, text: str) -> None:
+    """Put one of the commands among those of `anadil`.
 
-
-def add_status(commands: Any) -> None:
-    """`anadil status`, `anadil logs` and `anadil stop`, each with the NAME of a job."""
-    status = commands.add_parser("status", help="where a launched job stands")
-    _add_job(status)
-    status.add_argument(
-        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
-    )
-    status.set_defaults(command=_status)
-    logs = commands.add_parser("logs", help="the log of a launched job's first machine")
-    _add_job(logs)
-    logs.add_argument("--follow", action="store_true", help="go on until the job ends")
-    logs.set_defaults(command=_logs)
-    stop = commands.add_parser("stop", help="end a launched job; what it saved stays")
-    _add_job(stop)
-    stop.set_defaults(command=_stop)
-
-
-def _words() -> list[str]:
-    return list(dict.fromkeys(word for name in LAUNCHABLE for word in STAGES[name].reads))
-
-
-def _add_job(command: argparse.ArgumentParser) -> None:
+    Args:
+        name: `launch`, `status`, `logs` or `stop`.
+        commands: What argparse's `add_subparsers` gives.
+        text: Its help line.
+    """
+    if name == "launch":
+        _add_launch(commands, text)
+        return
+    command = commands.add_parser(name, help=text, description=text)
     command.add_argument("name", metavar="JOB", help="name that `anadil launch` printed")
     command.add_argument("--backend", choices=BACKENDS, default="pytorchjob", help="default: %(default)s")
     command.add_argument("--namespace", metavar="NAME", help="of a Kubernetes job; default: your context's")
     command.add_argument("--region", metavar="NAME", help="of a SageMaker job; default: your environment's")
+    if name == "status":
+        command.add_argument(
+            "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
+        )
+    if name == "logs":
+        command.add_argument("--follow", action="store_true", help="go on until the job ends")
+    command.set_defaults(command={"status": _status, "logs": _logs, "stop": _stop}[name])
+
+
+def _add_launch(commands: Any, text: str) -> None:
+    told = (
+        f"{text} to its end; prints the URI of the artifact, and starts nothing where that is there already"
+    )
+    command = commands.add_parser("launch", help=text, description=told)
+    command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=" or ".join(LAUNCHABLE))
+    add_recipe_options(command)
+    for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].reads):
+        readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].reads)
+        command.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read ({readers})")
+    told = "files of chats instead of the recipe's (finetune)"
+    command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=told)
+    command.add_argument("--out", metavar="URI", help="where to write; left out, a place under storage.root")
+    told = "how to run it (default: cluster.backend of the recipe)"
+    command.add_argument("--backend", choices=BACKENDS, help=told)
+    told = "name of the run that the job belongs to; another name makes another job of the same work"
+    command.add_argument("--run", default="", metavar="ID", help=told)
+    command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
+    told = "print the exact manifest or request, and start nothing"
+    command.add_argument("--dry-run", action="store_true", help=told)
+    command.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="of --dry-run")
+    command.set_defaults(command=_launch)
 
 
 def _launch(options: argparse.Namespace) -> int:

@@ -1,12 +1,13 @@
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from anadil.config import Recipe
-from anadil.entry import _num_processes
+from anadil.entry import _has_rendezvous, _num_processes
 from anadil.flow import STAGES
 from anadil.model.torchrun import launch
 
@@ -74,3 +75,63 @@ def test_no_gpu_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     assert _num_processes(STAGES["pretrain"], Recipe()) == 1
+
+
+def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> None:
+    code = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "name = f'rank-{dist.get_rank()}-of-{dist.get_world_size()}'\n"
+        f"(pathlib.Path({str(tmp_path)!r}) / name).touch()\n"
+        "dist.destroy_process_group()"
+    )
+    (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib\n{code}\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # What an elasticPolicy becomes. Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
+    told = {
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ID": "job",
+        "PET_RDZV_CONF": "timeout=1800",
+        "PET_NNODES": "2:2",
+        "PET_MAX_RESTARTS": "3",
+        "PET_NPROC_PER_NODE": "1",
+    }
+
+    children = []
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os._exit(machine(tmp_path, told))
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+    assert codes == [0, 0]
+    assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0-of-2", "rank-1-of-2"}
+
+
+def machine(tmp_path: Path, told: dict[str, str]) -> int:
+    os.environ.update(told, PYTHONPATH=str(tmp_path), OMP_NUM_THREADS="1")
+    return launch("worker_of_a_test", [], 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, False),
+        ({"PET_NNODES": "1", "PET_RDZV_ENDPOINT": "job-worker-0:23456"}, True),
+        # With a master, the operator sets RANK to the number of the machine.
+        ({"PET_NNODES": "2", "PET_MASTER_ADDR": "job-master-0", "RANK": "1"}, True),
+        ({"PET_NNODES": "2", "PET_MASTER_ADDR": "job-master-0", "RANK": "1", "LOCAL_RANK": "0"}, False),
+    ],
+)
+def test_the_stage_starts_torchrun_where_the_platform_says_where_to_meet(
+    told: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+
+    assert _has_rendezvous(STAGES["pretrain"]) is expected
+    assert not _has_rendezvous(STAGES["finetune"])
