@@ -1,0 +1,111 @@
+"""`anadil promote`: a model that passed its gate gets a version and an alias in MLflow's registry.
+
+Whoever serves the model asks the registry for the alias, so that moving it is the release.
+"""
+
+import argparse
+import json
+import logging
+import os
+from typing import Any
+
+from anadil import artifact
+from anadil.artifact import Manifest
+from anadil.doctor import missing_packages
+from anadil.entry import add_recipe_options
+from anadil.errors import DataError, GateError, IntegrityError, PreflightError, RecipeError, RetryableError
+from anadil.recipe import load_recipe
+from anadil.tracking import tracking_uri
+
+log = logging.getLogger(__name__)
+
+ALIAS = "champion"
+DIGEST_TAG = "anadil.sha256"
+PROMOTED = ("model", "adapter")
+"""Kinds of artifacts that speak."""
+
+
+def add(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    told = f"{text}. Prints the version; exits 6 where the gate was not passed, and moves nothing."
+    command = commands.add_parser(name, help=text, description=told)
+    add_recipe_options(command)
+    command.add_argument(
+        "--scores", required=True, metavar="URI", help="scores artifact with the gate's verdict"
+    )
+    told = "model or adapter artifact that the scores are of"
+    command.add_argument("--model", required=True, metavar="URI", help=told)
+    told = "registered model (default: anadil- and the recipe's language)"
+    command.add_argument("--name", metavar="NAME", help=told)
+    command.add_argument("--alias", default=ALIAS, metavar="ALIAS", help="default: %(default)s")
+    told = "say what would be done, and do nothing"
+    command.add_argument("--dry-run", action="store_true", help=told)
+    command.set_defaults(command=promote)
+
+
+def promote(options: argparse.Namespace) -> int:
+    """Check the verdict and the model, register it and move the alias."""
+    recipe = load_recipe(options.recipe, options.set)
+    manifest = check_promotable(options.scores, options.model)
+    name = options.name or f"anadil-{recipe.language}"
+    if options.dry_run:
+        print(f"{options.model} would be {name}@{options.alias}")
+        return 0
+    uri = tracking_uri(recipe)
+    if uri is None:
+        raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
+    if absent := missing_packages("tracking"):
+        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[tracking]'")
+    version = _register(uri, name, options.alias, options.model, options.scores, manifest)
+    print(f"{name} version {version} is {options.alias}")
+    return 0
+
+
+def check_promotable(scores: str, model: str) -> Manifest:
+    """The manifest of a model whose scores passed the gate.
+
+    Raises:
+        GateError: The gate was not passed.
+        IntegrityError: The scores are of another model.
+        DataError: One of the two is no such artifact.
+    """
+    folder, judged = artifact.fetch(scores, "scores")
+    verdict = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]
+    manifest = artifact.read_manifest(model)
+    if manifest is None or manifest.kind not in PROMOTED:
+        raise DataError(f"--model {model}: no finished model or adapter there; give the URI of one")
+    of = judged.origin.get(f"input {manifest.kind}")
+    if of != manifest.digest:
+        raise IntegrityError(
+            f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
+        )
+    if not verdict["passed"]:
+        failed = [check for check in verdict["checks"] if check["enforced"] and not check["passed"]]
+        told = "; ".join(f"{each['name']} {each['value']:.4g} above {each['limit']:.4g}" for each in failed)
+        raise GateError(f"{model}: the gate was not passed: {told}; nothing was promoted")
+    return manifest
+
+
+def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest: Manifest) -> str:
+    """Version number; one that holds the same bytes is taken again."""
+    # A person waits: a server that is away should be told in seconds, not minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        if not client.search_registered_models(filter_string=f"name = '{name}'"):
+            client.create_registered_model(name, description="Made by anadil.")
+        versions = client.search_model_versions(filter_string=f"name = '{name}'")
+        same = [each for each in versions if each.tags.get(DIGEST_TAG) == manifest.digest]
+        tags = {DIGEST_TAG: manifest.digest, "anadil.scores": scores, "anadil.kind": manifest.kind}
+        made = same[0] if same else client.create_model_version(name, source=model, tags=tags)
+        client.set_registered_model_alias(name, alias, made.version)
+    except MlflowException as error:
+        if error.get_http_status_code() >= 500:
+            raise RetryableError(f"MLflow did not answer: {error}; run the same command again") from None
+        raise PreflightError(f"MLflow refused: {error}; check the name, the alias and your rights") from None
+    log.info("%s version %s: %s", name, made.version, model)
+    return str(made.version)
