@@ -7,7 +7,7 @@ that need them skip where they are not.
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ def mistakes(name: str, manifest: Mapping[str, Any]) -> list[str]:
         name: Of the file, without its ending.
         manifest: The whole resource, or its spec for `HYPERPOD_SPEC`.
     """
-    return [f"{error.json_path}: {error.message}" for error in validator(name).iter_errors(manifest)]
+    found = [leaf for error in validator(name).iter_errors(manifest) for leaf in _leaves(error)]
+    return [f"{error.json_path}: {error.message}" for error in found]
 
 
 @functools.cache
@@ -53,6 +54,15 @@ def validator(name: str) -> Any:
         "metadata": {"type": "object"},
     }
     return jsonschema.Draft202012Validator(schema)
+
+
+def _leaves(error: Any) -> Iterator[Any]:
+    """The mistake itself where a schema offers several forms, of which one is nothing at all."""
+    inner = [each for each in error.context if each.schema != {"type": "null"}]
+    if not inner:
+        yield error
+    for each in inner:
+        yield from _leaves(each)
 
 
 def strict(schema: Any) -> Any:

@@ -1,5 +1,6 @@
 """One training stage as a job of its own: what every backend turns into its own form."""
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class TrainingJob:
     def machine(self) -> Machine | None:
         """The machine type of each node; None where the recipe names none, and no GPU is asked for."""
         instance = self.recipe.cluster.instance
-        return machine(instance) if instance else None
+        return _machine(instance) if instance else None
 
     @property
     def nodes(self) -> int:
@@ -121,3 +122,9 @@ def check_job(job: TrainingJob) -> None:
             f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
             "cluster.volumes"
         )
+
+
+@functools.cache
+def _machine(name: str) -> Machine:
+    """Once: a manifest asks for it many times, and the table takes some 30 ms to read."""
+    return machine(name)

@@ -1,0 +1,253 @@
+"""The pod of a training process, the same in every Kubernetes form of a job.
+
+It passes the Pod Security Standard "restricted": so no hostPath, and local NVMe is used where the
+node keeps its pods' emptyDirs on it, or through a claim of `cluster.volumes`.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from anadil.cluster import Cluster, Resources
+from anadil.errors import RecipeError
+from anadil.launch.job import HOME, SPEC_ANNOTATION, USER, TrainingJob
+from anadil.launch.resources import EFA, requirements
+from anadil.plan.machine import LOCAL, Machine
+
+METRICS_PORT = 9_464
+"""Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus."""
+GRACE_S = 150
+"""Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes."""
+SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
+"""Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
+What is used counts as memory of the pod."""
+TMP = "/tmp"  # noqa: S108  a volume of the pod's own
+SHM = "/dev/shm"  # noqa: S108  as above
+WORK = f"{HOME}/work"
+"""What a restarted container finds again, and a new pod does not."""
+PLAIN = {
+    "HOME": HOME,
+    "USER": "anadil",  # libraries ask for a name, which a number alone does not have
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+WITH_GPUS = {
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "NCCL_DEBUG": "WARN",
+    "TORCH_FR_BUFFER_SIZE": "20000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_FR_DUMP_TEMP_FILE": f"{TMP}/nccl_trace_rank_",
+}
+"""With the flight recorder: which collective each rank was in when one hung.
+Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training."""
+WITH_EFA = {
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_HUGE_PAGE": "0",  # so that the pod need not ask for huge pages, which a node may not have
+    "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
+}
+"""Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs."""
+HEALTH = "sagemaker.amazonaws.com/node-health-status"
+DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
+"""Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What one form of a job puts into the pod."""
+
+    name: str
+    image: str
+    command: tuple[str, ...] = ()
+    """Left out, the image's own entrypoint."""
+    arguments: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    ports: tuple[tuple[str, int], ...] = ()
+
+
+def container_of(job: TrainingJob, name: str, command: tuple[str, ...] = ()) -> Container:
+    """The training container of a job."""
+    return Container(
+        name=name,
+        image=job.image,
+        command=command,
+        arguments=job.arguments,
+        environment={
+            "ANADIL_LOG": "json",
+            "ANADIL_IMAGE": job.image,
+            "ANADIL_RUN_ID": job.run or job.name,
+            "ANADIL_WORK": job.recipe.cluster.work or WORK,
+            "ANADIL_METRICS_PORT": str(METRICS_PORT),
+        },
+        ports=(("metrics", METRICS_PORT),),
+    )
+
+
+def template_of(job: TrainingJob, container: Container) -> dict[str, Any]:
+    """The pod template of a job."""
+    return template(
+        container,
+        job.recipe.cluster,
+        job.labels,
+        machine=job.machine,
+        devices=job.devices,
+        nodes=job.nodes,
+        asked=job.recipe.cluster.resources.get(job.stage),
+        key=f"cluster.resources.{job.stage}",
+    )
+
+
+def template(
+    container: Container,
+    cluster: Cluster,
+    labels: dict[str, str],
+    *,
+    machine: Machine | None,
+    devices: int,
+    nodes: int,
+    asked: Resources | None = None,
+    key: str = "",
+) -> dict[str, Any]:
+    """A pod template with one container; see `requirements` for the arguments."""
+    needs = requirements(machine, devices, nodes, asked, key=key)
+    environment = PLAIN | container.environment
+    if devices:
+        environment |= WITH_GPUS | (WITH_EFA if EFA in needs["requests"] else {})
+    mounts, volumes = _volumes(cluster, "gpu" if devices else "cpu")
+    ports = [{"name": name, "containerPort": port} for name, port in container.ports]
+    return {
+        "metadata": {"labels": dict(labels)},
+        "spec": {
+            **({"serviceAccountName": cluster.service_account} if cluster.service_account else {}),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": GRACE_S,
+            **_placement(cluster, machine),
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                # Not each file of a file system with checkpoints at each start of a pod.
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": container.name,
+                    "image": container.image,
+                    **({"command": list(container.command)} if container.command else {}),
+                    "args": [_literal(argument) for argument in container.arguments],
+                    "env": _variables(environment, cluster),
+                    **({"ports": ports} if ports else {}),
+                    "resources": needs,
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "volumeMounts": mounts,
+                }
+            ],
+            "volumes": volumes,
+        },
+    }
+
+
+def with_hash(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with the annotation by which a launcher knows a job again.
+
+    It is the SHA-256 of the manifest without annotations, as JSON with sorted keys.
+    """
+    metadata = manifest["metadata"]
+    plain = {**manifest, "metadata": {key: metadata[key] for key in metadata if key != "annotations"}}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    annotations = {
+        **metadata.get("annotations", {}),
+        SPEC_ANNOTATION: hashlib.sha256(text.encode()).hexdigest(),
+    }
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _literal(text: str) -> str:
+    """The text as Kubernetes takes it as it is: it would replace `$(NAME)`."""
+    return text.replace("$", "$$")
+
+
+def _variables(environment: dict[str, str], cluster: Cluster) -> list[dict[str, Any]]:
+    plain = [{"name": name, "value": _literal(value)} for name, value in environment.items()]
+    # So that a failure names the machine.
+    fields = {
+        "POD_NAME": "metadata.name",
+        "POD_NAMESPACE": "metadata.namespace",
+        "NODE_NAME": "spec.nodeName",
+    }
+    own = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    secret = [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+        for name, keys in cluster.secrets.items()
+        for key in keys
+    ]
+    return [*plain, *own, *secret]
+
+
+def _volumes(cluster: Cluster, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Mounts and volumes: the pod's own directories, unless a claim takes their place, and the claims."""
+    own: dict[str, tuple[str, dict[str, Any]]] = {
+        HOME: ("home", {}),
+        TMP: ("tmp", {}),
+        SHM: ("shm", {"medium": "Memory", "sizeLimit": SHARED_MEMORY[kind]}),
+    }
+    taken = {volume.path for volume in cluster.volumes}
+    mounts: list[dict[str, Any]] = []
+    volumes: list[dict[str, Any]] = []
+    for path, (name, source) in own.items():
+        if path not in taken:
+            mounts.append({"name": name, "mountPath": path})
+            volumes.append({"name": name, "emptyDir": source})
+    for number, volume in enumerate(cluster.volumes):
+        read_only = {"readOnly": True} if volume.read_only else {}
+        # A claim's name may have dots, which the name of a volume may not.
+        mounts.append({"name": f"claim-{number}", "mountPath": volume.path, **read_only})
+        claim = {"claimName": volume.claim, **read_only}
+        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": claim})
+    return mounts, volumes
+
+
+def _placement(cluster: Cluster, machine: Machine | None) -> dict[str, Any]:
+    """Which nodes take the pod.
+
+    Raises:
+        RecipeError: Also those that HyperPod has set apart.
+    """
+    if any(each.key == HEALTH for each in cluster.tolerations):
+        raise RecipeError(
+            f"cluster.tolerations: {HEALTH} keeps pods off nodes that are checked or replaced; leave it out"
+        )
+    placed: dict[str, Any] = {}
+    if cluster.node_selector:
+        placed["nodeSelector"] = dict(cluster.node_selector)
+    required: list[dict[str, Any]] = []
+    if machine and machine.name != LOCAL:
+        name = machine.name.removeprefix("ml.")
+        # HyperPod writes `ml.` before the type.
+        required.append(_in("node.kubernetes.io/instance-type", name, f"ml.{name}"))
+    if cluster.hyperpod:
+        required.append(_in(HEALTH, "Schedulable"))
+    affinity: dict[str, Any] = {}
+    if required:
+        terms = {"nodeSelectorTerms": [{"matchExpressions": required}]}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = terms
+    if cluster.hyperpod:
+        # Preferred only: nodes of a group without deep health checks never get the label.
+        passed = {"weight": 100, "preference": {"matchExpressions": [_in(DEEP_HEALTH, "Passed")]}}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [passed]
+    if affinity:
+        placed["affinity"] = {"nodeAffinity": affinity}
+    if cluster.tolerations:
+        placed["tolerations"] = [each.model_dump(exclude_none=True) for each in cluster.tolerations]
+    return placed
+
+
+def _in(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "In", "values": list(values)}

@@ -1,0 +1,173 @@
+"""A training job as a PyTorchJob of the Kubeflow training operator.
+
+Only fields that the operator 1.7 has already, which is the one that HyperPod installs. All pods are
+workers: with a master, each would first wait for a public image that looks up its name.
+
+Source: kubeflow/trainer 1.9.4, pkg/apis/kubeflow.org/v1, pkg/controller.v1/pytorch, pkg/webhooks.
+"""
+
+import logging
+import math
+from typing import Any
+
+from anadil.errors import RecipeError
+from anadil.launch.job import TrainingJob
+from anadil.launch.metadata import checked_name, metadata_of, resume_annotations
+from anadil.launch.pod import container_of, template_of, with_hash
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "kubeflow.org/v1"
+KIND = "PyTorchJob"
+CONTAINER = "pytorch"
+"""The operator looks for this name."""
+KEPT_S = 86_400
+"""How long a finished job stays, so that its log can be read and a launcher that comes back finds it."""
+RENDEZVOUS = {"join_timeout": "1800", "read_timeout": "600"}
+"""Seconds that the first pod waits for the last one to pull its image, and others for the first
+one to answer; torchrun's own 600 and 60 are too few where images are large and nodes are replaced.
+Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with the back end c10d."""
+REPLICAS = ("Master", "Worker")
+RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
+CLEAN_UPS = ("None", "Running", "All")
+
+
+def render(job: TrainingJob) -> dict[str, Any]:
+    """The manifest.
+
+    Raises:
+        RecipeError: The recipe asks for what no PyTorchJob can do.
+    """
+    cluster = job.recipe.cluster
+    metadata = metadata_of(job)
+    metadata["annotations"] |= resume_annotations(cluster)
+    warn_of_lost_work(job)
+    manifest = pytorchjob(
+        metadata,
+        template_of(job, container_of(job, CONTAINER)),
+        nodes=job.nodes,
+        processes=job.processes,
+        restarts=cluster.restarts,
+        deadline_s=deadline_s(job),
+    )
+    return with_hash(manifest)
+
+
+def pytorchjob(
+    metadata: dict[str, Any],
+    template: dict[str, Any],
+    *,
+    nodes: int,
+    processes: int,
+    restarts: int,
+    deadline_s: int | None,
+) -> dict[str, Any]:
+    """A PyTorchJob of pods that train together.
+
+    Args:
+        metadata: With a name.
+        template: Of each pod, with a container `pytorch`.
+        nodes: Pods.
+        processes: Of each pod.
+        restarts: Times that processes, and then containers, are started again.
+        deadline_s: Longest time from the first running pod.
+    """
+    # Counted are restarts of containers over all pods, and the job fails when the count is reached;
+    # the operator's limit of 0 fails it at the first pod that failed.
+    backoff = restarts * nodes + 1 if restarts else 0
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata,
+        "spec": {
+            "nprocPerNode": str(processes),
+            # Without a master, the operator tells torchrun where to meet only with this policy.
+            "elasticPolicy": {
+                "minReplicas": nodes,
+                "maxReplicas": nodes,
+                "rdzvBackend": "c10d",
+                # Without an id of its own, torchrun calls every job `none`.
+                "rdzvId": metadata["name"],
+                "rdzvConf": [{"key": key, "value": value} for key, value in RENDEZVOUS.items()],
+                "maxRestarts": restarts,
+            },
+            "runPolicy": {
+                # The job counts as done when the first pod is; the others may still be writing.
+                "cleanPodPolicy": "None",
+                "backoffLimit": backoff,
+                **({"activeDeadlineSeconds": deadline_s} if deadline_s else {}),
+                "ttlSecondsAfterFinished": KEPT_S,
+            },
+            "pytorchReplicaSpecs": {
+                "Worker": {
+                    "replicas": nodes,
+                    "restartPolicy": "OnFailure" if restarts else "Never",
+                    "template": template,
+                }
+            },
+        },
+    }
+    check(manifest)
+    return manifest
+
+
+def deadline_s(job: TrainingJob) -> int | None:
+    """`cluster.deadline_hours` in whole seconds."""
+    hours = job.recipe.cluster.deadline_hours
+    return math.ceil(hours * 3_600) if hours else None
+
+
+def warn_of_lost_work(job: TrainingJob) -> None:
+    """Say it where a replaced pod would begin anew."""
+    if "://" in job.target and job.recipe.cluster.work is None:
+        log.warning(
+            "%s: checkpoints stay in the pod: a container that is restarted goes on from them, a pod on "
+            "another node begins anew; name a directory of a shared volume as cluster.work", job.name
+        )  # fmt: skip
+
+
+def check(manifest: dict[str, Any]) -> None:
+    """Refuse what the resource's definition lets through and the operator does not run.
+
+    Raises:
+        RecipeError: With every mistake.
+    """
+    spec = manifest["spec"]
+    checked_name(manifest["metadata"]["name"])
+    replicas = spec["pytorchReplicaSpecs"]
+    found = _unknown_words(spec)
+    if "Worker" not in replicas and "elasticPolicy" in spec:
+        found.append("elasticPolicy: needs a Worker")
+    if "Worker" in replicas and "Master" not in replicas and "elasticPolicy" not in spec:
+        found.append("pytorchReplicaSpecs: Worker without Master or elasticPolicy; pods would never meet")
+    if "Master" in replicas and replicas["Master"].get("replicas") != 1:
+        found.append("pytorchReplicaSpecs.Master.replicas: must be 1, and said")
+    policy = spec.get("elasticPolicy", {})
+    if "nprocPerNode" in spec and "nProcPerNode" in policy:
+        found.append("elasticPolicy.nProcPerNode: nprocPerNode says it already")
+    if "standalone" in policy:
+        found.append("elasticPolicy.standalone: torchrun does not take what the operator makes of it")
+    if found:
+        raise RecipeError("\n".join([f"{KIND}: {len(found)} mistake(s)", *(f"  {text}" for text in found)]))
+
+
+def _unknown_words(spec: dict[str, Any]) -> list[str]:
+    found = []
+    for role, replica in spec["pytorchReplicaSpecs"].items():
+        where = f"pytorchReplicaSpecs.{role}"
+        if role not in REPLICAS:
+            found.append(f"{where}: not one of {', '.join(REPLICAS)}")
+        restart = replica.get("restartPolicy", "OnFailure")
+        if restart not in RESTARTS:
+            found.append(f"{where}.restartPolicy: {restart} is not one of {', '.join(RESTARTS)}")
+        if replica.get("replicas", 1) < 1:
+            found.append(f"{where}.replicas: {replica['replicas']} is less than 1")
+        named = [each for each in replica["template"]["spec"]["containers"] if each["name"] == CONTAINER]
+        if not named:
+            found.append(f"{where}: no container is called {CONTAINER}")
+        elif not named[0].get("image"):
+            found.append(f"{where}: container {CONTAINER} has no image")
+    clean_up = spec.get("runPolicy", {}).get("cleanPodPolicy", "None")
+    if clean_up not in CLEAN_UPS:
+        found.append(f"runPolicy.cleanPodPolicy: {clean_up} is not one of {', '.join(CLEAN_UPS)}")
+    return found

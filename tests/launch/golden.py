@@ -1,0 +1,58 @@
+"""Manifests of jobs as users have them, which `make golden` rewrites."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anadil.launch import hyperpod_job, pytorchjob, trainjob
+from anadil.launch.job import TrainingJob
+from tests.launch.sample import HYPERPOD, job
+
+FOLDER = Path(__file__).parents[1] / "golden" / "launch"
+ON_A_VOLUME = ("cluster.volumes=[{claim: anadil-data, path: /data}]",)
+
+
+def cpu(*overrides: str) -> TrainingJob:
+    """The recipe `smoke` with all its artifacts on one volume."""
+    return TrainingJob(
+        stage="pretrain",
+        recipe=job("smoke", *ON_A_VOLUME, *overrides).recipe,
+        inputs={"corpus": "/data/corpus/1", "tokenizer": "/data/tokenizer/1"},
+        target="/data/model/2",
+    )
+
+
+def japanese() -> TrainingJob:
+    """32 machines whose GPUs talk over EFA."""
+    return job("japanese-70b", *ON_A_VOLUME, "cluster.work=/data/work", run="run-20")
+
+
+def hyperpod() -> TrainingJob:
+    """Two machines of HyperPod, a queue of its task governance, FSx for Lustre."""
+    return job("azerbaijani-1b", *HYPERPOD)
+
+
+MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "cpu-one-node": lambda: pytorchjob.render(cpu()),
+    "cpu-two-nodes": lambda: pytorchjob.render(cpu("cluster.nodes=2", "cluster.restarts=1")),
+    "azerbaijani-1b-hyperpod": lambda: pytorchjob.render(hyperpod()),
+    "japanese-70b-efa": lambda: pytorchjob.render(japanese()),
+    "finetune-one-gpu": lambda: pytorchjob.render(
+        job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", stage="finetune")
+    ),
+    "azerbaijani-1b-trainjob": lambda: trainjob.render(
+        job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", "cluster.deadline_hours=72")
+    ),
+    "azerbaijani-1b-hyperpodpytorchjob": lambda: hyperpod_job.render(hyperpod()),
+}
+
+
+def text(name: str) -> str:
+    """A manifest as `anadil launch --dry-run` prints it."""
+    return yaml.safe_dump(MANIFESTS[name](), sort_keys=False, allow_unicode=True, width=10_000)
+
+
+GOLDEN: dict[Path, Callable[[], str]] = {FOLDER / f"{name}.yaml": partial(text, name) for name in MANIFESTS}

@@ -1,0 +1,41 @@
+"""HyperPod's patterns against the log of a real run, not against lines that a test made up."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from anadil import log as logs
+from anadil import make, progress
+from anadil.launch.log_rules import TOO_HIGH, log_rules
+from anadil.pretrain.run import run
+
+from .fixtures import make_job, make_recipe
+
+
+def test_a_run_s_log_is_watched_from_its_first_step_to_its_last_line(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    job = make_job(tmp_path, make_recipe(base))
+    with contextlib.redirect_stderr(io.StringIO()) as written:
+        logs.set_up("pretrain", container=True)
+        make._say_figures(run(job))
+    lines = written.getvalue().splitlines()
+
+    steps, losses = (
+        [match for line in lines if (match := re.search(rule["logPattern"], line))]
+        for rule in log_rules("pretrain")
+    )
+
+    assert len([line for line in lines if '"msg": "pre-training: ' in line]) == 12
+    assert len(losses) == 12
+    assert all(0 < float(loss[1]) < TOO_HIGH for loss in losses)
+    assert len(steps) > 12  # and encoding the corpus, which comes before
+    # The sequences, both phases and the last line are none of it.
+    assert len(lines) - len(steps) >= 4
+    for rule in log_rules("pretrain"):
+        stops = [bool(re.search(rule["stopPattern"], line)) for line in lines]
+        assert stops == [False] * (len(lines) - 1) + [True]
