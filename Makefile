@@ -1,10 +1,11 @@
 # make demo: set up and run the whole pipeline on built-in data.  make test: set up and test.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
+# make images: build every image with docker, podman or buildah.
 
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil
 
-.PHONY: demo test check golden clean
+.PHONY: demo test check golden images clean
 
 demo: .venv/installed-laptop
 	$(ANADIL) run
@@ -26,6 +27,9 @@ golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
 	.venv/bin/python scripts/make_reference.py
 	.venv/bin/python scripts/make_published.py
+
+images:
+	images/build.sh all
 
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache

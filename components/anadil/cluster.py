@@ -165,6 +165,16 @@ class Cluster(Table):
         return table
 
     @model_validator(mode="after")
+    def _has_one_volume_for_a_path(self) -> "Cluster":
+        paths = [volume.path for volume in self.volumes]
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        if twice:
+            raise ValueError(
+                f"volumes: {', '.join(twice)} is mounted twice; give each claim a path of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _work_is_on_a_volume(self) -> "Cluster":
         if self.work and not any(
             self.work == volume.path or self.work.startswith(f"{volume.path}/")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 
-from anadil import __version__
 from anadil.doctor import missing_packages
 from anadil.errors import PreflightError
 from anadil.measure.jobs import job_manifests
@@ -98,7 +97,7 @@ def _measure(options: argparse.Namespace, question: Question, chosen: Answer) ->
         _need("pretrain", "--measure trains for some steps")
         measure(layouts, question.recipe, question.shape, question.work, question.machine, runs=folder)
         return
-    image = question.recipe.cluster.image.format(stage="pretrain", version=__version__)
+    image = question.recipe.cluster.image_of("pretrain")
     jobs = job_manifests(
         layouts, question.recipe, question.shape, question.work, question.machine, question.nodes, image
     )
