@@ -22,11 +22,13 @@ check: .venv/installed-dev
 	.venv/bin/python scripts/make_builtin_data.py --check
 	.venv/bin/python scripts/make_reference.py --check
 	.venv/bin/python scripts/make_published.py --check
+	.venv/bin/python scripts/make_manifests.py --check
 
 golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
 	.venv/bin/python scripts/make_reference.py
 	.venv/bin/python scripts/make_published.py
+	.venv/bin/python scripts/make_manifests.py
 
 images:
 	images/build.sh all

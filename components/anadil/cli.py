@@ -11,10 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anadil import __version__
 from anadil.flow import BUILT_IN, FLOW, STAGES
+
+if TYPE_CHECKING:
+    from anadil.doctor import Check
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +184,10 @@ def _add_compile(commands: Any) -> None:
 def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser("doctor", help="check what a run needs, each line with its remedy")
     doctor.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
+    text = "look at the cluster of your Kubernetes context too (or of the pod that this runs in)"
+    doctor.add_argument("--cluster", action="store_true", help=text)
+    text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT)"
+    doctor.add_argument("--kubeflow-host", metavar="URL", help=text)
     doctor.add_argument("--work", default=WORK, metavar="DIR", help="default: %(default)s")
     doctor.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     _add_output(doctor)
@@ -316,13 +323,23 @@ def _doctor(options: argparse.Namespace) -> int:
     from anadil.doctor import examine
     from anadil.errors import PreflightError
 
-    checks = examine(options.recipe, options.set, Path(options.work).resolve())
+    if options.cluster:
+        checks = _examine_cluster(options)
+    else:
+        checks = examine(options.recipe, options.set, Path(options.work).resolve())
     if options.output == "json":
         print(json.dumps([check.as_dict() for check in checks], ensure_ascii=False, indent=2))
     else:
         for check in checks:
             print(check.as_text())
     return PreflightError.exit_code if any(check.status == "failed" for check in checks) else 0
+
+
+def _examine_cluster(options: argparse.Namespace) -> "list[Check]":
+    from anadil.checks.cluster import examine_cluster
+    from anadil.recipe import load_recipe
+
+    return examine_cluster(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
 
 
 def _print_table(rows: dict[str, str], output: str) -> None:

@@ -1,0 +1,147 @@
+"""Write the PyTorchJobs in manifests/ as the launcher renders them, so that the two never differ.
+
+    python scripts/make_manifests.py [--check]
+
+A launched job carries its whole recipe and is called after its artifact. Here the recipe is a file
+that people edit (ConfigMap `anadil-recipe`), and jobs are called `anadil-<stage>`.
+"""
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anadil.config import Recipe
+from anadil.launch import pytorchjob
+from anadil.launch.job import DETACHED_ANNOTATION, SPEC_ANNOTATION, TrainingJob
+from anadil.recipe import load_recipe, recipes_dir
+
+MANIFESTS = Path(__file__).parents[1] / "manifests"
+BASE_RECIPE = MANIFESTS / "base" / "recipe.yaml"
+MOUNT = "/etc/anadil"
+PLACE = "/data/run"
+"""Where the artifacts lie: not below `storage.root`, whose directories are called by content."""
+NOTE = "# Written by scripts/make_manifests.py, as `anadil launch` renders it. Change it in an overlay.\n"
+CLUSTER = """\
+storage:
+  root: /data/anadil
+cluster:
+  backend: pytorchjob
+  service_account: anadil-stage
+  volumes:
+    - {claim: anadil-storage, path: /data}
+  resources:   # for a laptop; the stages of a real run need what `anadil plan` says
+    pretrain: {cpu: 200m, memory: 1536Mi}
+    finetune: {cpu: 200m, memory: 1536Mi}
+"""
+PREPARE = ("clean", "tokenizer")
+"""Stages that the laptop runs in the training pod, before training."""
+PREPARE_RESOURCES = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+ARTIFACTS = {"clean": "corpus", "tokenizer": "tokenizer", "pretrain": "model", "finetune": "adapter"}
+READS = {"tokenizer": ("corpus",), "pretrain": ("corpus", "tokenizer"), "finetune": ("model",)}
+
+
+def recipe_text() -> str:
+    """The recipe `smoke`, on the claim of the cluster."""
+    smoke = (recipes_dir() / "smoke.yaml").read_text(encoding="utf-8")
+    return smoke.rstrip("\n") + "\n" + CLUSTER
+
+
+def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
+    """The launcher's job, with a plain name and its recipe from the ConfigMap."""
+    job = TrainingJob(
+        stage=stage,
+        recipe=recipe,
+        inputs={word: f"{PLACE}/{word}" for word in READS[stage]},
+        target=f"{PLACE}/{ARTIFACTS[stage]}",
+    )
+    text = json.dumps(pytorchjob.render(job)).replace(job.name, f"anadil-{stage}")
+    manifest: dict[str, Any] = json.loads(text)
+    annotations = manifest["metadata"]["annotations"]
+    del annotations[SPEC_ANNOTATION]  # by which launchers know the jobs that they made
+    annotations[DETACHED_ANNOTATION] = "true"  # no launcher follows it, and that is no mistake
+    pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    [container] = pod["containers"]
+    container["args"][container["args"].index("--recipe") + 1] = f"{MOUNT}/recipe.yaml"
+    container["volumeMounts"].append({"name": "recipe", "mountPath": MOUNT, "readOnly": True})
+    pod["volumes"].append({"name": "recipe", "configMap": {"name": "anadil-recipe"}})
+    return manifest
+
+
+def init_container(stage: str, recipe: Recipe) -> dict[str, Any]:
+    """A stage as an init container beside the training container, with its settings."""
+    manifest = rendered("pretrain", recipe)
+    pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    container: dict[str, Any] = copy.deepcopy(pod["containers"][0])
+    image = recipe.cluster.image_of(stage)
+    inputs = [word for name in READS.get(stage, ()) for word in (f"--{name}", f"{PLACE}/{name}")]
+    container |= {
+        "name": stage,
+        "image": image,
+        "args": ["--recipe", f"{MOUNT}/recipe.yaml", *inputs, "--out", f"{PLACE}/{ARTIFACTS[stage]}"],
+        "resources": PREPARE_RESOURCES,
+    }
+    del container["ports"]
+    for variable in container["env"]:
+        if variable["name"] == "ANADIL_IMAGE":
+            variable["value"] = image
+    container["env"] = [each for each in container["env"] if each["name"] != "ANADIL_METRICS_PORT"]
+    return container
+
+
+def _job(stage: str) -> str:
+    return _yaml(rendered(stage, load_recipe(str(BASE_RECIPE))))
+
+
+def _prepare() -> str:
+    recipe = load_recipe(str(BASE_RECIPE))
+    where = "/spec/pytorchReplicaSpecs/Worker/template/spec/initContainers"
+    made = [init_container(stage, recipe) for stage in PREPARE]
+    return _yaml([{"op": "add", "path": where, "value": made}])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists indented under their key, as people write them, and nothing by reference."""
+
+    def increase_indent(self, flow: bool = False, *_: bool, **__: bool) -> None:
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the base class names it
+        return True
+
+
+def _yaml(data: object) -> str:
+    return NOTE + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+GOLDEN: dict[Path, Callable[[], str]] = {
+    BASE_RECIPE: recipe_text,
+    MANIFESTS / "base" / "pretrain.yaml": lambda: _job("pretrain"),
+    MANIFESTS / "components" / "finetune" / "finetune.yaml": lambda: _job("finetune"),
+    MANIFESTS / "overlays" / "laptop" / "prepare.yaml": _prepare,
+}
+"""File -> its text, in the order in which they depend on each other."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write what differs, or with `--check` only tell it."""
+    check = arguments == ["--check"]
+    differing = 0
+    for path, render in GOLDEN.items():
+        text = render()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        differing += 1
+        if check:
+            print(f"{path.relative_to(MANIFESTS.parent)} differs: run python scripts/make_manifests.py")
+        else:
+            path.write_text(text, encoding="utf-8")
+    return int(check and differing > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""The probe of `storage.root`, against a server that speaks the protocol of S3."""
+
+import socket
+import time
+
+import pytest
+
+from anadil import s3, storage
+from anadil.checks.bounded import bounded
+from anadil.checks.storage import check_storage
+from anadil.config import Recipe
+from anadil.doctor import Check
+from tests.harness import again
+
+
+def probe(recipe: Recipe, root: str) -> Check:
+    [check] = bounded("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
+    return check
+
+
+def test_an_object_is_written_read_and_removed(bucket: str, wanted: Recipe) -> None:
+    check = probe(wanted, f"{bucket}/az")
+
+    assert check.status == "passed"
+    assert storage.store(bucket).files(bucket) == []
+
+
+def test_nothing_stays_where_reading_fails(
+    bucket: str, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(**_: object) -> None:
+        raise ConnectionResetError("cut")
+
+    monkeypatch.setattr(s3.client(), "get_object", cut)
+
+    check = probe(wanted, f"{bucket}/az")
+
+    assert check.status == "failed"
+    assert storage.store(bucket).files(bucket) == []
+
+
+def test_a_missing_bucket_is_named(bucket: str, wanted: Recipe) -> None:
+    check = probe(wanted, f"{bucket}-none/az")
+
+    assert check.status == "failed"
+    assert f"{bucket}-none" in check.detail
+
+
+def test_storage_that_is_away_is_given_up(wanted: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3.client.cache_clear()
+    started = time.monotonic()
+
+    check = probe(wanted, "s3://bucket/az")
+
+    assert time.monotonic() - started < 10
+    assert check.status == "failed"
+
+
+def test_without_credentials_the_remedy_says_which(wanted: Recipe) -> None:
+    check = probe(wanted, "s3://bucket/az")
+
+    assert check.status == "failed"
+    assert "no AWS credentials" in check.detail
+
+
+def test_a_directory_has_to_be_on_a_volume(wanted: Recipe) -> None:
+    on_volume = probe(wanted, "/mnt/fsx/other")
+    elsewhere = probe(wanted, "/home/me/az")
+    unset = probe(wanted, "null")
+
+    assert on_volume.status == "passed"
+    assert elsewhere.status == "failed"
+    assert "no pod would see it" in elsewhere.detail
+    assert unset.detail == "storage.root is not set"

@@ -1,0 +1,293 @@
+"""manifests/: every overlay builds into objects that a cluster takes, and that the launcher would make."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from anadil import entry
+from anadil.flow import STAGES
+from anadil.launch import pytorchjob
+from anadil.launch.metadata import MAX_NAME
+from anadil.launch.resources import amount
+from anadil.plan.preflight import check_fits
+from anadil.recipe import load_recipe
+from tests import crds
+from tests.manifests.kustomized import (
+    JOB,
+    MANIFESTS,
+    OVERLAYS,
+    Object,
+    build,
+    jobs,
+    load_script,
+    one,
+    overlay,
+    template,
+)
+from tests.restricted import containers, violations
+
+VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
+make_manifests = load_script("make_manifests")
+CUSTOM = {JOB, "LocalQueue"}
+CLUSTER_WIDE = {"Namespace", "PersistentVolume"}
+NAMESPACES = {"hyperpod": "hyperpod-ns-team", "efa": "hyperpod-ns-team", "restricted": "anadil-restricted"}
+DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+every_overlay = pytest.mark.parametrize("name", OVERLAYS)
+
+
+def plain(job: Object) -> Object:
+    """A job with its environment by name: patches append, so that the order says nothing."""
+    for container in template(job)["spec"]["containers"]:
+        container["env"] = {each["name"]: each for each in container["env"]}
+        container.pop("imagePullPolicy", None)
+    return job
+
+
+def test_rendered_files_are_what_the_launcher_renders() -> None:
+    differing = [
+        path.name
+        for path, render in make_manifests.GOLDEN.items()
+        if path.read_text(encoding="utf-8") != render()
+    ]
+
+    assert differing == [], "run python scripts/make_manifests.py"
+
+
+@every_overlay
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_overlay_is_valid_in_every_version(name: str, version: str) -> None:
+    for each in overlay(name):
+        if each["kind"] not in CUSTOM:
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+@every_overlay
+@pytest.mark.parametrize("definition", crds.PYTORCHJOB)
+def test_jobs_are_valid_for_both_operators(name: str, definition: str) -> None:
+    for job in jobs(overlay(name)):
+        pytorchjob.check(job)
+        assert crds.mistakes(definition, job) == []
+
+
+@every_overlay
+def test_every_pod_keeps_to_restricted(name: str) -> None:
+    for job in jobs(overlay(name)):
+        assert violations(template(job)["spec"]) == []
+        assert template(job)["spec"]["automountServiceAccountToken"] is False
+
+
+def test_the_laptop_runs_what_the_launcher_renders_after_two_more_stages() -> None:
+    expected = make_manifests.rendered("pretrain", load_recipe(str(make_manifests.BASE_RECIPE)))
+
+    job = one(overlay("laptop"), JOB, "anadil-pretrain")
+
+    first, second = template(job)["spec"].pop("initContainers")
+    assert plain(job) == plain(expected)
+    assert (first["image"], second["image"]) == ("anadil/clean:0.1.0", "anadil/tokenizer:0.1.0")
+
+
+@pytest.mark.parametrize("name", ["hyperpod", "efa"])
+def test_patches_make_what_the_launcher_renders_for_the_same_recipe(name: str) -> None:
+    recipe = load_recipe(str(MANIFESTS / "overlays" / name / "recipe.yaml"))
+
+    job = one(overlay(name), JOB, "anadil-pretrain")
+
+    assert plain(job) == plain(make_manifests.rendered("pretrain", recipe))
+
+
+def test_finetuning_on_hyperpod_is_one_line_away(tmp_path: Path) -> None:
+    tree = copytree(MANIFESTS, tmp_path / "manifests")
+    file = tree / "overlays" / "hyperpod" / "kustomization.yaml"
+    file.write_text(
+        file.read_text().replace("  # - ../../components/finetune", "  - ../../components/finetune")
+    )
+    recipe = load_recipe(str(tree / "overlays" / "hyperpod" / "recipe.yaml"))
+
+    job = plain(one(build(file.parent), JOB, "anadil-finetune"))
+
+    expected = plain(make_manifests.rendered("finetune", recipe))
+    for each in (job, expected):  # of this the kustomization says what to add
+        del template(each)["spec"]["containers"][0]["env"]["ANADIL_IMAGE"]
+    assert job == expected
+
+
+def test_the_recipe_of_a_job_is_the_file_beside_it() -> None:
+    for name, folder in {"laptop": "base", "hyperpod": "overlays/hyperpod", "efa": "overlays/efa"}.items():
+        text = one(overlay(name), "ConfigMap", "anadil-recipe")["data"]["recipe.yaml"]
+
+        assert text == (MANIFESTS / folder / "recipe.yaml").read_text(encoding="utf-8")
+
+
+def test_two_nodes_differ_from_one_in_nodes_and_shards_alone() -> None:
+    one_node, two_nodes = (
+        load_recipe(str(MANIFESTS / "overlays" / name / "recipe.yaml")).model_dump(mode="json")
+        for name in ("hyperpod", "efa")
+    )
+
+    assert (one_node["cluster"].pop("nodes"), two_nodes["cluster"].pop("nodes")) == (1, 2)
+    assert one_node["pretrain"]["parallelism"].pop("shard") == 8
+    assert two_nodes["pretrain"]["parallelism"].pop("shard") == 16
+    assert one_node == two_nodes
+
+
+@pytest.mark.parametrize("name", ["hyperpod", "efa"])
+def test_what_the_recipes_ask_for_fits(name: str) -> None:
+    hub = "base.model=meta-llama/Llama-3.1-8B"
+
+    said = check_fits(load_recipe(str(MANIFESTS / "overlays" / name / "recipe.yaml"), [hub]), here=False)
+
+    assert said.endswith("(fits)")
+
+
+@every_overlay
+def test_namespaces_are_those_that_an_overlay_says(name: str) -> None:
+    expected = NAMESPACES.get(name)
+    for each in overlay(name):
+        if each["kind"] not in CLUSTER_WIDE:
+            assert each["metadata"].get("namespace") == expected, each["kind"]
+        for subject in each.get("subjects", ()):
+            assert subject["namespace"] == expected
+        claim = each["spec"].get("claimRef") if each["kind"] == "PersistentVolume" else None
+        if claim:
+            assert claim["namespace"] == expected
+
+
+@every_overlay
+def test_nothing_holds_a_secret(name: str) -> None:
+    objects = overlay(name)
+
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    for job in jobs(objects):
+        for _, container in containers(template(job)["spec"]):
+            literal = [each["name"] for each in container["env"] if "value" in each]
+            assert not [each for each in literal if re.search("TOKEN|KEY|PASSWORD|SECRET", each)]
+
+
+@pytest.mark.parametrize("name", ["laptop", "hyperpod", "efa", "restricted"])
+def test_what_a_pod_names_is_there(name: str) -> None:
+    objects = overlay(name)
+    there = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    policy = one(objects, "NetworkPolicy", "anadil-jobs")["spec"]
+
+    for job in jobs(objects):
+        spec = template(job)["spec"]
+        labels = template(job)["metadata"]["labels"]
+        assert ("ServiceAccount", spec["serviceAccountName"]) in there
+        for volume in spec["volumes"]:
+            if claim := volume.get("persistentVolumeClaim"):
+                assert ("PersistentVolumeClaim", claim["claimName"]) in there
+            if config := volume.get("configMap"):
+                assert ("ConfigMap", config["name"]) in there
+        assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+        assert policy["podSelector"] == policy["ingress"][0]["from"][0]["podSelector"]
+        assert labels.items() <= job["metadata"]["labels"].items()
+
+
+@every_overlay
+def test_names_and_labels_are_within_their_limits(name: str) -> None:
+    objects = overlay(name)
+    for each in objects:
+        assert DNS_NAME.fullmatch(each["metadata"]["name"])
+        assert all(len(value) <= 63 for value in each["metadata"].get("labels", {}).values())
+    for job in jobs(objects):
+        assert len(job["metadata"]["name"]) <= MAX_NAME
+
+
+def test_the_laptop_fits_a_small_node() -> None:
+    [job] = jobs(overlay("laptop"))
+    asked = [each["resources"]["requests"] for _, each in containers(template(job)["spec"])]
+
+    assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 1
+    assert max(amount(each["cpu"]) for each in asked) < 0.5
+    assert max(amount(each["memory"]) for each in asked) <= 2 * 2**30
+    [claim] = [each for each in overlay("laptop") if each["kind"] == "PersistentVolumeClaim"]
+    assert amount(claim["spec"]["resources"]["requests"]["storage"]) <= 5 * 2**30
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert "storageClassName" not in claim["spec"]
+
+
+@pytest.mark.parametrize("name", ["laptop", "laptop/finetune", "hyperpod"])
+def test_arguments_are_those_of_the_stages(name: str) -> None:
+    for job in jobs(overlay(name)):
+        for where, container in containers(template(job)["spec"]):
+            stage = re.sub(r"^.*/|:.*$", "", container["image"])
+
+            options = entry.parser(STAGES[stage]).parse_args(container["args"])
+
+            assert "command" not in container, where
+            assert options.recipe == "/etc/anadil/recipe.yaml"
+            assert options.out.startswith("/data/run/")
+
+
+def test_the_laptop_stages_hand_over_to_each_other(tmp_path: Path) -> None:
+    objects = overlay("laptop")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        one(objects, "ConfigMap", "anadil-recipe")["data"]["recipe.yaml"].replace("/data", str(tmp_path))
+    )
+    spec = template(jobs(objects)[0])["spec"]
+    mapped = {"/etc/anadil/recipe.yaml": str(recipe)}
+    arguments = {
+        each["name"]: [mapped.get(word, word.replace("/data", str(tmp_path))) for word in each["args"]]
+        for each in (*spec["initContainers"], *spec["containers"])
+    }
+
+    for stage in make_manifests.PREPARE:
+        command = [sys.executable, "-m", f"anadil.{stage}", *arguments[stage]]
+        for _ in range(2):  # the second time as after a restart of the pod
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+
+    options = entry.parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
+    for uri in (options.corpus, options.tokenizer):
+        assert (Path(uri) / "manifest.json").is_file()
+    assert "reused" in done.stderr
+
+
+def test_restricted_denies_traffic_and_gives_no_token() -> None:
+    objects = overlay("restricted")
+
+    labels = one(objects, "Namespace", "anadil-restricted")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    deny = one(objects, "NetworkPolicy", "default-deny")["spec"]
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    accounts = [each for each in objects if each["kind"] == "ServiceAccount"]
+    assert {each["metadata"]["name"] for each in accounts} == {"default", "anadil-stage", "anadil-launcher"}
+    assert not any(each["automountServiceAccountToken"] for each in accounts)
+
+
+def test_efa_asks_for_interfaces_on_several_nodes_alone() -> None:
+    def interfaces(name: str) -> Any:
+        [container] = template(jobs(overlay(name))[0])["spec"]["containers"]
+        return container["resources"]["limits"].get("vpc.amazonaws.com/efa")
+
+    assert interfaces("hyperpod") is None
+    assert interfaces("efa") == "32"
+
+
+def test_the_queue_component_queues_the_laptop_too(tmp_path: Path) -> None:
+    tree = copytree(MANIFESTS, tmp_path / "manifests")
+    file = tree / "overlays" / "laptop" / "kustomization.yaml"
+    file.write_text(file.read_text() + "components:\n  - ../../components/queue\n")
+
+    objects = build(file.parent)
+
+    queue = one(objects, "LocalQueue", "anadil")
+    labels = one(objects, JOB, "anadil-pretrain")["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == queue["metadata"]["name"]
+
+
+def test_every_file_of_a_kustomization_is_used() -> None:
+    for file in MANIFESTS.rglob("kustomization.yaml"):
+        named = yaml.safe_dump(yaml.safe_load(file.read_text(encoding="utf-8")))
+        unused = [each.name for each in file.parent.glob("*.yaml") if each != file and each.name not in named]
+        unused = [each for each in unused if each not in file.read_text(encoding="utf-8")]
+        assert unused == [], file.parent
