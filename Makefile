@@ -23,12 +23,16 @@ check: .venv/installed-dev
 	.venv/bin/python scripts/make_reference.py --check
 	.venv/bin/python scripts/make_published.py --check
 	.venv/bin/python scripts/make_manifests.py --check
+	.venv/bin/python scripts/make_chart_readme.py --check
+	.venv/bin/python scripts/make_dashboards.py --check
 
 golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
 	.venv/bin/python scripts/make_reference.py
 	.venv/bin/python scripts/make_published.py
 	.venv/bin/python scripts/make_manifests.py
+	.venv/bin/python scripts/make_chart_readme.py
+	.venv/bin/python scripts/make_dashboards.py
 
 images:
 	images/build.sh all

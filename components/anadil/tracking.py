@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from anadil import exporter
 from anadil.config import Recipe
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,9 @@ MAX_VALUE_CHARS = 6_000
 class Tracker:
     """The write side of one stage's tracking; every call returns at once and none fails."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, stage: str = "") -> None:
         self._path = path
+        self._stage = stage
 
     def start(self) -> None:
         """The stage begins, maybe again after it was killed."""
@@ -57,6 +59,7 @@ class Tracker:
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Numbers at a step; for training a step is an optimizer step."""
+        exporter.set_gauges(self._stage, values, step)
         self._append({"kind": "metrics", "values": dict(values), "step": step, "time": _now_ms()})
 
     def end(self, status: str) -> None:
@@ -84,8 +87,9 @@ def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         recipe: Its `tracking` section says where MLflow is.
         work: Directory for the spool where nobody else has one.
     """
+    exporter.begin(stage)
     if int(os.environ.get("RANK", "0")) > 0:
-        yield Tracker(None)
+        yield Tracker(None, stage)
         return
     spool = os.environ.get(SPOOL_VARIABLE)
     if spool:
@@ -93,7 +97,7 @@ def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         return
     uri = tracking_uri(recipe)
     if uri is None:
-        yield Tracker(None)
+        yield Tracker(None, stage)
         return
     folder = work / SPOOL
     with sending(folder, uri, recipe.tracking.experiment, stage):
@@ -154,7 +158,7 @@ def waits(spool: Path) -> bool:
 def _open(spool: Path, stage: str) -> Tracker:
     spool.mkdir(parents=True, exist_ok=True)
     path = spool / f"{stage}.jsonl"
-    tracker = Tracker(path)
+    tracker = Tracker(path, stage)
     tracker.start()
     return tracker
 

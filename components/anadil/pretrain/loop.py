@@ -5,7 +5,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from anadil import artifact
+from anadil import artifact, exporter
 from anadil.pretrain import checkpoint
 from anadil.pretrain.checkpoint import State, Tensors
 from anadil.pretrain.journal import Journal
@@ -123,6 +123,7 @@ class Training:
                 origin=self._origin(),
                 keep=self.job.recipe.pretrain.keep_checkpoints,
             )
+            exporter.saved_checkpoint("pretrain", state.step)
         self.group.wait()
 
     def _origin(self) -> dict[str, str]:

@@ -1,0 +1,32 @@
+{{/* Values that are each right and together wrong; the schema cannot tell. */}}
+{{- define "anadil.check" -}}
+{{- $mlflow := .Values.mlflow -}}
+{{- if and (gt (int $mlflow.replicas) 1) (include "anadil.mlflowClaims" .) -}}
+{{- fail "mlflow.replicas: more than 1 would share SQLite or a claim; set mlflow.database.existingSecret and mlflow.artifacts.uri, or 1" -}}
+{{- end -}}
+{{- if and $mlflow.enabled $mlflow.auth.enabled (not $mlflow.auth.existingSecret) -}}
+{{- fail "mlflow.auth.existingSecret: not set; make a Secret with username, password, flask-secret-key and config.ini, or set mlflow.auth.enabled to false" -}}
+{{- end -}}
+{{- if and $mlflow.enabled $mlflow.database.upgrade (not $mlflow.database.existingSecret) (not (include "anadil.mlflowClaims" .)) -}}
+{{- fail "mlflow.database.upgrade: there is no database to upgrade" -}}
+{{- end -}}
+{{- if and .Values.kubeflow.enabled (not .Values.recipe) -}}
+{{- fail "kubeflow.enabled: needs a recipe to register; give it with --set-file recipe=my.yaml" -}}
+{{- end -}}
+{{- if and .Values.queue.enabled (not .Values.queue.clusterQueue) -}}
+{{- fail "queue.clusterQueue: not set; name the ClusterQueue that the LocalQueue takes from" -}}
+{{- end -}}
+{{- $storage := .Values.storage -}}
+{{- if $storage.enabled -}}
+{{- $fsx := $storage.fsx -}}
+{{- if and $fsx.fileSystemId (not (and $fsx.dnsName $fsx.mountName)) -}}
+{{- fail "storage.fsx: fileSystemId needs dnsName and mountName too; aws fsx describe-file-systems tells all three" -}}
+{{- end -}}
+{{- if and $fsx.fileSystemId $storage.existingClaim -}}
+{{- fail "storage: fsx and existingClaim are two ways to the same thing; give one" -}}
+{{- end -}}
+{{- if and (ne (include "anadil.jobsNamespace" .) .Release.Namespace) (not $fsx.fileSystemId) (not $storage.existingClaim) -}}
+{{- fail "storage: with jobs.namespace a new claim in each namespace would be two different volumes; use storage.fsx, existingClaim (in both), or storage.root: s3:// and storage.enabled: false" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,113 @@
+"""Write the lock of each image: every package that it holds, one version, with its hashes.
+
+python scripts/make_image_locks.py             after a change of pyproject.toml: keeps the pins that still fit
+python scripts/make_image_locks.py --upgrade   takes the newest versions that fit
+
+All images are solved as one environment first, so that a package has the same version in each.
+What all of them need stands in images/common, and is one layer. Of torch
+there are two locks, which are a layer too: the CUDA wheel of PyPI with what it needs, and the
+CPU wheel of PyTorch's own index, or of a directory: --cpu-wheels DIRECTORY.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROJECT = ROOT / "pyproject.toml"
+COMMON = ("s3", "tracking")
+"""Extras of every image: S3 and MLflow's client."""
+STAGES = ("clean", "tokenizer", "pretrain", "finetune", "evaluate")
+TORCH = ("pretrain", "finetune", "evaluate")
+"""Images that take torch from its own lock."""
+EXTRAS = {name: (name, *COMMON) for name in (*STAGES, "tools", "pipelines")}
+PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
+PLATFORM = "x86_64-manylinux_2_28"
+"""What the wheels may need. Source: Debian 12 has glibc 2.36."""
+WITH_TORCH = ("torch", "liger-kernel")
+"""Requirements of the extra `pretrain` that torch's locks hold; Liger's kernels run on GPUs only."""
+
+
+def pins(lock: Path) -> dict[str, str]:
+    """Package -> version of a lock file."""
+    return dict(PIN.findall(lock.read_text(encoding="utf-8"))) if lock.is_file() else {}
+
+
+def lock_of(image: str) -> Path:
+    """The lock of an image."""
+    return ROOT / "images" / image / "requirements.txt"
+
+
+def torch_lock(kind: str) -> Path:
+    """The lock of torch for `cpu` or `cuda`."""
+    return ROOT / "images" / "torch" / f"requirements-{kind}.txt"
+
+
+def compile_lock(out: Path, inputs: Sequence[str | Path], *options: str, upgrade: bool = False) -> None:
+    """Let uv solve the inputs and write the versions with their hashes."""
+    command = [
+        sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate",
+        "--python-version", "3.11", "--python-platform", PLATFORM,
+        "--custom-compile-command", "python scripts/make_image_locks.py",
+        *(["--upgrade"] if upgrade else []), *options, "--output-file", str(out), *map(str, inputs),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+
+
+def extras(names: Sequence[str]) -> list[str]:
+    """Options that name extras."""
+    return [word for name in names for word in ("--extra", name)]
+
+
+def without(lock: Path) -> list[str]:
+    """Options that leave out what another lock holds."""
+    return [word for name in pins(lock) for word in ("--no-emit-package", name)]
+
+
+def main() -> int:
+    """Write all locks."""
+    parser = argparse.ArgumentParser(description="write images/*/requirements*.txt")
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    parser.add_argument("--cpu-wheels", metavar="DIRECTORY", help="where the CPU wheel of torch lies")
+    options = parser.parse_args()
+    upgrade: bool = options.upgrade
+    wanted: list[str] = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["pretrain"]
+    gpu = [line for line in wanted if line.startswith(WITH_TORCH)]
+    with tempfile.TemporaryDirectory() as folder:
+        joint, source = Path(folder) / "joint.txt", Path(folder) / "torch.in"
+        before: dict[str, str] = {}
+        for lock in (*map(lock_of, (*EXTRAS, "common", "mlflow")), torch_lock("cuda")):
+            before |= pins(lock)
+        joint.write_text("".join(f"{name}=={version}\n" for name, version in before.items()))
+        all_extras = extras(sorted({name for names in EXTRAS.values() for name in names}))
+        server = ROOT / "images" / "mlflow" / "requirements.in"
+        compile_lock(joint, [PROJECT, server], *all_extras, upgrade=upgrade)
+
+        compile_lock(lock_of("common"), [PROJECT], *extras(COMMON), "--constraint", str(joint), upgrade=True)
+        common = without(lock_of("common"))
+        source.write_text("\n".join(gpu))
+        compile_lock(torch_lock("cuda"), [source], "--constraint", str(joint), *common, upgrade=True)
+        version = pins(torch_lock("cuda"))["torch"]
+        no_torch = Path(folder) / "no-torch.txt"
+        no_torch.write_text(re.sub(r"^torch==.*\n(    .*\n)*", "", joint.read_text(), flags=re.MULTILINE))
+        source.write_text(f"torch=={version}+cpu")
+        place = ["--find-links", options.cpu_wheels] if options.cpu_wheels else ["--torch-backend", "cpu"]
+        given = ["--constraint", str(no_torch), *place, *common]
+        compile_lock(torch_lock("cpu"), [source], *given, upgrade=True)
+
+        for image, names in (EXTRAS | {"mlflow": ()}).items():
+            given = [*extras(names), "--constraint", str(joint), *common]
+            given += without(torch_lock("cuda")) if image in TORCH else []
+            compile_lock(lock_of(image), [PROJECT if names else server], *given, upgrade=True)
+    build = ROOT / "images" / "build"
+    compile_lock(build / "requirements.txt", [build / "requirements.in"], upgrade=upgrade)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The chart rendered with the values that people install it with."""
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/anadil"
+RELEASE, NAMESPACE = "anadil", "training"
+Object = dict[str, Any]
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "storage": {"storage": {"enabled": True, "storageClassName": "gp3"}},
+    "postgres and s3": {
+        "fullnameOverride": "az",
+        "labels": {"team": "nlp"},
+        "images": {
+            "registry": "111122223333.dkr.ecr.eu-west-1.amazonaws.com/",
+            "pullSecrets": ["registry"],
+            "mlflow": {"digest": f"sha256:{'a' * 64}"},
+            "tools": {"registry": "ghcr.io/leyla", "tag": "edge"},
+        },
+        "serviceAccounts": {
+            "mlflow": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::111122223333:role/mlflow"}},
+            "stage": {"create": False, "name": "trainer"},
+        },
+        "mlflow": {
+            "replicas": 2,
+            "allowedHosts": ["mlflow.example.com"],
+            "corsAllowedOrigins": ["https://example.com"],
+            "database": {"existingSecret": "mlflow-database", "upgrade": True},
+            "artifacts": {"uri": "s3://bucket/mlflow", "endpointUrl": "http://minio.storage:9000", "existingSecret": "s3"},
+            "auth": {"enabled": True, "existingSecret": "mlflow-login"},
+            "nodeSelector": {"kubernetes.io/arch": "amd64"},
+            "tolerations": [{"key": "cpu", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "system",
+            "podAnnotations": {"a": "b"},
+            "extraEnv": [{"name": "A", "value": "b"}],
+        },
+    },
+    "login on sqlite": {"mlflow": {"auth": {"enabled": True, "existingSecret": "mlflow-login"}}},
+    "kubeflow with schedule": {
+        "recipe": {"language": "az", "clean": {"inputs": ["s3://bucket/raw/*.jsonl"]}},
+        "launchers": [{"name": "default-editor", "namespace": "leyla"}],
+        "kubeflow": {
+            "enabled": True,
+            "schedule": "0 3 * * 0",
+            "runNamespace": "leyla",
+            "runServiceAccount": "default-editor",
+            "token": True,
+        },
+        "queue": {"enabled": True, "clusterQueue": "gpus"},
+    },
+    "kubeflow without schedule": {"recipe": "language: az\n", "kubeflow": {"enabled": True}},
+    "monitoring": {
+        "monitoring": {
+            "labels": {"release": "prometheus"},
+            "podMonitor": {"enabled": True},
+            "serviceMonitor": {"enabled": True},
+            "rules": {"enabled": True, "labels": {"team": "nlp"}},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "anadil"}},
+        },
+        "mlflow": {"auth": {"enabled": True, "existingSecret": "mlflow-login"}},
+    },
+    "hyperpod with fsx": {
+        "recipe": {"language": "az", "tracking": {"experiment": "az"}},
+        "jobs": {"namespace": "hyperpod-ns-nlp", "kinds": ["pytorchjob", "trainjob"]},
+        "launchers": [{"name": "pipeline-runner", "namespace": "kubeflow"}],
+        "storage": {
+            "enabled": True,
+            "size": "1200Gi",
+            "fsx": {
+                "fileSystemId": "fs-0123456789abcdef0",
+                "dnsName": "fs-0123456789abcdef0.fsx.eu-west-1.amazonaws.com",
+                "mountName": "abcdefgh",
+            },
+        },
+    },
+    "bare": {
+        "mlflow": {"enabled": False},
+        "trackingUri": "https://mlflow.example.com",
+        "sweeper": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "tests": {"enabled": False},
+    },
+}  # fmt: skip
+"""What is tried, by name."""
+WORKLOADS = ("Deployment", "Job", "CronJob", "Pod")
+
+
+@functools.cache
+def _texts(values: str, *, upgrade: bool) -> str:
+    with helm_python.Chart.load(CHART) as chart:
+        return json.dumps(
+            chart.render(json.loads(values), name=RELEASE, namespace=NAMESPACE, is_upgrade=upgrade)
+        )
+
+
+def texts(values: dict[str, Any], *, upgrade: bool = False) -> dict[str, str]:
+    """Template -> what it gives."""
+    found: dict[str, str] = json.loads(_texts(json.dumps(values), upgrade=upgrade))
+    return found
+
+
+def render(values: dict[str, Any], *, upgrade: bool = False) -> list[Object]:
+    """Every object."""
+    return [
+        document
+        for name, text in sorted(texts(values, upgrade=upgrade).items())
+        if name.endswith(".yaml")
+        for document in yaml.load_all(text, Loader=yaml.CSafeLoader)
+        if document
+    ]
+
+
+def identity(item: Object) -> str:
+    """Kind, namespace and name."""
+    metadata = item["metadata"]
+    return f"{item['kind']} {metadata.get('namespace', '-')}/{metadata['name']}"
+
+
+def named(objects: list[Object], kind: str, name: str) -> Object:
+    """The one object of a kind whose name ends so."""
+    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"].endswith(name)]
+    assert len(found) == 1, [identity(item) for item in found]
+    return found[0]
+
+
+def pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
+    """Of everything that runs: its identity, and metadata and spec of its pods."""
+    for item in objects:
+        if item["kind"] not in WORKLOADS:
+            continue
+        holder = item
+        if item["kind"] == "CronJob":
+            holder = item["spec"]["jobTemplate"]
+        if item["kind"] != "Pod":
+            holder = holder["spec"]["template"]
+        yield identity(item), holder["metadata"], holder["spec"]
+
+
+def environment(container: Object) -> dict[str, Any]:
+    """Variables of a container: the value, or the reference to it."""
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container.get("env", [])}

@@ -1,0 +1,258 @@
+"""The small programs that the chart runs in a cluster, run here."""
+
+import http.server
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.launch.steps import _parser as launch_parser
+from tests.charts.chart import CASES, CHART, Object, named, pods, render
+
+FILES = CHART / "files"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers like MLflow, or like the Kubernetes API."""
+
+    login = ""
+    checks_host = True
+    granted: frozenset[tuple[str, str, str]] = frozenset()
+    asked: list[dict[str, Any]]
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        allowed = self.headers["Host"].startswith("127.0.0.1") or not self.server.checks_host
+        known = not self.server.login or self.headers["Authorization"] == self.server.login
+        self.answer(403 if not allowed else 200 if known else 401, {})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["spec"]["resourceAttributes"]
+        self.server.asked.append(asked)
+        resource = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
+        allowed = (asked.get("group", ""), resource, asked["verb"]) in self.server.granted
+        self.answer(
+            201,
+            {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {},
+                "status": {"allowed": allowed},
+            },
+        )
+
+    def answer(self, status: int, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(("127.0.0.1", 0), Answers)
+    made.asked = []
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def check_mlflow(server: Server, **environment: str) -> "subprocess.CompletedProcess[str]":
+    uri = f"http://127.0.0.1:{server.server_port}"
+    return subprocess.run(
+        [sys.executable, FILES / "check_mlflow.py"], env={"MLFLOW_TRACKING_URI": uri} | environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_server_that_answers_by_its_name_alone_passes(server: Server) -> None:
+    done = check_mlflow(server)
+
+    assert (done.returncode, done.stdout.strip()) == (0, f"http://127.0.0.1:{server.server_port}: ready")
+
+
+def test_a_server_that_answers_to_every_host_fails(server: Server) -> None:
+    server.checks_host = False
+
+    done = check_mlflow(server)
+
+    assert done.returncode == 1
+    assert "answers to any Host header; --allowed-hosts is not in force" in done.stderr
+
+
+def test_a_server_with_a_login_is_asked_with_it(server: Server) -> None:
+    server.login = "Basic bGV5bGE6c2hpcnJp"
+
+    without = check_mlflow(server)
+    with_login = check_mlflow(server, MLFLOW_TRACKING_USERNAME="leyla", MLFLOW_TRACKING_PASSWORD="shirri")
+
+    assert "status 401" in without.stderr
+    assert with_login.returncode == 0
+
+
+def rights(server: Server, monkeypatch: pytest.MonkeyPatch, values: Object) -> None:
+    """Run the test pod's own program with its own arguments, against a server that is none of Kubernetes'."""
+    from kubernetes import client, config
+
+    def load() -> None:
+        configuration = client.Configuration()
+        configuration.host = f"http://127.0.0.1:{server.server_port}"
+        client.Configuration.set_default(configuration)
+
+    monkeypatch.setattr(client.Configuration, "_default", None)  # put back after the test
+    monkeypatch.setattr(config, "load_incluster_config", load)
+    arguments = named(render(values), "Pod", "-test-rights")["spec"]["containers"][0]["args"]
+    monkeypatch.setattr(sys, "argv", ["-c", *arguments[1:]])
+    runpy.run_path(str(FILES / "check_rights.py"), run_name="__main__")
+
+
+def granted(values: Object) -> frozenset[tuple[str, str, str]]:
+    role = named(render(values), "Role", "-launcher")
+    return frozenset(
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    )
+
+
+@pytest.mark.parametrize("name", ["default", "hyperpod with fsx"])
+def test_every_right_of_the_role_is_asked_of_the_cluster(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    server.granted = granted(CASES[name])
+
+    rights(server, monkeypatch, CASES[name])
+
+    space = CASES[name].get("jobs", {}).get("namespace", "training")
+    assert capsys.readouterr().out == f"{space}: {len(server.granted)} rights, all there\n"
+    assert {asked["namespace"] for asked in server.asked} == {space}
+    assert len(server.asked) == len(server.granted) + 1
+
+
+def test_a_right_that_is_missing_fails_with_its_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.granted = granted({}) - {("", "pods/log", "get")}
+
+    with pytest.raises(SystemExit) as ended:
+        rights(server, monkeypatch, {})
+
+    assert str(ended.value).startswith("training: the launcher may not get pods/log; is the RoleBinding")
+
+
+@pytest.mark.skipif(
+    os.getuid() == 0 and not Path("/proc/version").exists(), reason="needs a directory that cannot be written"
+)
+def test_a_claim_that_cannot_be_written_fails_with_the_remedy(tmp_path: Path) -> None:
+    def check(folder: Path) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, str(FILES / "check_storage.py"), str(folder)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    good, bad = check(tmp_path), check(Path("/proc"))
+
+    assert good.returncode == 0
+    assert f"{tmp_path}: ready" in good.stdout
+    assert list(tmp_path.iterdir()) == []
+    assert bad.returncode == 1
+    assert "cannot write" in bad.stderr
+    assert "chown" in bad.stderr
+
+
+def test_the_programs_in_the_pods_are_the_files_and_are_python() -> None:
+    programs = {"-test-mlflow": "check_mlflow.py", "-test-rights": "check_rights.py"}
+
+    for pod, file in programs.items():
+        container = named(render({}), "Pod", pod)["spec"]["containers"][0]
+        assert container["command"] == ["python", "-c"]
+        assert container["args"][0].strip() == (FILES / file).read_text(encoding="utf-8").strip()
+        assert "$(" not in container["args"][0]  # Kubernetes would put a variable there
+
+
+def test_the_sweepers_command_is_one_that_the_image_takes() -> None:
+    spec = next(spec for name, _, spec in pods(render({})) if name.endswith("-sweeper"))
+    container = spec["containers"][0]
+
+    options = launch_parser().parse_args([*container["command"][3:], *container["args"]])
+
+    assert container["command"][:3] == ["python", "-m", "anadil.launch"]
+    assert (options.step, options.namespace, options.stale_minutes) == ("sweep", "training", 30)
+
+
+@pytest.mark.parametrize("name", ["kubeflow with schedule", "kubeflow without schedule"])
+def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> None:
+    import argparse
+
+    from anadil_pipelines import commands
+
+    container = named(render(CASES[name]), "Job", "-registration")["spec"]["template"]["spec"]["containers"][
+        0
+    ]
+    command, *rest = container["args"]
+    parser = argparse.ArgumentParser()
+    {"submit": commands.add_submit_options, "schedule": commands.add_schedule_options}[command](parser)
+
+    options = parser.parse_args(rest)
+
+    assert container["command"] == ["python", "-m", "anadil"]
+    assert options.name == "anadil"
+    assert options.recipe == "/etc/anadil/recipe.yaml"
+    assert (getattr(options, "cron", None), getattr(options, "upload_only", None)) in (
+        ("0 3 * * 0", None),
+        (None, True),
+    )
+
+
+@pytest.mark.slow
+def test_mlflow_starts_with_the_charts_own_arguments(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    container = named(render({"mlflow": {"service": {"port": port}}}), "Deployment", "-mlflow")["spec"][
+        "template"
+    ]["spec"]["containers"][0]
+    data = str(tmp_path)
+    words = [*container["command"][1:], *container["args"]]
+    arguments = [word.replace("/var/lib/mlflow", data).replace("0.0.0.0", "127.0.0.1") for word in words]
+    variables = {
+        entry["name"]: str(entry["value"]).replace("/var/lib/mlflow", data) for entry in container["env"]
+    }
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "mlflow", *arguments], env=os.environ | variables, cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            done = subprocess.run(
+                [sys.executable, FILES / "check_mlflow.py"],
+                env={"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"},
+                capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            named_so = urllib.request.Request(
+                f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search?max_results=1",
+                headers={"Host": f"anadil-mlflow.training.svc:{port}"},
+            )
+            with urllib.request.urlopen(named_so, timeout=30) as answer:
+                status = answer.status
+        finally:
+            process.terminate()
+            time.sleep(0.1)
+
+    assert (done.returncode, done.stderr, status) == (0, "", 200)

@@ -1,0 +1,223 @@
+"""What the chart gives, checked against Kubernetes' own schemas and the strictest security profile."""
+
+import functools
+import json
+import tarfile
+from pathlib import Path
+
+import helm_python
+import kubernetes_validate
+import pytest
+
+from anadil import __version__
+from tests.charts.chart import CASES, CHART, Object, identity, named, pods, render, texts
+from tests.charts.golden import DEFAULT, default
+from tests.restricted import violations
+
+VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
+OURS = {
+    ("monitoring.coreos.com/v1", "PodMonitor"),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("monitoring.coreos.com/v1", "PrometheusRule"),
+    ("kueue.x-k8s.io/v1beta1", "LocalQueue"),
+}
+"""Custom resources that the chart may make, each by a value of its own."""
+cases = pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+
+
+@cases
+def test_helm_finds_nothing_to_mend(values: Object) -> None:
+    report = helm_python.lint(str(CHART), values, strict=True, namespace="training", kube_version="v1.31.0")
+
+    assert report["errors"] == []
+    assert [found for found in report["messages"] if found["severity"] > 1] == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_as_kubernetes_defines_it(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The library reads its definitions anew for every object.
+    read = functools.cache(kubernetes_validate.utils.schema_contents)
+    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", read)
+    objects = {json.dumps(item): item for values in CASES.values() for item in render(values)}
+
+    for item in objects.values():
+        if (item["apiVersion"], item["kind"]) not in OURS:
+            kubernetes_validate.validate(item, version, strict=True)
+
+
+def test_the_default_values_make_no_custom_resource_and_nothing_outside_the_namespace() -> None:
+    objects = render({})
+
+    assert {item["apiVersion"] for item in objects} == {
+        "v1", "apps/v1", "batch/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1",
+    }  # fmt: skip
+    assert {item["metadata"]["namespace"] for item in objects} == {"training"}
+
+
+@cases
+def test_no_two_objects_have_one_name(values: Object) -> None:
+    names = [identity(item) for item in render(values)]
+
+    assert sorted(names) == sorted(set(names))
+
+
+@cases
+def test_every_pod_is_admitted_by_the_profile_restricted(values: Object) -> None:
+    for name, metadata, spec in pods(render(values)):
+        assert violations(spec, metadata.get("annotations")) == [], name
+
+
+@cases
+def test_every_container_is_of_our_user_writes_only_its_volumes_and_has_bounds(values: Object) -> None:
+    for name, _, spec in pods(render(values)):
+        context = spec["securityContext"]
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (10001, 10001, 10001), (
+            name
+        )
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            writable = {
+                mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+            }
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+            assert {"/tmp", "/home/anadil"} <= writable, name
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"], name
+            assert container["imagePullPolicy"] == "IfNotPresent", name
+
+
+@cases
+def test_every_volume_that_is_mounted_exists_and_the_other_way_round(values: Object) -> None:
+    for name, _, spec in pods(render(values)):
+        containers = [*spec["containers"], *spec.get("initContainers", [])]
+        mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
+
+        assert mounted == {volume["name"] for volume in spec["volumes"]}, name
+
+
+@cases
+def test_what_a_pod_refers_to_is_made_by_the_chart(values: Object) -> None:
+    objects = render(values)
+    made = {identity(item) for item in objects}
+    given = {"trainer"}  # by the user, as the values say
+
+    for item in objects:
+        for name, _, spec in pods([item]):
+            space = item["metadata"]["namespace"]
+            account = spec["serviceAccountName"]
+            assert account in given or f"ServiceAccount {space}/{account}" in made, name
+            for volume in spec["volumes"]:
+                if claim := volume.get("persistentVolumeClaim"):
+                    assert f"PersistentVolumeClaim {space}/{claim['claimName']}" in made, name
+                if config := volume.get("configMap"):
+                    assert f"ConfigMap {space}/{config['name']}" in made, name
+
+
+def test_images_follow_the_version_of_the_program_unless_told_otherwise() -> None:
+    def images(values: Object) -> set[str]:
+        return {
+            container["image"]
+            for _, _, spec in pods(render(values))
+            for container in [*spec["containers"], *spec.get("initContainers", [])]
+        }
+
+    assert images({}) == {f"anadil/mlflow:{__version__}", f"anadil/tools:{__version__}"}
+    assert images(CASES["postgres and s3"]) == {
+        f"111122223333.dkr.ecr.eu-west-1.amazonaws.com/anadil/mlflow@sha256:{'a' * 64}",
+        "ghcr.io/leyla/anadil/tools:edge",
+    }
+
+
+def test_an_upgrade_changes_no_object_of_its_own_accord() -> None:
+    for values in CASES.values():
+        assert render(values) == render(values, upgrade=True)
+
+
+def test_another_image_changes_only_what_runs_it_and_renames_the_job_that_cannot_change() -> None:
+    before = {"storage": {"enabled": True}}
+    after = {**before, "images": {"tools": {"tag": "0.2.0"}}}
+
+    old, new = ({identity(item): item for item in render(values)} for values in (before, after))
+
+    changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
+    assert changed == {
+        "CronJob training/anadil-sweeper", "Pod training/anadil-test-mlflow", "Pod training/anadil-test-rights",
+    }  # fmt: skip
+    assert len(old.keys() ^ new.keys()) == 2
+    assert all(name.startswith("Job training/anadil-storage-") for name in old.keys() ^ new.keys())
+
+
+@cases
+def test_labels_that_select_pods_hold_no_version(values: Object) -> None:
+    for item in render(values):
+        if item["kind"] == "Deployment":
+            assert set(item["spec"]["selector"]["matchLabels"]) == {
+                "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component",
+            }  # fmt: skip
+
+
+def test_claims_and_volumes_outlive_the_release() -> None:
+    kept = {
+        item["kind"]
+        for values in CASES.values()
+        for item in render(values)
+        if item["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    }
+    stored = [
+        item
+        for values in CASES.values()
+        for item in render(values)
+        if item["kind"] in ("PersistentVolume", "PersistentVolumeClaim")
+    ]
+
+    assert kept == {"PersistentVolume", "PersistentVolumeClaim"}
+    assert all(item["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for item in stored)
+
+
+def test_a_file_system_is_one_volume_for_each_namespace_each_with_a_handle_of_its_own() -> None:
+    objects = render(CASES["hyperpod with fsx"])
+    volumes = [item for item in objects if item["kind"] == "PersistentVolume"]
+
+    assert {volume["spec"]["claimRef"]["namespace"] for volume in volumes} == {"training", "hyperpod-ns-nlp"}
+    assert len({volume["spec"]["csi"]["volumeHandle"] for volume in volumes}) == 2
+    for volume in volumes:
+        spec = volume["spec"]
+        assert spec["accessModes"] == ["ReadWriteMany"]
+        assert spec["persistentVolumeReclaimPolicy"] == "Retain"
+        assert spec["csi"]["volumeAttributes"]["mountname"] == "abcdefgh"
+
+
+def test_the_registration_is_a_hook_that_can_run_again() -> None:
+    job = named(render(CASES["kubeflow with schedule"]), "Job", "-registration")
+
+    annotations = job["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "post-install,post-upgrade"
+    assert "before-hook-creation" in annotations["helm.sh/hook-delete-policy"]
+
+
+def test_the_notes_say_what_to_do_next() -> None:
+    notes = {name: texts(values)["anadil/templates/NOTES.txt"] for name, values in CASES.items()}
+
+    assert "helm test anadil --namespace training" in notes["default"]
+    assert "http://anadil-mlflow.training.svc:5000" in notes["default"]
+    assert "No pipeline may launch them yet" in notes["default"]
+    assert "No pipeline may launch" not in notes["kubeflow with schedule"]
+    assert 'runs at "0 3 * * 0"' in notes["kubeflow with schedule"]
+    assert "recipes report to https://mlflow.example.com" in notes["bare"]
+    assert "hyperpod-ns-nlp" in notes["hyperpod with fsx"]
+
+
+def test_the_default_render_is_the_golden_file() -> None:
+    assert DEFAULT.read_text(encoding="utf-8") == default(), "run make golden and read the difference"
+
+
+def test_the_chart_can_be_packaged(tmp_path: Path) -> None:
+    helm_python.package(str(CHART), destination=str(tmp_path))
+
+    with tarfile.open(next(tmp_path.glob("*.tgz"))) as packed:
+        names = packed.getnames()
+    assert {
+        "anadil/values.schema.json",
+        "anadil/dashboards/training.json",
+        "anadil/files/check_mlflow.py",
+    } <= set(names)
+    assert "anadil/.checkov.yaml" not in names

@@ -1,0 +1,242 @@
+"""What values the chart takes, what it refuses, and what it says then."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from anadil import __version__
+from anadil.recipe import parse_recipe
+from tests.charts.chart import CASES, CHART, ROOT, Object, environment, named, pods, render
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+OPEN = {"recipe", "global", "mlflow.affinity"}
+"""Tables that others check: the program, Helm, Kubernetes."""
+
+
+def tables(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
+    """Every table of the schema, with its path."""
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    if schema.get("type") == "object" or "object" in schema.get("type", []):
+        yield path, schema
+    for key, part in schema.get("properties", {}).items():
+        yield from tables(part, f"{path}.{key}".strip("."))
+
+
+def leaves(table: Object, path: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        inner = f"{path}.{key}".strip(".")
+        if isinstance(value, dict) and value:
+            yield from leaves(value, inner)
+        else:
+            yield inner
+
+
+def refused(values: Object) -> str:
+    with pytest.raises((helm_python.HelmValuesError, helm_python.HelmRenderError)) as caught:
+        render(values)
+    return str(caught.value)
+
+
+def test_every_table_of_the_schema_is_closed_but_those_that_others_check() -> None:
+    open_ones = {path for path, table in tables(SCHEMA) if table.get("additionalProperties") is not False}
+
+    maps = {
+        path
+        for path, table in tables(SCHEMA)
+        if table.get("additionalProperties") in ({"type": "string"}, {"$ref": "#/$defs/quantity"})
+    }
+    assert open_ones - maps == OPEN
+
+
+def test_the_schema_knows_every_default_and_no_key_without_one() -> None:
+    def keys(schema: Object, path: str = "") -> Iterator[str]:
+        if "$ref" in schema:
+            schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+        if "properties" not in schema:
+            yield path
+        for key, part in schema.get("properties", {}).items():
+            yield from keys(part, f"{path}.{key}".strip("."))
+
+    free = ("resources.requests", "resources.limits", "labels")
+    known = {key for key in keys(SCHEMA) if not key.endswith(free)} - {"global"}
+    given = {re.sub(r"\.(requests|limits|labels)\..*", r".\1", key) for key in leaves(DEFAULTS)}
+
+    assert known == {key for key in given if not key.endswith(free)}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"mlflwo": {}}, "additional properties 'mlflwo' not allowed"),
+        ({"mlflow": {"databse": {}}}, "additional properties 'databse' not allowed"),
+        ({"mlflow": {"replicas": "two"}}, "'/mlflow/replicas': got string, want integer"),
+        ({"mlflow": {"enabled": "yes"}}, "'/mlflow/enabled': got string, want boolean"),
+        ({"serviceAccounts": {"admin": {}}}, "'admin' not allowed"),
+        ({"images": {"tools": {"digest": "latest"}}}, "'/images/tools/digest'"),
+        ({"images": {"pullPolicy": "Sometimes"}}, "'/images/pullPolicy'"),
+        ({"kubeflow": {"schedule": "weekly"}}, "'/kubeflow/schedule'"),
+        ({"jobs": {"kinds": ["mpijob"]}}, "'/jobs/kinds/0'"),
+        ({"launchers": [{"name": "pipeline-runner"}]}, "missing property 'namespace'"),
+        ({"storage": {"size": "100 GB"}}, "'/storage/size'"),
+        ({"mlflow": {"artifacts": {"uri": "s3://key:secret@bucket"}}}, "'/mlflow/artifacts/uri'"),
+        ({"trackingUri": "https://user:password@mlflow"}, "'/trackingUri'"),
+        ({"monitoring": {"rules": {"throughputDrop": 70}}}, "'/monitoring/rules/throughputDrop'"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words: str) -> None:
+    assert words in refused(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"mlflow": {"replicas": 2}}, "mlflow.replicas: more than 1 would share SQLite or a claim; set"),
+        ({"mlflow": {"auth": {"enabled": True}}}, "mlflow.auth.existingSecret: not set; make a Secret"),
+        ({"kubeflow": {"enabled": True}}, "needs a recipe to register; give it with --set-file recipe=my.yaml"),
+        ({"queue": {"enabled": True}}, "queue.clusterQueue: not set; name the ClusterQueue"),
+        (
+            {"storage": {"enabled": True}, "jobs": {"namespace": "hyperpod-ns-nlp"}},
+            "would be two different volumes; use storage.fsx",
+        ),
+        (
+            {"storage": {"enabled": True, "fsx": {"fileSystemId": "fs-0123456789abcdef0"}}},
+            "fileSystemId needs dnsName and mountName too",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_contradict_each_other_are_refused_with_the_remedy(values: Object, words: str) -> None:
+    assert words in refused(values)
+
+
+def test_every_default_is_explained_in_the_readme() -> None:
+    documented = runpy.run_path(str(ROOT / "scripts/make_chart_readme.py"))["values"]
+
+    explained = {value.path for value in documented((CHART / "values.yaml").read_text(encoding="utf-8"))}
+
+    silent = [
+        key
+        for key in leaves(DEFAULTS)
+        if not any(key == path or key.startswith(f"{path}.") for path in explained)
+    ]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("script", ["make_chart_readme", "make_dashboards"])
+def test_generated_files_of_the_chart_are_as_the_script_writes_them(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / f"scripts/{script}.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_the_charts_version_of_the_program_is_the_programs() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert chart["appVersion"] == __version__
+
+
+def recipe_of(values: Object) -> str:
+    return str(named(render(values), "ConfigMap", "-recipe")["data"]["recipe.yaml"])
+
+
+@pytest.mark.parametrize("name", ["kubeflow with schedule", "kubeflow without schedule", "hyperpod with fsx"])
+def test_the_recipe_in_the_cluster_is_one_that_the_program_takes(name: str) -> None:
+    parse_recipe(recipe_of(CASES[name]), "recipe.yaml")
+
+
+def test_a_table_recipe_gets_what_the_chart_knows_and_keeps_what_the_user_says() -> None:
+    values = CASES["hyperpod with fsx"] | {
+        "recipe": {"tracking": {"uri": "off"}, "tokenizer": {"sample_bytes": 2_000_000_000}} | {"seed": 7}
+    }
+    values["recipe"].pop("tokenizer")
+
+    recipe = parse_recipe(recipe_of(values), "recipe.yaml")
+
+    assert recipe.seed == 7
+    assert recipe.tracking.uri == "off"
+    assert recipe.cluster.namespace == "hyperpod-ns-nlp"
+    assert recipe.cluster.service_account == "anadil-stage"
+    assert [(volume.claim, volume.path) for volume in recipe.cluster.volumes] == [("anadil-storage", "/data")]
+    assert recipe.storage.root == "/data/anadil"
+
+
+def test_a_registry_of_the_users_is_that_of_the_steps_too() -> None:
+    values = {"recipe": {"language": "az"}, "images": {"registry": "ghcr.io/leyla"}}
+
+    recipe = parse_recipe(recipe_of(values), "recipe.yaml")
+
+    assert recipe.cluster.image_of("pretrain") == f"ghcr.io/leyla/anadil/pretrain:{__version__}"
+
+
+def test_large_whole_numbers_of_a_recipe_stay_whole() -> None:
+    text = recipe_of({"recipe": {"pretrain": {"batch_size": 2_000_000}}})
+
+    assert "batch_size: 2000000" in text
+
+
+def test_a_text_recipe_stays_as_it_is() -> None:
+    assert recipe_of({"recipe": "# mine\nlanguage: az\n"}).strip() == "# mine\nlanguage: az"
+
+
+@pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+def test_no_object_holds_a_secret_and_arguments_refer_to_none(values: Object) -> None:
+    objects = render(values)
+
+    assert [item for item in objects if item["kind"] == "Secret"] == []
+    for name, _, spec in pods(objects):
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            variables: dict[str, Any] = environment(container)
+            for variable, value in variables.items():
+                if re.search("PASSWORD|SECRET|TOKEN$|USERNAME", variable):
+                    assert set(value) == {"secretKeyRef"}, f"{name}: {variable}"
+            words = " ".join([*container.get("command", []), *container.get("args", [])])
+            assert not re.search(r"://[^/\s]*:[^/\s]*@", words), name
+
+
+def test_mlflow_answers_to_its_own_names_and_to_no_other() -> None:
+    container = next(spec for name, _, spec in pods(render({})) if "anadil-mlflow" in name)["containers"][0]
+    hosts = (
+        next(word for word in container["args"] if word.startswith("--allowed-hosts="))
+        .partition("=")[2]
+        .split(",")
+    )
+
+    for host in ("anadil-mlflow", "anadil-mlflow.training", "anadil-mlflow.training.svc", "localhost"):
+        assert {host, f"{host}:*"} <= set(hosts)
+    assert "*" not in hosts
+    assert not any(host.startswith("*") for host in hosts)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "claims"),
+    [("default", "Recreate", True), ("postgres and s3", "RollingUpdate", False)],
+)
+def test_mlflow_with_a_claim_is_never_two_servers_at_once(name: str, strategy: str, claims: bool) -> None:
+    objects = render(CASES[name])
+    deployment = named(objects, "Deployment", "-mlflow")
+
+    assert deployment["spec"]["strategy"] == {"type": strategy}
+    assert (
+        any(
+            "mlflow" in item["metadata"]["name"]
+            for item in objects
+            if item["kind"] == "PersistentVolumeClaim"
+        )
+        is claims
+    )
