@@ -182,7 +182,9 @@ def test_a_pipeline_is_compiled_to_a_file(tmp_path: Path, capsys: pytest.Capture
 
     assert code == 0
     assert capsys.readouterr().out == f"{path}\n"
-    assert yaml.safe_load(path.read_text(encoding="utf-8"))["pipelineInfo"]["name"] == "anadil-adapt"
+    assert (
+        next(yaml.safe_load_all(path.read_text(encoding="utf-8")))["pipelineInfo"]["name"] == "anadil-adapt"
+    )
 
 
 def test_a_pipeline_has_the_name_of_a_yaml_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

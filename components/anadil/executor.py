@@ -1,6 +1,7 @@
 """What Kubeflow Pipelines passes to a container component, and what its launcher reads back."""
 
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,13 +43,22 @@ def parse(stage: Stage, text: str) -> Call:
         # A step that was left out gives no URI; Kubeflow Pipelines has no absent parameter.
         inputs = {word: uri for word, uri in inputs.items() if uri or word not in stage.optional}
         return Call(
-            recipe=str(values["recipe"]),
+            recipe=_of_one_size(str(values["recipe"]), str(values.get("size", ""))),
             inputs=inputs,
             outputs=dict(given["outputs"]),
             run=str(values.get("run", "")),
         )
     except (ValueError, LookupError, TypeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
+
+
+def _of_one_size(recipe: str, size: str) -> str:
+    """The recipe of a pod of the parallel sweep, which trains one vocabulary size only."""
+    if not size:
+        return recipe
+    data = json.loads(recipe)
+    data["tokenizer"] = data.get("tokenizer", {}) | {"vocab_sizes": [int(size)]}
+    return json.dumps(data)
 
 
 def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Manifest) -> None:
@@ -82,5 +92,7 @@ def _launcher_path(uri: str) -> Path:
 def _metadata(name: str, uri: str, manifest: Manifest) -> dict[str, float | int | str]:
     """Numbers for a Metrics artifact, where the artifact lives for any other."""
     if name == "metrics":
-        return {key: value for key, value in manifest.figures.items() if isinstance(value, int | float)}
+        numbers = {key: value for key, value in manifest.figures.items() if isinstance(value, int | float)}
+        # NaN is no JSON: the launcher could not read the file, and the step would fail at its very end.
+        return {key: value for key, value in numbers.items() if math.isfinite(value)}
     return {"uri": uri, "sha256": manifest.digest}

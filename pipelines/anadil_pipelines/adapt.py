@@ -4,52 +4,113 @@ raw -clean-> corpus -tokenizer-> tokenizer -pretrain-> model -finetune-> adapter
 -evaluate-> scores -report-> report
 """
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kfp import compiler, dsl
 
-from anadil import __version__
 from anadil.config import Recipe
 from anadil.errors import RecipeError
-from anadil.flow import FLOW
+from anadil.flow import FLOW, Stage
 from anadil.stage import is_left_out
-from anadil_pipelines.steps import STEPS
+from anadil_pipelines import steps
+from anadil_pipelines.resources import furnish, furnish_finish, is_launched, warn_about
 
 NAME = "anadil-adapt"
+PARALLEL_CANDIDATES = 4
+"""Pods of the sweep at a time; Kubeflow's loops are meant to be limited."""
 
 
-def adapt(recipe: Recipe, until: str = "report") -> Any:
+def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
     """The pipeline of a recipe, as a function that kfp compiles or runs.
 
     Args:
         recipe: Travels as the pipeline's one parameter, so that a run can be given another.
         until: Name of the last stage.
+        here: For this machine: every stage in its own step, and nothing that only a cluster has.
     """
-    given, image = recipe, recipe.cluster.image
+    given = recipe
+    names = [stage.name for stage in FLOW]
+    stages = FLOW[: names.index(until) + 1]
 
     @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language}")
     def pipeline(recipe: str = recipe.model_dump_json()) -> None:
         made: dict[str, Any] = {}
-        for stage in FLOW:
-            if is_left_out(stage, given):
-                made[stage.writes] = ""
-                continue
-            inputs = {word: made[word] for word in stage.reads}
-            task = STEPS[stage.name](recipe=recipe, **inputs)
-            task.set_display_name(stage.name)
-            task.set_container_image(image.format(stage=stage.name, version=__version__))
-            # A stage finds its finished artifact by content; Kubeflow's cache looks at names only.
-            task.set_caching_options(enable_caching=False)
-            made[stage.writes] = task.outputs[stage.writes]
-            if stage.name == until:
-                break
+        first = 0 if here else _first_watched(given)
+        for stage in stages[:first]:
+            _add(stage, given, recipe, made, here=here)
+        if not here and first < len(stages):
+            end = steps.finish(recipe=recipe, run=steps.RUN)
+            furnish_finish(end, given)
+            with dsl.ExitHandler(exit_task=end, name="watched"):
+                for stage in stages[first:]:
+                    _add(stage, given, recipe, made, here=False)
+            return
+        for stage in stages[first:]:
+            _add(stage, given, recipe, made, here=here)
 
     return pipeline
 
 
+def _first_watched(recipe: Recipe) -> int:
+    """Place in the flow from which on the exit handler watches; the flow's length where it has nothing to do.
+
+    A loop inside an exit handler is broken in the backend (kubeflow/pipelines #12390, #13321), so with a
+    parallel sweep the handler begins behind it, at the first stage that may leave a job behind.
+    """
+    if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
+        return len(FLOW)
+    return [stage.name for stage in FLOW].index("pretrain") if _sizes(recipe) else 0
+
+
+def _sizes(recipe: Recipe) -> Sequence[int]:
+    """Vocabulary sizes that are trained in pods of their own."""
+    sizes = tuple(dict.fromkeys(recipe.tokenizer.vocab_sizes))
+    trains = set(recipe.tokenizer.strategies) - {"base"}
+    return sizes if recipe.cluster.parallel_sweep and trains and len(sizes) > 1 else ()
+
+
+def _add(stage: Stage, given: Recipe, recipe: Any, made: dict[str, Any], *, here: bool) -> None:
+    """Add the step of a stage, and put its artifact's URI into `made`."""
+    if is_left_out(stage, given):
+        made[stage.writes] = ""
+        return
+    inputs = {word: made[word] for word in stage.reads}
+    if stage.name == "tokenizer":
+        inputs["candidates"] = [] if here else _candidates(given, recipe, made["corpus"])
+    launched = not here and is_launched(stage.name, given)
+    step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
+    task = step(recipe=recipe, run=steps.RUN, **inputs)
+    if here:
+        task.set_display_name(stage.name)
+        task.set_container_image(given.cluster.image_of(stage.name))
+        task.set_caching_options(enable_caching=False)
+    else:
+        furnish(task, stage.name, given)
+    made[stage.writes] = task.outputs[stage.writes]
+
+
+def _candidates(given: Recipe, recipe: Any, corpus: Any) -> Any:
+    """URIs of the tokenizers of each size, made beside each other; none without a parallel sweep."""
+    sizes = _sizes(given)
+    if not sizes:
+        return []
+    # As texts: numbers inside a list would arrive as 50000.0.
+    with dsl.ParallelFor(
+        [str(size) for size in sizes], name="sizes", parallelism=PARALLEL_CANDIDATES
+    ) as size:
+        task = steps.candidate(recipe=recipe, corpus=corpus, size=size)
+        furnish(task, "tokenizer", given)
+        task.set_display_name("candidate")
+    return dsl.Collected(task.outputs["tokenizer"])
+
+
 def write_pipeline(recipe: Recipe, path: Path) -> None:
     """Compile the DAG of a recipe to a file of Kubeflow Pipelines' intermediate representation.
+
+    The file holds two YAML documents: the pipeline, and what Kubernetes alone knows.
 
     Raises:
         RecipeError: The file's name does not end as kfp wants it.
@@ -57,4 +118,13 @@ def write_pipeline(recipe: Recipe, path: Path) -> None:
     if path.suffix not in (".yaml", ".yml"):
         raise RecipeError(f"{path}: a pipeline is YAML; give a name that ends in .yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
+    warn_about(recipe)
     compiler.Compiler().compile(adapt(recipe), str(path))
+
+
+def pipeline_yaml(recipe: Recipe) -> str:
+    """The text that `write_pipeline` writes."""
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        path = Path(folder) / "pipeline.yaml"
+        write_pipeline(recipe, path)
+        return path.read_text(encoding="utf-8")

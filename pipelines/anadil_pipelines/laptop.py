@@ -201,7 +201,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
         contextlib.redirect_stdout(chatter),
     ):
         try:
-            adapt(recipe, until)()
+            adapt(recipe, until, here=True)()
         except RuntimeError:
             # kfp raises this for every step that fails; the step has said why.
             if not steps.exit_code:

@@ -2,15 +2,18 @@
 
 import contextlib
 import io
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from anadil import cli
+from tests.charts import golden as charts
+from tests.hyperpod import golden as hyperpod
+from tests.launch import golden as launch
+from tests.launch import golden_sagemaker as sagemaker
+from tests.pipelines import golden as pipelines
 
 FOLDER = Path(__file__).parent
 SCHEMA = FOLDER.parents[1] / "recipes" / "schema.json"
-PIPELINE = FOLDER / "smoke.pipeline.yaml"
 
 
 def schema() -> str:
@@ -20,12 +23,11 @@ def schema() -> str:
     return printed.getvalue()
 
 
-def pipeline() -> str:
-    """The compiled pipeline of the recipe `smoke`."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        path = Path(folder) / "pipeline.yaml"
-        assert cli.main(["compile", "smoke", "-f", str(path)]) == 0
-        return path.read_text(encoding="utf-8")
-
-
-GOLDEN: dict[Path, Callable[[], str]] = {SCHEMA: schema, PIPELINE: pipeline}
+GOLDEN: dict[Path, Callable[[], str]] = {
+    SCHEMA: schema,
+    **pipelines.GOLDEN,
+    **launch.GOLDEN,
+    **sagemaker.GOLDEN,
+    **hyperpod.GOLDEN,
+    **charts.GOLDEN,
+}

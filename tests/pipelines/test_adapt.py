@@ -11,23 +11,32 @@ from anadil import __version__
 from anadil.errors import RecipeError
 from anadil.flow import FLOW, STAGES
 from anadil.recipe import load_recipe
-from anadil_pipelines.adapt import write_pipeline
-from anadil_pipelines.steps import STEPS
-from tests.golden.render import GOLDEN, PIPELINE
+from anadil_pipelines.adapt import pipeline_yaml, write_pipeline
+from anadil_pipelines.steps import LAUNCHERS, STEPS
+
+from .fake_kubeflow import read_as_the_server
+from .golden import GOLDEN
 
 RECIPE = load_recipe("smoke", ["cluster.image=registry.example/{stage}:{version}-cuda"])
+ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("compiled") / "pipeline.yaml"
     write_pipeline(RECIPE, path)
-    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document: dict[str, Any] = next(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     return document
 
 
-def tasks(compiled: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = compiled["root"]["dag"]["tasks"]
+def spec_of(*settings: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(yaml.safe_load_all(pipeline_yaml(load_recipe("smoke", settings))))
+    return found
+
+
+def tasks(compiled: dict[str, Any], group: str = "") -> dict[str, Any]:
+    dag = compiled["components"][f"comp-{group}"] if group else compiled["root"]
+    found: dict[str, Any] = dag["dag"]["tasks"]
     return found
 
 
@@ -56,8 +65,10 @@ def test_a_task_depends_on_the_stages_that_write_what_it_reads(compiled: dict[st
 def test_a_task_takes_the_recipe_and_what_its_stage_reads(compiled: dict[str, Any], name: str) -> None:
     given = tasks(compiled)[name]["inputs"]["parameters"]
 
-    assert set(given) == {"recipe", *STAGES[name].reads}
+    more = {"candidates"} if name == "tokenizer" else set()
+    assert set(given) == {"recipe", "run", *STAGES[name].reads, *more}
     assert given["recipe"] == {"componentInputParameter": "recipe"}
+    assert given["run"] == {"runtimeValue": {"constant": "{{$.pipeline_job_uuid}}"}}
     for word in STAGES[name].reads:
         assert given[word]["taskOutputParameter"]["outputParameterKey"] == word
 
@@ -76,7 +87,8 @@ def test_a_step_runs_the_entry_point_of_its_image(compiled: dict[str, Any], name
 
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
-    assert container["image"] == f"registry.example/{name}:{__version__}-cuda"
+    image = "tools" if name == "report" else name
+    assert container["image"] == f"registry.example/{image}:{__version__}-cuda"
 
 
 def test_no_step_is_cached_by_its_names(compiled: dict[str, Any]) -> None:
@@ -98,10 +110,17 @@ def test_the_report_step_shows_its_pages(compiled: dict[str, Any]) -> None:
     assert artifacts["markdown"]["artifactType"]["schemaTitle"] == "system.Markdown"
 
 
-def test_the_golden_pipeline_is_that_of_the_program() -> None:
-    assert PIPELINE.read_text(encoding="utf-8") == GOLDEN[PIPELINE](), (
-        "the pipeline changed; run: make golden"
-    )
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_the_golden_pipelines_are_those_of_the_program(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == GOLDEN[path](), "the pipeline changed; run: make golden"
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_the_golden_pipelines_are_what_the_server_reads(path: Path) -> None:
+    found = read_as_the_server(path.read_text(encoding="utf-8"))
+
+    executors = found["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors.keys() == found["pipeline_spec"]["deploymentSpec"]["executors"].keys()
 
 
 def test_a_pipeline_needs_the_name_of_a_yaml_file(tmp_path: Path) -> None:
@@ -113,8 +132,8 @@ def test_a_pipeline_needs_the_name_of_a_yaml_file(tmp_path: Path) -> None:
 
 def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
     package = Path(anadil.__file__).parent
-    # `measure` is a tool that can be started, and makes no artifact.
-    folders = {path.parent.name for path in package.glob("*/__main__.py")} - {"measure"}
+    # Tools that can be started, and make no artifact.
+    folders = {path.parent.name for path in package.glob("*/__main__.py")} - {"launch", "measure"}
     project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
 
@@ -124,11 +143,77 @@ def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
         assert name in extras["laptop"][0]
 
 
-def test_without_chats_there_is_no_finetuning_step(tmp_path: Path) -> None:
-    path = tmp_path / "pipeline.yaml"
+def test_without_chats_there_is_no_finetuning_step() -> None:
+    found = tasks(spec_of("finetune.inputs=[]"))
 
-    write_pipeline(load_recipe("smoke", ["finetune.inputs=[]"]), path)
-
-    found = tasks(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert set(found) == {stage.name for stage in FLOW} - {"finetune"}
     assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}
+
+
+def test_on_a_cluster_training_is_launched_by_the_tools(compiled: dict[str, Any]) -> None:
+    spec = spec_of(*ON_A_CLUSTER)
+
+    for name in LAUNCHERS:
+        container = spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
+        assert container["command"] == ["python", "-m", "anadil.launch", name]
+        assert container["args"] == ["--executor-input", "{{$}}"]
+        assert container["image"] == f"anadil/tools:{__version__}"
+        alone, launched = (each["components"][f"comp-{name}"] for each in (compiled, spec))
+        assert launched["inputDefinitions"] == alone["inputDefinitions"]
+        assert launched["outputDefinitions"] == alone["outputDefinitions"]
+
+
+def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None:
+    spec = spec_of(*ON_A_CLUSTER)
+
+    assert set(tasks(spec)) == {"exit-handler-1", "finish"}
+    assert set(tasks(spec, "exit-handler-1")) == set(STAGES)
+    finish = tasks(spec)["finish"]
+    assert finish["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
+    assert finish["dependentTasks"] == ["exit-handler-1"]
+    assert set(finish["inputs"]["parameters"]) == {"recipe", "run"}
+    container = spec["deploymentSpec"]["executors"]["exec-finish"]["container"]
+    assert container["command"] == ["python", "-m", "anadil.launch", "finish"]
+
+
+@pytest.mark.parametrize("setting", ["cluster.backend=local", "cluster.parallel_sweep=false"])
+def test_where_nothing_can_be_left_behind_and_nobody_is_told_there_is_no_exit_handler(setting: str) -> None:
+    assert set(tasks(spec_of(setting))) == set(STAGES)
+
+
+def test_somebody_who_wants_to_be_told_gets_the_exit_handler() -> None:
+    assert "finish" in tasks(spec_of("cluster.notifications=slack"))
+
+
+def test_a_parallel_sweep_trains_each_size_in_a_pod_of_its_own() -> None:
+    spec = spec_of(*ON_A_CLUSTER, "cluster.parallel_sweep=true")
+
+    [loop] = [task for name, task in tasks(spec).items() if name.startswith("for-loop")]
+    group = loop["componentRef"]["name"].removeprefix("comp-")
+    [candidate] = tasks(spec, group).values()
+    gathered = tasks(spec)["tokenizer"]["inputs"]["parameters"]["candidates"]
+    command = spec["deploymentSpec"]["executors"]["exec-candidate"]["container"]["command"]
+    assert json.loads(loop["parameterIterator"]["items"]["raw"]) == ["2048", "4096"]
+    assert loop["iteratorPolicy"]["parallelismLimit"] >= 2
+    assert candidate["inputs"]["parameters"]["size"]["componentInputParameter"].endswith("loop-item-param-1")
+    assert set(candidate["inputs"]["parameters"]) == {"recipe", "corpus", "size"}
+    assert gathered["taskOutputParameter"]["producerTask"] == group
+    assert command == ["python", "-m", "anadil.tokenizer"]
+
+
+def test_a_loop_is_never_inside_the_exit_handler() -> None:
+    spec = spec_of(*ON_A_CLUSTER, "cluster.parallel_sweep=true")
+
+    [watched] = [name for name in tasks(spec) if name.startswith("exit-handler")]
+    assert set(tasks(spec)) == {"clean", "for-loop-2", "tokenizer", watched, "finish"}
+    assert set(tasks(spec, watched)) == {"pretrain", "finetune", "evaluate", "report"}
+
+
+@pytest.mark.parametrize("setting", ["tokenizer.vocab_sizes=[4096]", "tokenizer.strategies=[base]"])
+def test_one_candidate_needs_no_sweep(setting: str) -> None:
+    spec = spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting)
+
+    assert set(tasks(spec)) == set(STAGES)
+    assert tasks(spec)["tokenizer"]["inputs"]["parameters"]["candidates"] == {
+        "runtimeValue": {"constant": []}
+    }

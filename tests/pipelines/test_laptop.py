@@ -32,6 +32,8 @@ def test_a_run_makes_the_artifacts_and_prints_where_they_are(raw: Path, tmp_path
     assert first.stdout == f"corpus  {uri}\n"
     assert artifact.fetch(uri, "corpus")
     assert Path(uri).is_relative_to(tmp_path / "work" / "corpus")
+    ends = [json.loads(path.read_text()) for path in (tmp_path / "work" / "runs").glob("*/clean.json")]
+    assert [(end["status"], end["uri"]) for end in ends] == [("finished", uri)] * 2
     assert "clean: running: nothing to reuse yet" in first.stderr
     assert f"clean: reused {uri}" in second.stderr
     assert "Traceback" not in first.stderr + second.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from anadil.base import base_tokenizer, read_tokenizer
-from anadil.config import Recipe, Strategy
+from anadil.config import Strategy
 from anadil.corpus import read_documents
 from anadil.errors import IntegrityError, RecipeError
 from anadil.languages import language
@@ -30,6 +30,7 @@ from anadil.tokenizer.choice import Measured, choose, write_tables
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.extend import continued_merges
 from anadil.tokenizer.fertility import heldout_of, measure
+from anadil.tokenizer.finished import Finished, finished
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.train import train
 
@@ -56,7 +57,7 @@ def run(job: Job) -> Figures:
         fertility=measure(base, heldout, "base"),
     )
     measured: list[Measured] = []
-    for candidate in _candidates(recipe, base, corpus, job.records):
+    for candidate in _candidates(job, base):
         if candidate.strategy == "base":
             measured.append(base_measured)
         else:
@@ -78,33 +79,41 @@ def run(job: Job) -> Figures:
     }
 
 
-def _candidates(
-    recipe: Recipe, base: Tokenizer, corpus: Path, records: dict[str, int]
-) -> Iterator[Candidate]:
+def _candidates(job: Job, base: Tokenizer) -> Iterator[Candidate]:
     """The candidates in the recipe's order; the corpus is counted once, each strategy trained once."""
-    wanted = recipe.tokenizer
+    wanted = job.recipe.tokenizer
     strategies = tuple(dict.fromkeys(wanted.strategies))
     sizes = tuple(dict.fromkeys(wanted.vocab_sizes))
-    counts: Pretokens | None = None
+    ready, counts = Finished(), None
     if set(strategies) - {"base"}:
-        require_byte_level(base, recipe.base.model)
+        require_byte_level(base, job.recipe.base.model)
         if "replace" in strategies:
             _require_room(base, min(sizes))
-        texts = (document.text for document in read_documents(corpus, "train"))
-        counts = count_pretokens(base, track(texts, "counting words"))
-        records.update(
-            train_documents=counts.num_documents,
-            train_pretokens=sum(counts.counts.values()),
-            different_pretokens=len(counts.counts),
-            dropped_pretokens=counts.num_too_long,
-        )
+        ready = finished(job)
+        job.records.update(ready.counts)
     for strategy in strategies:
-        if strategy == "base" or counts is None:
+        if strategy == "base":
             yield _unchanged(base)
-        elif strategy == "extend":
-            yield from _extensions(base, counts, sizes, wanted.min_frequency)
-        else:
-            yield from _replacements(base, counts, sizes, wanted.min_frequency)
+            continue
+        missing = tuple(size for size in sizes if (strategy, size) not in ready.candidates)
+        if missing and counts is None:
+            counts = _counted(job, base)
+        make = _extensions if strategy == "extend" else _replacements
+        made = make(base, counts, missing, wanted.min_frequency) if missing and counts else iter(())
+        for size in sizes:
+            yield ready.candidates.get((strategy, size)) or next(made)
+
+
+def _counted(job: Job, base: Tokenizer) -> Pretokens:
+    texts = (document.text for document in read_documents(job.inputs["corpus"], "train"))
+    counts = count_pretokens(base, track(texts, "counting words"))
+    job.records.update(
+        train_documents=counts.num_documents,
+        train_pretokens=sum(counts.counts.values()),
+        different_pretokens=len(counts.counts),
+        dropped_pretokens=counts.num_too_long,
+    )
+    return counts
 
 
 def _unchanged(base: Tokenizer) -> Candidate:

@@ -1,0 +1,165 @@
+"""`anadil submit` and `anadil schedule`; nothing of kfp is loaded before a command runs."""
+
+import argparse
+import importlib.util
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anadil.errors import PreflightError
+from anadil.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from anadil_pipelines.server import Kubeflow
+    from anadil_pipelines.submit import Submission
+
+log = logging.getLogger(__name__)
+
+EXPERIMENT = "anadil"
+
+
+def add(name: str, commands: Any, text: str) -> None:
+    """Add one of the two commands to the command line.
+
+    Args:
+        name: `submit` or `schedule`.
+        commands: What argparse calls subparsers.
+        text: One line of help.
+    """
+    parser = commands.add_parser(name, help=text, description=text)
+    if name == "submit":
+        add_submit_options(parser)
+        parser.set_defaults(command=submit_command)
+    else:
+        add_schedule_options(parser)
+        parser.set_defaults(command=schedule_command)
+
+
+def add_submit_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `anadil submit`."""
+    _add_common(parser)
+    parser.add_argument("--name", metavar="NAME", help="of the run (default: the recipe's, and the time)")
+    parser.add_argument(
+        "--again", action="store_true", help="start a run even if one of the same is under way"
+    )
+    text = "wait for the end, tell what the steps do, and exit with the code of the one that failed"
+    parser.add_argument("--follow", action="store_true", help=text)
+
+
+def add_schedule_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `anadil schedule`."""
+    _add_common(parser)
+    parser.add_argument("--name", metavar="NAME", help="of the recurring run (default: the recipe's)")
+    what = parser.add_mutually_exclusive_group(required=True)
+    text = "when: minute hour day month weekday, such as '0 3 * * 0'; UTC, unless the server is set otherwise"
+    what.add_argument("--cron", metavar="CRON", help=text)
+    what.add_argument("--disable", action="store_true", help="start no more runs, and keep the schedule")
+    what.add_argument("--enable", action="store_true", help="start runs again")
+    what.add_argument("--remove", action="store_true", help="forget the schedule")
+
+
+def submit_command(options: argparse.Namespace) -> int:
+    """Run `anadil submit`."""
+    _require_kfp()
+    from anadil_pipelines import submit
+    from anadil_pipelines.follow import follow
+
+    submission = _prepared(options, options.name or submit.new_name(_stem(options.recipe)))
+    if options.dry_run:
+        sys.stdout.write(submit.dry_run(submission))
+        return 0
+    server = _server(options)
+    run = submit.submit(server, submission, again=options.again)
+    _print({"run": run, "page": server.link(f"runs/details/{run}")}, options.output)
+    if options.follow:
+        sys.stdout.flush()
+        return follow(server, submission.recipe, run)
+    return 0
+
+
+def schedule_command(options: argparse.Namespace) -> int:
+    """Run `anadil schedule`."""
+    _require_kfp()
+    from anadil_pipelines import retrain
+
+    name = options.name or _stem(options.recipe)
+    if options.cron is None:
+        return _change(options, name)
+    cron = retrain.six_fields(options.cron)
+    submission = _prepared(options, name)
+    if options.dry_run:
+        sys.stdout.write(retrain.dry_run(submission, cron))
+        return 0
+    server = _server(options)
+    made = retrain.schedule(server, submission, cron)
+    log.info("cron %s (seconds first), in UTC unless the server's CRON_SCHEDULE_TIMEZONE differs", cron)
+    page = server.link(f"recurringrun/details/{made}")
+    _print({"recurring_run": made, "version": submission.version, "page": page}, options.output)
+    return 0
+
+
+def _change(options: argparse.Namespace, name: str) -> int:
+    from anadil_pipelines import retrain
+
+    verb = "disable" if options.disable else "enable" if options.enable else "delete"
+    if options.dry_run:
+        sys.stdout.write(retrain.dry_change(name, verb))
+        return 0
+    changed = retrain.change(_server(options), options.experiment, name, verb)
+    _print({"recurring_run": " ".join(changed), "done": f"{verb}d"}, options.output)
+    return 0
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    text = "print exactly what would be sent, as YAML, and send nothing"
+    parser.add_argument("--dry-run", action="store_true", help=text)
+    text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT, the pod's cluster, or the kubeconfig)"
+    parser.add_argument("--host", metavar="URL", help=text)
+    text = "of the runs, where the server serves several users"
+    parser.add_argument("--namespace", metavar="NAME", help=text)
+    text = "experiment that holds the runs (default: %(default)s)"
+    parser.add_argument("--experiment", default=EXPERIMENT, metavar="NAME", help=text)
+    text = "of the steps, whose AWS role reads and writes storage.root (default: the server's)"
+    parser.add_argument("--service-account", metavar="NAME", help=text)
+    parser.add_argument(
+        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
+    )
+
+
+def _prepared(options: argparse.Namespace, name: str) -> "Submission":
+    from anadil_pipelines.submit import Asked, prepare
+
+    asked = Asked(
+        name=name,
+        experiment=options.experiment,
+        namespace=options.namespace,
+        service_account=options.service_account,
+    )
+    return prepare(load_recipe(options.recipe, options.set), asked, dry=options.dry_run)
+
+
+def _server(options: argparse.Namespace) -> "Kubeflow":
+    from anadil_pipelines.server import Kubeflow
+
+    return Kubeflow(options.host, options.namespace)
+
+
+def _require_kfp() -> None:
+    if importlib.util.find_spec("kfp") is None or importlib.util.find_spec("kfp.kubernetes") is None:
+        raise PreflightError("not installed: kfp, kfp-kubernetes; run pip install 'anadil[pipelines]'")
+
+
+def _stem(recipe: str) -> str:
+    return Path(recipe).stem
+
+
+def _print(rows: dict[str, str], output: str) -> None:
+    if output == "json":
+        sys.stdout.write(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
+        return
+    width = max(map(len, rows))
+    sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in rows.items())

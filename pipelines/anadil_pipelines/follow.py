@@ -1,0 +1,84 @@
+"""Wait for the end of a run on Kubeflow Pipelines, and say why it failed."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from anadil import errors
+from anadil.config import Recipe
+from anadil.errors import AnadilError, PreflightError, RetryableError
+from anadil.flow import FLOW
+from anadil.outcome import outcomes
+from anadil.stage import is_left_out
+from anadil_pipelines.server import Kubeflow
+
+log = logging.getLogger(__name__)
+
+POLL_S = 15.0
+PATIENCE = 40
+"""Polls in a row that may fail: ten minutes, which a server that is updated needs."""
+FINAL = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
+
+
+def follow(server: Kubeflow, recipe: Recipe, run: str, *, poll_s: float = POLL_S) -> int:
+    """Wait for the end of a run, telling what its steps do; the exit code of the step that failed.
+
+    Raises:
+        RetryableError: The server has not answered for ten minutes.
+    """
+    told: dict[str, str] = {}
+    for found in _polled(server, run, poll_s):
+        for name, state in _steps(found):
+            if told.get(name) != state:
+                told[name] = state
+                log.info("%s: %s", name, state.lower())
+        if found.state in FINAL:
+            return _exit_code(server, recipe, found)
+    raise AssertionError  # polling ends with the run
+
+
+def _polled(server: Kubeflow, run: str, poll_s: float) -> Iterator[Any]:
+    failures = 0
+    while True:
+        try:
+            found = server.get_run(run)
+        except RetryableError as error:
+            failures += 1
+            if failures >= PATIENCE:
+                raise
+            log.warning("%s", error)
+        else:
+            failures = 0
+            yield found
+        time.sleep(poll_s)
+
+
+def _steps(run: Any) -> Iterator[tuple[str, str]]:
+    names = {*(stage.name for stage in FLOW), "finish"}
+    for task in (run.run_details and run.run_details.task_details) or ():
+        if task.display_name in names and task.state:
+            yield task.display_name, task.state
+
+
+def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
+    if run.state == "SUCCEEDED":
+        log.info("run %s succeeded", run.run_id)
+        return 0
+    if run.state == "CANCELED":
+        log.error("run %s was cancelled; submit the recipe again to go on", run.run_id)
+        return errors.Stopped.exit_code
+    stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
+    try:
+        left = outcomes(str(recipe.storage.root), str(run.run_id), stages)
+    except AnadilError as error:
+        left = []
+        log.warning("how its steps ended cannot be read: %s", error)
+    for outcome in left:
+        if outcome.exit_code:
+            log.error("%s: %s", outcome.stage, outcome.message)
+            return outcome.exit_code
+    reason = run.error.message if run.error else "no step left a word: evicted, or its pod never started"
+    raise PreflightError(
+        f"run {run.run_id} failed ({reason}); see {server.link(f'runs/details/{run.run_id}')}"
+    )

@@ -1,0 +1,245 @@
+"""What the pod of a step gets: image, resources, nodes, secrets, volumes, retries.
+
+Kubeflow Pipelines 2.17 cannot ask for a read-only root file system, a termination grace
+period, ephemeral storage, EFA or huge pages. Its backend drops all capabilities, forbids
+privilege escalation and sets the seccomp profile RuntimeDefault; the images write to their
+mounted directories only, and work that needs EFA is a job of its own (`cluster.backend`).
+"""
+
+import logging
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kfp import kubernetes
+
+from anadil.base import TINY
+from anadil.cluster import Resources
+from anadil.config import Recipe
+from anadil.flow import FLOW, STAGES
+from anadil.plan.machine import CPU, Machine, machine
+from anadil.stage import is_left_out
+from anadil.units import GIB
+
+log = logging.getLogger(__name__)
+
+GPU = "nvidia.com/gpu"
+USER = 10_001
+"""User and group of every image."""
+HOME = "/home/anadil"
+SHARED_MEMORY = "8Gi"
+"""Of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
+SHARE = 0.85
+"""Of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
+LAUNCHED = ("pretrain", "finetune")
+"""Stages that `cluster.backend` turns into jobs of their own."""
+NO_CAP = "31536000s"
+"""A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
+kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
+EVICTABLE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations that keep the autoscalers from moving a pod; Argo does not retry a pod that was deleted."""
+EXACT = re.compile(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+\.\d+([-.+_][\w.+-]*)?$")
+"""An image by digest, or by a tag that names one version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a pod asks for; memory is request and limit, so that a pod fails by its own need only."""
+
+    cpu: str
+    memory: str
+    gpus: int = 0
+    cpu_limit: str | None = None
+    """Left out, none: a stage may use what its node has to spare."""
+
+
+LIGHT = Needs(cpu="100m", memory="512Mi", cpu_limit="1")
+"""A launcher or the exit handler: Python, one open connection, at most 200 kept log lines a pod."""
+SMALL = Needs(cpu="500m", memory="4Gi")
+"""A stage of the tiny base, so that the recipe `smoke` fits a cluster on a laptop."""
+NEEDS = {
+    # WARC and HTML one document at a time; some 1 KB of MinHash signature for each document. Assumption.
+    "clean": Needs(cpu="4", memory="16Gi"),
+    # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
+    "tokenizer": Needs(cpu="8", memory="32Gi"),
+    # Without GPUs: a small model on a machine of CPUs only. Assumption.
+    "pretrain": Needs(cpu="4", memory="16Gi"),
+    "finetune": Needs(cpu="4", memory="16Gi"),
+    "evaluate": Needs(cpu="4", memory="16Gi"),
+    # Reads the manifests and JSON of five artifacts, renders one page.
+    "report": Needs(cpu="500m", memory="2Gi"),
+}
+RETRIES = {
+    # Storage or a node may fail for a moment; what a stage finished is not done again.
+    "clean": 2,
+    "tokenizer": 2,
+    "report": 2,
+    # Hours on a GPU and nothing to resume: one more try, for a lost node.
+    "evaluate": 1,
+}
+LAUNCHER_RETRIES = 3
+"""A new launcher adopts the running job."""
+
+
+def furnish(task: Any, stage: str, recipe: Recipe) -> None:
+    """Set all that the pod of a stage gets, the stage itself or its launcher.
+
+    Args:
+        task: Task of kfp.
+        stage: Name of the stage.
+        recipe: What is compiled.
+    """
+    launched = is_launched(stage, recipe)
+    image = recipe.cluster.image_of("launch" if launched else stage)
+    needs = LIGHT if launched else needs_of(stage, recipe)
+    _equip(task, stage, image, needs, recipe)
+    if launched:
+        _look_after(task, recipe)
+        _keep_off_gpus(task, recipe)
+        retries = LAUNCHER_RETRIES
+    else:
+        retries = RETRIES.get(stage, recipe.cluster.restarts)
+        if stage in LAUNCHED or stage == "evaluate":
+            _annotate(task)
+        if recipe.cluster.work:
+            task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
+    if needs.gpus:
+        _onto_gpus(task, needs.gpus, recipe)
+    task.set_retry(
+        retries,
+        backoff_duration="60s" if needs.gpus else "30s",
+        backoff_factor=2.0,
+        backoff_max_duration=NO_CAP,
+    )
+
+
+def furnish_finish(task: Any, recipe: Recipe) -> None:
+    """Set all that the pod of the exit handler gets; it is not tried again, so that nobody is told twice."""
+    _equip(task, "finish", recipe.cluster.image_of("launch"), LIGHT, recipe)
+    _look_after(task, recipe)
+    _keep_off_gpus(task, recipe)
+
+
+def is_launched(stage: str, recipe: Recipe) -> bool:
+    """Whether a stage runs as a job of its own on the cluster."""
+    return stage in LAUNCHED and recipe.cluster.backend != "local"
+
+
+def needs_of(stage: str, recipe: Recipe) -> Needs:
+    """What the pod of a stage asks for: the recipe's wish, else its part of the machine, else the table."""
+    asked = recipe.cluster.resources.get(stage, Resources())
+    kind = _machine(recipe.cluster.instance)
+    gpus = asked.gpus if asked.gpus is not None else _gpus(stage, kind)
+    default = SMALL if recipe.base.model == TINY else NEEDS[stage]
+    if gpus and kind is not None and kind.device != CPU:
+        share = SHARE * min(1.0, gpus / kind.devices)
+        default = Needs(cpu=str(int(kind.vcpus * share)), memory=f"{int(kind.ram_bytes * share / GIB)}Gi")
+    return Needs(cpu=asked.cpu or default.cpu, memory=asked.memory or default.memory, gpus=gpus)
+
+
+def warn_about(recipe: Recipe) -> None:
+    """Say what a cluster would do otherwise than people may think."""
+    names = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
+    images = {recipe.cluster.image_of(name) for name in names}
+    if any(is_launched(name, recipe) for name in names):
+        images.add(recipe.cluster.image_of("launch"))
+    loose = sorted(image for image in images if not is_exact(image))
+    if loose:
+        log.warning(
+            "%s: named neither by digest nor by an exact version, so two runs may differ; set cluster.digests",
+            ", ".join(loose),
+        )
+    if recipe.cluster.backend == "local" and recipe.cluster.nodes > 1:
+        log.warning(
+            "cluster.backend is local, so pretrain runs in one pod and takes 1 of the %d cluster.nodes; "
+            "set cluster.backend to pytorchjob",
+            recipe.cluster.nodes,
+        )
+
+
+def is_exact(image: str) -> bool:
+    """Whether an image's name means the same bytes tomorrow, as far as a name can tell."""
+    return EXACT.search(image) is not None
+
+
+@cache
+def _machine(name: str | None) -> Machine | None:
+    return machine(name) if name else None
+
+
+def _gpus(stage: str, kind: Machine | None) -> int:
+    if not STAGES[stage].uses_model or kind is None or kind.device == CPU:
+        return 0
+    return kind.devices if STAGES[stage].distributed else 1
+
+
+def _equip(task: Any, stage: str, image: str, needs: Needs, recipe: Recipe) -> None:
+    """What every pod gets."""
+    # A stage finds its finished artifact by content; Kubeflow's cache looks at the image's name and the
+    # parameters, not at the data behind a URI, nor at whether the cached artifact is still there.
+    task.set_caching_options(enable_caching=False)
+    task.set_display_name(stage)
+    task.set_container_image(image)
+    task.set_env_variable("ANADIL_IMAGE", image)
+    task.set_cpu_request(needs.cpu)
+    if needs.cpu_limit:
+        task.set_cpu_limit(needs.cpu_limit)
+    task.set_memory_request(needs.memory)
+    task.set_memory_limit(needs.memory)
+    kubernetes.set_image_pull_policy(task, "IfNotPresent" if is_exact(image) else "Always")
+    kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)
+    for name, path in (("tmp", "/tmp"), ("home", HOME)):  # noqa: S108  the container's own
+        kubernetes.empty_dir_mount(task, volume_name=name, mount_path=path)
+    for name, value in (("name", "anadil"), ("component", stage), ("managed-by", "kubeflow-pipelines")):
+        kubernetes.add_pod_label(task, f"app.kubernetes.io/{name}", value)
+    for secret, keys in recipe.cluster.secrets.items():
+        kubernetes.use_secret_as_env(task, secret, {key: key for key in keys})
+    for volume in recipe.cluster.volumes:
+        # kfp mounts no claim read-only; what `read_only` says is for training jobs.
+        kubernetes.mount_pvc(task, pvc_name=volume.claim, mount_path=volume.path)
+
+
+def _look_after(task: Any, recipe: Recipe) -> None:
+    """What pods get that watch over others: word of the end, and peace from autoscalers."""
+    if recipe.cluster.notifications:
+        variables = {key: key for key in ("ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC")}
+        kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)
+    _annotate(task)
+
+
+def _annotate(task: Any) -> None:
+    for key, value in EVICTABLE.items():
+        kubernetes.add_pod_annotation(task, key, value)
+
+
+def _onto_gpus(task: Any, gpus: int, recipe: Recipe) -> None:
+    task.set_accelerator_type(GPU).set_accelerator_limit(gpus)
+    kubernetes.empty_dir_mount(
+        task,
+        volume_name="shm",
+        mount_path="/dev/shm",  # noqa: S108  the container's own
+        medium="Memory",
+        size_limit=SHARED_MEMORY,
+    )
+    if recipe.cluster.hyperpod:
+        kubernetes.add_node_selector(task, "sagemaker.amazonaws.com/node-health-status", "Schedulable")
+    for label, value in recipe.cluster.node_selector.items():
+        kubernetes.add_node_selector(task, label, value)
+    for taint in recipe.cluster.tolerations:
+        kubernetes.add_toleration(
+            task, key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect
+        )
+
+
+def _keep_off_gpus(task: Any, recipe: Recipe) -> None:
+    """A launcher lives as long as its job: on a GPU node it would keep that node from going away."""
+    terms: list[dict[str, Any]] = [{"key": f"{GPU}.present", "operator": "DoesNotExist"}]
+    kind = _machine(recipe.cluster.instance)
+    if kind is not None and kind.device != CPU:
+        names = [kind.name, f"ml.{kind.name}"]
+        terms.append({"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": names})
+    kubernetes.add_node_affinity(task, match_expressions=terms)

@@ -1,0 +1,276 @@
+"""Kubeflow Pipelines' API server: what we ask of it, and what its refusals mean.
+
+Calls go through the generated client of `kfp.Client`, which finds the server and the
+credentials, but never without a timeout.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kfp
+import kfp_server_api  # type: ignore[import-untyped]  # generated, without types
+import urllib3
+from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
+
+from anadil.errors import AnadilError, PreflightError, RetryableError
+from anadil.log import masked
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = (10, 60)
+"""Seconds to connect and to wait for an answer."""
+OLDEST = (2, 16)
+"""Older servers cannot set the security context of a step, nor read S3 by a role (kubeflow/pipelines #12512)."""
+PAGE = 100
+EQUALS = 1
+"""Number of the operation in a filter, as kfp sends it."""
+TOKEN_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105  the name of a variable
+TOKEN_PATH = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105  the path that kfp documents
+HOST_VARIABLE = "KF_PIPELINES_ENDPOINT"
+LOG_IN = (
+    f"run inside the cluster with a projected ServiceAccount token (audience pipelines.kubeflow.org), or set "
+    f"{TOKEN_VARIABLE} to a file that holds one"
+)
+
+
+class Client(kfp.Client):
+    """kfp's client without its five tries, each with a traceback, at a server that refuses."""
+
+    healthzs: Any
+    runs: Any
+
+    def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:  # noqa: ARG002  kfp's signature
+        """The server's answer about itself."""
+        return self.healthzs.healthz_service_get_healthz(_request_timeout=TIMEOUT)
+
+
+class Kubeflow:
+    """A server that answers and is new enough.
+
+    Raises:
+        PreflightError: There is none at the address, it is too old, or it wants other credentials.
+        RetryableError: It does not answer for now.
+    """
+
+    def __init__(self, host: str | None = None, namespace: str | None = None) -> None:
+        given = host or os.environ.get(HOST_VARIABLE)
+        self.host = given or "the cluster of the current kubeconfig context"
+        with _explained(self.host):
+            self._client = _connect(host, namespace)
+            if given is None:
+                self.host = str(self._client.runs.api_client.configuration.host)
+            health = self._health()
+        self.namespace: str | None = namespace or self._client.get_user_namespace() or None
+        self._check(health)
+
+    def _health(self) -> dict[str, Any]:
+        # The generated model leaves out the version, so the text is read.
+        answer = self._client.healthzs.healthz_service_get_healthz(
+            _preload_content=False, _request_timeout=TIMEOUT
+        )
+        try:
+            health = json.loads(answer.data)
+        except ValueError:
+            health = None
+        if not isinstance(health, dict) or "multi_user" not in health:
+            raise PreflightError(
+                f"{self.host}: answers, but not as Kubeflow Pipelines' API does (a login page?); {LOG_IN}, or give "
+                "--host the address of the service ml-pipeline"
+            )
+        return health
+
+    def _check(self, health: dict[str, Any]) -> None:
+        tag = str(health.get("tag_name", ""))
+        found = re.match(r"v?(\d+)\.(\d+)", tag)
+        if found is None:
+            log.warning("%s does not tell its version (%r); 2.16 or newer is needed", self.host, tag)
+        elif (int(found[1]), int(found[2])) < OLDEST:
+            raise PreflightError(
+                f"{self.host}: Kubeflow Pipelines {tag} is too old; install {OLDEST[0]}.{OLDEST[1]} or newer"
+            )
+        if health["multi_user"] and not self.namespace:
+            raise PreflightError(f"{self.host}: serves several users; say whose with --namespace")
+
+    def link(self, page: str) -> str:
+        """Where the user interface shows something."""
+        return f"{os.environ.get('KF_PIPELINES_UI_ENDPOINT', self.host).rstrip('/')}/#/{page}"
+
+    def experiment(self, name: str) -> str:
+        """Id of an experiment, which is made if it is not there."""
+        body = {"display_name": name} | self._whose()
+        found = self._get_or_make(
+            lambda: self._find("experiments", "experiment", name, **self._whose()),
+            lambda: self._call("experiments", "experiment_service_create_experiment", experiment=body),
+        )
+        return str(found.experiment_id)
+
+    def pipeline(self, name: str, description: str) -> str:
+        """Id of a pipeline, which is made, without a version, if it is not there."""
+        body = {"name": name, "display_name": name, "description": description} | self._whose()
+        found = self._get_or_make(
+            lambda: self._find("pipelines", "pipeline", name, **self._whose()),
+            lambda: self._call("pipelines", "pipeline_service_create_pipeline", pipeline=body),
+        )
+        return str(found.pipeline_id)
+
+    def version(self, pipeline: str, name: str, file: Path, description: str) -> str:
+        """Id of a version, which is uploaded if it is not there.
+
+        Args:
+            pipeline: Id of the pipeline.
+            name: Made from the content, so that an equal name is an equal pipeline.
+            file: The compiled pipeline.
+            description: Shown beside it.
+        """
+        about = {"name": name, "pipelineid": pipeline, "description": description}
+        found = self._get_or_make(
+            lambda: self._find("pipelines", "pipeline_version", name, pipeline_id=pipeline),
+            lambda: self._call("pipeline_uploads", "upload_pipeline_version", str(file), **about),
+        )
+        return str(found.pipeline_version_id)
+
+    def create_run(self, body: dict[str, Any]) -> Any:
+        """Start a run."""
+        return self._call("runs", "run_service_create_run", run=body)
+
+    def get_run(self, run: str) -> Any:
+        """A run, with its tasks."""
+        return self._call("runs", "run_service_get_run", run)
+
+    def runs(self, experiment: str) -> Iterator[Any]:
+        """Runs of an experiment, newest first."""
+        return self._pages(
+            "runs", "run_service_list_runs", "runs", experiment_id=experiment, sort_by="created_at desc"
+        )
+
+    def recurring_runs(self, experiment: str, name: str) -> list[Any]:
+        """Recurring runs of a name; nothing keeps people from making several."""
+        found = self._pages(
+            "recurring_runs", "recurring_run_service_list_recurring_runs", "recurring_runs",
+            experiment_id=experiment,
+        )  # fmt: skip
+        return [each for each in found if each.display_name == name]
+
+    def create_recurring_run(self, body: dict[str, Any]) -> Any:
+        """Make a recurring run."""
+        return self._call("recurring_runs", "recurring_run_service_create_recurring_run", recurring_run=body)
+
+    def change_recurring_run(self, verb: str, recurring_run: str) -> None:
+        """`delete`, `disable` or `enable` a recurring run; one that is gone already is deleted."""
+        try:
+            self._call("recurring_runs", f"recurring_run_service_{verb}_recurring_run", recurring_run)
+        except Missing:
+            if verb != "delete":
+                raise
+
+    def _whose(self) -> dict[str, str]:
+        return {"namespace": self.namespace} if self.namespace else {}
+
+    def _find(self, api: str, kind: str, name: str, **more: str) -> Any:
+        predicate = {"operation": EQUALS, "key": "display_name", "stringValue": name}
+        service = "experiment" if kind == "experiment" else "pipeline"
+        found = self._pages(
+            api, f"{service}_service_list_{kind}s", f"{kind}s",
+            filter=json.dumps({"predicates": [predicate]}), **more,
+        )  # fmt: skip
+        return next((each for each in found if each.display_name == name), None)
+
+    def _get_or_make(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
+        found = find()
+        if found is not None:
+            return found
+        try:
+            return make()
+        except Exists:
+            found = find()  # somebody was faster
+            if found is None:
+                raise
+            return found
+
+    def _pages(self, api: str, method: str, field: str, **more: Any) -> Iterator[Any]:
+        token = ""
+        while True:
+            page = self._call(api, method, page_token=token, page_size=PAGE, **more)
+            yield from getattr(page, field) or ()
+            token = page.next_page_token
+            if not token:
+                return
+
+    def _call(self, api: str, method: str, *arguments: Any, **more: Any) -> Any:
+        with _explained(self.host):
+            return getattr(getattr(self._client, api), method)(*arguments, **more, _request_timeout=TIMEOUT)
+
+
+class Missing(PreflightError):
+    """The server has no such thing."""
+
+
+class Exists(RetryableError):
+    """The server has such a thing already."""
+
+
+def _connect(host: str | None, namespace: str | None) -> Client:
+    path = Path(os.environ.get(TOKEN_VARIABLE, TOKEN_PATH))
+    credentials: Any = None
+    if path.is_file():
+        credentials = ServiceAccountTokenVolumeCredentials(str(path))
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        # About servers before 2.0, and hosts without https; kfp prints what it has to say.
+        warnings.simplefilter("ignore")
+        return Client(host=host, namespace=namespace or "kubeflow", credentials=credentials)
+
+
+@contextlib.contextmanager
+def _explained(host: str) -> Iterator[None]:
+    """Turn what the client raises into our errors."""
+    try:
+        yield
+    except kfp_server_api.ApiException as error:
+        raise _refusal(host, error) from None
+    except urllib3.exceptions.HTTPError as error:
+        reason = str(getattr(error, "reason", error)).split(">: ")[-1]
+        if "resolve" in reason:
+            raise PreflightError(
+                f"{host}: {reason}; give --host, or set {HOST_VARIABLE}, to the address of ml-pipeline"
+            ) from None
+        raise RetryableError(
+            f"{host}: Kubeflow Pipelines does not answer ({reason}); give --host the address of the service "
+            "ml-pipeline, such as that of kubectl port-forward -n kubeflow svc/ml-pipeline 8888, or try again"
+        ) from None
+
+
+def _refusal(host: str, error: Any) -> AnadilError:
+    said = masked(_message(error))
+    if error.status == 401:
+        return PreflightError(f"{host}: does not know who asks ({said}); {LOG_IN}")
+    if error.status == 403:
+        return PreflightError(
+            f"{host}: forbids it ({said}); ask the administrator for the role kubeflow-pipelines-edit in the "
+            "namespace, or give --namespace"
+        )
+    if error.status == 404:
+        return Missing(f"{host}: has no such thing ({said}); look at --host, --namespace and --experiment")
+    if error.status == 409:
+        return Exists(f"{host}: has it already ({said}); run the same command again")
+    if error.status in (0, None):
+        return PreflightError(f"{host}: no secure connection ({said}); look at its certificate and at https")
+    if error.status == 429 or error.status >= 500:
+        return RetryableError(f"{host}: failed for now ({error.status}: {said}); run the same command again")
+    return PreflightError(f"{host}: refuses what was sent ({error.status}: {said})")
+
+
+def _message(error: Any) -> str:
+    """What the server says: gRPC's JSON, or the beginning of whatever else."""
+    text = str(error.body or error.reason or "")
+    with contextlib.suppress(ValueError, AttributeError):
+        told = json.loads(text)
+        text = str(told.get("message") or told.get("error_message") or told.get("error") or text)
+    return " ".join(text.split())[:400]

@@ -1,0 +1,215 @@
+"""Start a run of a recipe on Kubeflow Pipelines: check, compile, upload, run.
+
+A pipeline version is named after its content, so that the same recipe and program upload
+nothing twice, and a recurring run can be pinned to one.
+"""
+
+import hashlib
+import logging
+import re
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anadil import __version__
+from anadil.config import Recipe
+from anadil.errors import AnadilError, RecipeError
+from anadil.plan.preflight import check_fits
+from anadil.storage import BUILT_IN
+from anadil_pipelines.adapt import NAME, pipeline_yaml
+from anadil_pipelines.server import Kubeflow
+
+log = logging.getLogger(__name__)
+
+LATEST = 100
+"""Runs that are looked at for one that is under way."""
+UNDER_WAY = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line says beside the recipe."""
+
+    name: str
+    """Of the run, or of the recurring run."""
+    experiment: str = "anadil"
+    namespace: str | None = None
+    """Of the runs, where the server serves several users."""
+    service_account: str | None = None
+    """ServiceAccount of the steps; left out, the server's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What is sent, whether or not it is."""
+
+    recipe: Recipe
+    asked: Asked
+    pipeline: str
+    """The compiled pipeline."""
+
+    @property
+    def version(self) -> str:
+        """Name of the pipeline version: the pipeline's, the program's, the content's."""
+        digest = hashlib.sha256(self.pipeline.encode()).hexdigest()[:12]
+        # In Kubernetes' own store it is the name of an object: RFC 1123, DNS subdomain.
+        return re.sub(r"[^a-z0-9.-]", "-", f"{NAME}-{__version__}-{digest}".lower())
+
+    @property
+    def description(self) -> str:
+        """One line beside the version."""
+        return f"Adapt {self.recipe.base.model} to {self.recipe.language}, anadil {__version__}"
+
+    def run(self, experiment: str, pipeline: str, version: str) -> dict[str, Any]:
+        """The body of a run, of these ids."""
+        body: dict[str, Any] = {
+            "experiment_id": experiment,
+            "display_name": self.asked.name,
+            "pipeline_version_reference": {"pipeline_id": pipeline, "pipeline_version_id": version},
+            "runtime_config": {"parameters": {"recipe": self.recipe.model_dump_json()}},
+        }
+        account = self.asked.service_account
+        return body | ({"service_account": account} if account else {})
+
+
+def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
+    """Check and compile a recipe; nothing is sent.
+
+    Args:
+        recipe: What is to run.
+        asked: What the command line says beside it.
+        dry: Only to be looked at: what a check finds is a warning.
+
+    Raises:
+        RecipeError: A step would not see a directory of the recipe.
+        PreflightError: The training does not fit the machines of `cluster`.
+    """
+    for check in (check_reach, _check_fits):
+        try:
+            check(recipe)
+        except AnadilError as error:
+            if not dry:
+                raise
+            log.warning("would be refused: %s", error)
+    return Submission(recipe=recipe, asked=asked, pipeline=pipeline_yaml(recipe))
+
+
+def _check_fits(recipe: Recipe) -> None:
+    if not recipe.cluster.instance:
+        log.warning("cluster.instance is not set, so whether pretrain fits is not checked")
+    elif recipe.base.model.startswith("/") and not Path(recipe.base.model).is_dir():
+        log.warning("%s: not on this machine, so whether pretrain fits is not checked", recipe.base.model)
+    else:
+        log.info("%s", check_fits(recipe, here=False))
+
+
+def check_reach(recipe: Recipe) -> None:
+    """Refuse a recipe with places that exist on one machine only.
+
+    Raises:
+        RecipeError: With every such key.
+    """
+    volumes = [volume.path for volume in recipe.cluster.volumes]
+    model = recipe.base.model
+    places = {
+        "storage.root": (recipe.storage.root or "",),
+        "clean.inputs": recipe.clean.inputs,
+        "finetune.inputs": recipe.finetune.inputs,
+        "evaluate.heldout": recipe.evaluate.heldout,
+        "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
+    }
+    mistakes = []
+    for key, values in places.items():
+        for value in values:
+            if "://" in value or (value.startswith(BUILT_IN) and key != "storage.root"):
+                continue
+            if any(value == path or value.startswith(f"{path}/") for path in volumes):
+                continue
+            mistakes.append(f"  {key}: {value or 'not set'}")
+    if mistakes:
+        raise RecipeError(
+            "no step on the cluster would see\n" + "\n".join(mistakes) + "\n"
+            "put it on s3://, or on a claim of cluster.volumes, such as "
+            "cluster.volumes=[{claim: fsx, path: /fsx}]"
+        )
+
+
+def new_name(stem: str) -> str:
+    """A name for a run: the recipe's, and when."""
+    return f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+PIPELINE = "anadil: raw text to an adapted model and a report"
+"""Description of the pipeline, of which every recipe is a version."""
+EXPERIMENT_ID, PIPELINE_ID, VERSION_ID = "<experiment_id>", "<pipeline_id>", "<pipeline_version_id>"
+
+
+def shown(requests: list[dict[str, Any]], pipeline: str) -> str:
+    """What would be sent, as YAML: the requests, then the file that is uploaded."""
+    text = yaml.safe_dump({"requests": requests}, sort_keys=False, allow_unicode=True, width=110)
+    return f"{text}---\n{pipeline}"
+
+
+def planned(submission: Submission) -> list[dict[str, Any]]:
+    """The requests before a run or a recurring run; ids are the server's to give."""
+    asked = submission.asked
+    whose = {"namespace": asked.namespace} if asked.namespace else {}
+    experiment = {"display_name": asked.experiment} | whose
+    pipeline = {"name": NAME, "display_name": NAME, "description": PIPELINE} | whose
+    query = {"name": submission.version, "pipelineid": PIPELINE_ID, "description": submission.description}
+    return [
+        {"POST": "/apis/v2beta1/experiments", "if": "not there", "body": experiment},
+        {"POST": "/apis/v2beta1/pipelines", "if": "not there", "body": pipeline},
+        {
+            "POST": "/apis/v2beta1/pipelines/upload_version",
+            "if": "not there",
+            "query": query,
+            "uploadfile": "the documents below",
+        },
+    ]
+
+
+def dry_run(submission: Submission) -> str:
+    """What `submit` would send."""
+    body = submission.run(EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)
+    return shown([*planned(submission), {"POST": "/apis/v2beta1/runs", "body": body}], submission.pipeline)
+
+
+def upload(server: Kubeflow, submission: Submission) -> tuple[str, str, str]:
+    """Ids of the experiment, the pipeline and the version; made where they are not there."""
+    experiment = server.experiment(submission.asked.experiment)
+    pipeline = server.pipeline(NAME, PIPELINE)
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        file = Path(folder) / "pipeline.yaml"
+        file.write_text(submission.pipeline, encoding="utf-8")
+        version = server.version(pipeline, submission.version, file, submission.description)
+    log.info("pipeline %s, version %s", NAME, submission.version)
+    return experiment, pipeline, version
+
+
+def submit(server: Kubeflow, submission: Submission, *, again: bool = False) -> str:
+    """Id of a run of the recipe: of one that is under way, else of a new one.
+
+    Args:
+        server: Where.
+        submission: What.
+        again: Start another one in any case.
+    """
+    experiment, pipeline, version = upload(server, submission)
+    if not again and (run := _under_way(server, experiment, version)) is not None:
+        log.warning("run %s of the same recipe is under way; --again starts another", run)
+        return run
+    return str(server.create_run(submission.run(experiment, pipeline, version)).run_id)
+
+
+def _under_way(server: Kubeflow, experiment: str, version: str) -> str | None:
+    for run in islice(server.runs(experiment), LATEST):
+        reference = run.pipeline_version_reference
+        if reference and reference.pipeline_version_id == version and run.state in UNDER_WAY:
+            return str(run.run_id)
+    return None

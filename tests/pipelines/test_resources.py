@@ -1,0 +1,220 @@
+import logging
+from typing import Any
+
+import pytest
+import yaml
+
+from anadil.cluster import Resources
+from anadil.config import Recipe
+from anadil.flow import STAGES
+from anadil.recipe import load_recipe
+from anadil_pipelines.adapt import pipeline_yaml
+from anadil_pipelines.resources import NEEDS, Needs, is_exact, needs_of, warn_about
+
+from .golden import FOLDER
+
+WATCHERS = ("pretrain", "finetune", "finish")
+LIGHT = ("clean", "tokenizer", "report")
+
+
+@pytest.fixture(scope="module")
+def documents() -> tuple[dict[str, Any], dict[str, Any]]:
+    spec, platform = yaml.safe_load_all((FOLDER / "everything.yaml").read_text(encoding="utf-8"))
+    return spec, platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+
+
+@pytest.fixture(scope="module")
+def containers(documents: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    executors = documents[0]["deploymentSpec"]["executors"]
+    return {name.removeprefix("exec-"): each["container"] for name, each in executors.items()}
+
+
+@pytest.fixture(scope="module")
+def pods(documents: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    return {name.removeprefix("exec-"): each for name, each in documents[1].items()}
+
+
+@pytest.fixture(scope="module")
+def tasks(documents: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    spec = documents[0]
+    dags = [spec["root"], *(each for each in spec["components"].values() if "dag" in each)]
+    return {name: task for dag in dags for name, task in dag["dag"]["tasks"].items()}
+
+
+def recipe_with(*settings: str) -> Recipe:
+    return load_recipe("azerbaijani-1b", settings)
+
+
+def test_every_stage_has_its_needs() -> None:
+    assert set(NEEDS) == set(STAGES)
+
+
+def test_every_step_asks_for_cpu_and_memory_and_fails_by_its_own_need_only(
+    containers: dict[str, Any],
+) -> None:
+    for name, container in containers.items():
+        asked = container["resources"]
+        assert asked["resourceCpuRequest"], name
+        assert asked["resourceMemoryRequest"] == asked["resourceMemoryLimit"], name
+
+
+def test_what_the_recipe_asks_for_goes_before_the_table(containers: dict[str, Any]) -> None:
+    asked = containers["clean"]["resources"]
+
+    assert (asked["resourceCpuRequest"], asked["resourceMemoryLimit"]) == ("16", "64Gi")
+    assert containers["evaluate"]["resources"]["accelerator"]["resourceCount"] == "2"
+
+
+def test_only_the_step_with_gpus_goes_onto_their_nodes(
+    containers: dict[str, Any], pods: dict[str, Any]
+) -> None:
+    with_gpus = {name for name, each in containers.items() if "accelerator" in each["resources"]}
+
+    assert with_gpus == {"evaluate"}
+    assert {name for name, pod in pods.items() if "nodeSelector" in pod} == with_gpus
+    assert {name for name, pod in pods.items() if "tolerations" in pod} == with_gpus
+    assert pods["evaluate"]["nodeSelector"]["labels"] == {
+        "sagemaker.amazonaws.com/node-health-status": "Schedulable",
+        "team": "language",
+    }
+    mounts = {each["mountPath"]: each for each in pods["evaluate"]["emptyDirMounts"]}
+    assert mounts["/dev/shm"]["medium"] == "Memory"
+
+
+def test_a_launcher_is_light_keeps_off_gpu_nodes_and_is_not_moved(
+    containers: dict[str, Any], pods: dict[str, Any]
+) -> None:
+    for name in WATCHERS:
+        assert containers[name]["resources"]["resourceMemoryLimit"] == "512Mi"
+        [term] = pods[name]["nodeAffinity"]
+        assert {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"} in term["matchExpressions"]
+        assert {
+            "key": "node.kubernetes.io/instance-type",
+            "operator": "NotIn",
+            "values": ["p4d.24xlarge", "ml.p4d.24xlarge"],
+        } in term["matchExpressions"]
+        annotations = pods[name]["podMetadata"]["annotations"]
+        assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+
+
+def test_only_watchers_hold_the_secret_of_notifications_and_do_without_either_key(
+    pods: dict[str, Any],
+) -> None:
+    held = {
+        name: secret
+        for name, pod in pods.items()
+        for secret in pod["secretAsEnv"]
+        if secret["secretName"] == "anadil-notifications"
+    }
+
+    assert set(held) == set(WATCHERS)
+    assert all(secret["optional"] for secret in held.values())
+
+
+def test_every_pod_gets_secrets_claims_places_to_write_and_a_user_without_rights(
+    pods: dict[str, Any],
+) -> None:
+    for pod in pods.values():
+        keys = {each["envVar"] for secret in pod["secretAsEnv"] for each in secret["keyToEnv"]}
+        assert keys >= {"HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"}
+        assert [each["mountPath"] for each in pod["pvcMount"]] == ["/fsx", "/raw"]
+        assert {each["mountPath"] for each in pod["emptyDirMounts"]} >= {"/tmp", "/home/anadil"}
+        assert pod["securityContext"] == {"runAsUser": "10001", "runAsGroup": "10001", "runAsNonRoot": True}
+        assert pod["podMetadata"]["labels"]["app.kubernetes.io/name"] == "anadil"
+        assert pod["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_checkpoints_of_stages_go_where_the_recipe_says(containers: dict[str, Any]) -> None:
+    environment = {
+        name: {each["name"]: each["value"] for each in container["env"]}
+        for name, container in containers.items()
+    }
+
+    assert environment["evaluate"]["ANADIL_WORK"] == "/fsx/work"
+    assert "ANADIL_WORK" not in environment["pretrain"]
+    assert environment["pretrain"]["ANADIL_IMAGE"] == f"registry.example/anadil/tools@sha256:{'ab' * 32}"
+
+
+def test_nothing_is_cached_by_its_names(tasks: dict[str, Any]) -> None:
+    assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
+
+
+def test_retries_follow_what_a_retry_costs_and_are_not_cut_off_after_an_hour(tasks: dict[str, Any]) -> None:
+    limits = {name: task["retryPolicy"] for name, task in tasks.items() if "retryPolicy" in task}
+
+    assert {name: limits[name]["maxRetryCount"] for name in limits} == {
+        "clean": 2, "candidate": 2, "tokenizer": 2, "pretrain": 3, "finetune": 3, "evaluate": 1, "report": 2,
+    }  # fmt: skip
+    # kfp writes 3600s where nothing is said, and Argo counts it from the start of the first attempt.
+    assert {each["backoffMaxDuration"] for each in limits.values()} == {"31536000s"}
+
+
+def test_no_secret_is_in_the_pipeline() -> None:
+    text = (FOLDER / "everything.yaml").read_text(encoding="utf-8")
+
+    assert "hooks.slack.com" not in text
+    assert text.count("secretName:") == 2 * 8 + len(WATCHERS)
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "expected"),
+    [
+        ("evaluate", [], Needs(cpu="10", memory="122Gi", gpus=1)),
+        ("pretrain", [], Needs(cpu="81", memory="979Gi", gpus=8)),
+        ("finetune", ["cluster.resources={finetune: {gpus: 4}}"], Needs(cpu="40", memory="489Gi", gpus=4)),
+        ("clean", [], NEEDS["clean"]),
+        ("evaluate", ["cluster.instance=null"], NEEDS["evaluate"]),
+        ("clean", ["base.model=tiny"], Needs(cpu="500m", memory="4Gi")),
+    ],
+)
+def test_a_step_with_gpus_asks_for_their_part_of_the_machine(
+    stage: str, settings: list[str], expected: Needs
+) -> None:
+    assert needs_of(stage, recipe_with("cluster.backend=local", *settings)) == expected
+
+
+def test_gpus_that_the_recipe_asks_for_need_no_machine() -> None:
+    recipe = recipe_with("cluster.instance=null", "cluster.resources={evaluate: {gpus: 1, memory: 32Gi}}")
+
+    assert recipe.cluster.resources["evaluate"] == Resources(gpus=1, memory="32Gi")
+    assert needs_of("evaluate", recipe) == Needs(cpu="4", memory="32Gi", gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("image", "exact"),
+    [
+        ("anadil/clean:0.1.0", True),
+        ("registry.example:5000/anadil/clean:v1.2.3-cuda", True),
+        (f"anadil/clean@sha256:{'0' * 64}", True),
+        ("anadil/clean", False),
+        ("anadil/clean:latest", False),
+        ("anadil/clean:1", False),
+        ("registry.example:5000/anadil/clean", False),
+    ],
+)
+def test_an_exact_image_is_one_by_digest_or_full_version(image: str, exact: bool) -> None:
+    assert is_exact(image) is exact
+
+
+def test_a_loose_image_is_warned_about_and_pulled_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    recipe = recipe_with(
+        "cluster.image=registry.example/{stage}:latest", f"cluster.digests={{clean: sha256:{'0' * 64}}}"
+    )
+
+    text = pipeline_yaml(recipe)
+
+    pods = list(yaml.safe_load_all(text))[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert (
+        "registry.example/tokenizer:latest, registry.example/tools:latest: named neither by digest"
+        in caplog.text
+    )
+    assert "registry.example/clean" not in caplog.text
+    assert pods["exec-tokenizer"]["imagePullPolicy"] == "Always"
+    assert pods["exec-clean"]["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_a_pod_is_one_machine_however_many_the_recipe_names(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        warn_about(recipe_with("cluster.backend=local"))
+
+    assert "takes 1 of the 2 cluster.nodes; set cluster.backend to pytorchjob" in caplog.text

@@ -1,0 +1,205 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from anadil.errors import RecipeError
+from anadil.flow import STAGES
+from anadil.make import execute
+from anadil.recipe import load_recipe, parse_recipe
+from anadil_pipelines.adapt import pipeline_yaml
+from anadil_pipelines.retrain import six_fields
+
+from .conftest import Command
+from .fake_kubeflow import FakeKubeflow
+
+SUNDAYS = "0 3 * * 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0 3 * * 0", "0 0 3 * * 0"),
+        ("*/15 8-18 * * mon-fri", "0 */15 8-18 * * mon-fri"),
+        ("30 0 3 1,15 * *", "30 0 3 1,15 * *"),
+        ("0 0 ? JAN-MAR/2 *", "0 0 0 ? JAN-MAR/2 *"),
+        ("@weekly", "0 0 0 * * 0"),
+    ],
+)
+def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, expected: str) -> None:
+    assert six_fields(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("0 3 * *", "has 4 fields; write minute, hour, day of the month, month, day of the week"),
+        ("60 3 * * 0", "'60' is no minute; give 0 to 59"),
+        ("0 24 * * *", "'24' is no hour; give 0 to 23"),
+        ("0 3 0 * *", "'0' is no day of the month; give 1 to 31"),
+        ("0 3 * * 7", "'7' is no day of the week; give 0 to 6 (Sunday is 0)"),
+        ("0 18-8 * * *", "'18-8' is no hour"),
+        ("*/0 * * * *", "'*/0' is no minute"),
+        ("0 3 * maj *", "'maj' is no month"),
+        ("@reboot", "has 1 fields"),
+    ],
+)
+def test_a_schedule_that_the_server_would_misread_is_refused(given: str, words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        six_fields(given)
+
+    assert str(caught.value).startswith(f"--cron {given!r}: ")
+    assert words in str(caught.value)
+
+
+def test_a_recurring_run_is_pinned_to_the_version_and_does_not_catch_up(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = anadil("schedule", recipe_file, "--cron", SUNDAYS, "-o", "json")
+
+    told = capsys.readouterr()
+    [made], [version] = kubeflow.recurring_runs, kubeflow.pipeline_versions
+    shown = json.loads(told.out)
+    assert code == 0
+    assert shown["recurring_run"] == made["recurring_run_id"]
+    assert shown["version"] == version["name"]
+    assert made["display_name"] == "bakı"
+    assert made["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * 0"}}
+    assert made["mode"] == "ENABLE"
+    assert made["no_catchup"] is True
+    assert made["max_concurrency"] == "1"
+    assert made["pipeline_version_reference"] == {
+        "pipeline_id": version["pipeline_id"],
+        "pipeline_version_id": version["pipeline_version_id"],
+    }
+    assert "UTC unless the server's CRON_SCHEDULE_TIMEZONE differs" in told.err
+
+
+def test_a_new_schedule_takes_the_place_of_all_of_its_name(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+    for number in range(3):
+        kubeflow.recurring_runs.append(kubeflow.recurring_runs[0] | {"recurring_run_id": f"by-hand-{number}"})
+    anadil("schedule", recipe_file, "--cron", SUNDAYS, "--name", "other")
+
+    anadil("schedule", recipe_file, "--cron", "0 4 * * 0", "--set", "seed=1")
+
+    found = {
+        each["display_name"]: each["trigger"]["cron_schedule"]["cron"] for each in kubeflow.recurring_runs
+    }
+    assert found == {"bakı": "0 0 4 * * 0", "other": "0 0 3 * * 0"}
+    assert len(kubeflow.recurring_runs) == 2
+    changes = [r.method for r in kubeflow.requests if "/recurringruns" in r.path and r.method != "GET"]
+    assert changes[-5:] == ["DELETE"] * 4 + ["POST"]  # never two at a time
+
+
+def test_a_schedule_that_is_gone_already_is_no_failure(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+    kubeflow.failures = [("DELETE /recurringruns/.*", 404)]
+
+    code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
+
+    assert code == 0
+    assert kubeflow.recurring_runs[-1]["trigger"]["cron_schedule"]["cron"] == "0 0 4 * * 0"
+
+
+def test_a_schedule_that_cannot_be_removed_stays_alone(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+    kubeflow.failures = [("DELETE /recurringruns/.*", 403)]
+
+    code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
+
+    assert code == 4
+    assert [each["trigger"]["cron_schedule"]["cron"] for each in kubeflow.recurring_runs] == ["0 0 3 * * 0"]
+
+
+def test_a_new_schedule_that_is_refused_says_that_the_old_one_is_gone(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+    kubeflow.failures = [("POST /recurringruns", 503)]
+
+    code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
+
+    assert code == 138
+    assert "bakı: the old schedule is gone, and the new one was refused" in capsys.readouterr().err
+    assert kubeflow.recurring_runs == []
+
+
+@pytest.mark.parametrize(("word", "mode"), [("--disable", "DISABLE"), ("--enable", "ENABLE")])
+def test_a_schedule_can_be_switched(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, word: str, mode: str
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+
+    code = anadil("schedule", recipe_file, word)
+
+    assert code == 0
+    assert [each["mode"] for each in kubeflow.recurring_runs] == [mode]
+
+
+def test_a_schedule_can_be_removed_once(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+
+    codes = [anadil("schedule", recipe_file, "--remove") for _ in range(2)]
+
+    assert codes == [0, 3]
+    assert kubeflow.recurring_runs == []
+    assert "bakı: no such recurring run in experiment anadil" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_schedule_prints_what_would_be_sent(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anadil("schedule", recipe_file, "--cron", SUNDAYS, "--dry-run")
+    printed = capsys.readouterr().out
+    nothing = list(kubeflow.requests)
+    anadil("schedule", recipe_file, "--cron", SUNDAYS)
+
+    requests, spec, platform = yaml.safe_load_all(printed)
+    *_, removed, made = requests["requests"]
+    [sent] = kubeflow.sent("POST", "/recurringruns")
+    assert nothing == []
+    assert removed == {"DELETE": "/apis/v2beta1/recurringruns/<recurring_run_id>", "if": "named bakı"}
+    ids = ("experiment_id", "pipeline_version_reference")
+    assert {key: value for key, value in sent.items() if key not in ids} == {
+        key: value for key, value in made["body"].items() if key not in ids
+    }
+    assert kubeflow.pipeline_versions[0]["pipeline_spec"] == {
+        "pipeline_spec": spec,
+        "platform_spec": platform,
+    }
+
+
+def test_the_version_that_is_scheduled_keeps_the_globs(recipe_file: str) -> None:
+    spec = next(yaml.safe_load_all(pipeline_yaml(load_recipe(recipe_file))))
+
+    default = spec["root"]["inputDefinitions"]["parameters"]["recipe"]["defaultValue"]
+    assert json.loads(default)["clean"]["inputs"] == ["s3://bucket/raw/*.jsonl"]
+
+
+def test_a_later_run_reuses_what_is_there_until_a_file_comes(raw: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    lines = raw.read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "monday.jsonl").write_text("".join(lines[:7]), encoding="utf-8")
+    data = {"clean": {"inputs": [f"{folder}/*.jsonl"]}, "storage": {"root": str(tmp_path / "root")}}
+    recipe = parse_recipe(json.dumps(data | {"tracking": {"uri": "off"}}), "recipe")
+    first = execute(STAGES["clean"], recipe, {}, (), None)
+
+    again = execute(STAGES["clean"], recipe, {}, (), None)
+    (folder / "tuesday.jsonl").write_text("".join(lines[7:]), encoding="utf-8")
+    later = execute(STAGES["clean"], recipe, {}, (), None)
+
+    assert again.uri == first.uri
+    assert later.uri != first.uri
+    new = later.manifest.origin.items() - first.manifest.origin.items()
+    assert [name for name, _ in new] == [f"file {folder}/tuesday.jsonl"]

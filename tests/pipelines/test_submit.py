@@ -1,0 +1,366 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from anadil import __version__
+from anadil.errors import PreflightError, RecipeError
+from anadil.outcome import Outcome, _write
+from anadil.recipe import load_recipe
+from anadil_pipelines import submit
+from anadil_pipelines.adapt import pipeline_yaml
+from anadil_pipelines.follow import follow
+from anadil_pipelines.server import Kubeflow
+
+from .conftest import Command
+from .fake_kubeflow import FakeKubeflow, fake_kubeflow
+
+
+def test_a_run_is_started_of_an_uploaded_version_with_the_recipe(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = anadil("submit", recipe_file, "--name", "first", "-o", "json", "--service-account", "runner")
+
+    shown = json.loads(capsys.readouterr().out)
+    [run], [version] = kubeflow.runs, kubeflow.pipeline_versions
+    assert code == 0
+    assert shown == {"run": run["run_id"], "page": f"{kubeflow.url}/#/runs/details/{run['run_id']}"}
+    assert run["display_name"] == "first"
+    assert run["service_account"] == "runner"
+    assert run["experiment_id"] == kubeflow.experiments[0]["experiment_id"]
+    assert run["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
+    assert load_recipe(run["runtime_config"]["parameters"]["recipe"]) == load_recipe(recipe_file)
+    assert version["name"].startswith(f"anadil-adapt-{__version__}-")
+    documents = list(yaml.safe_load_all(pipeline_yaml(load_recipe(recipe_file))))
+    assert version["pipeline_spec"] == {"pipeline_spec": documents[0], "platform_spec": documents[1]}
+
+
+def test_the_same_recipe_is_uploaded_once_and_another_one_is_a_version_beside_it(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
+) -> None:
+    for words in ([], ["--again"], ["--set", "seed=1"], ["--set", "seed=2"], ["--set", "seed=1", "--again"]):
+        assert anadil("submit", recipe_file, *words) == 0
+
+    assert kubeflow.count() == {
+        "POST /experiments": 1,
+        "POST /pipelines": 1,
+        "POST /pipelines/upload_version": 3,
+        "POST /runs": 5,
+    }
+
+
+def test_what_is_there_is_found_behind_the_first_page(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
+) -> None:
+    for number in range(5):
+        kubeflow.experiments.append({"experiment_id": f"e{number}", "display_name": f"other {number}"})
+        kubeflow.pipelines.append({"pipeline_id": f"p{number}", "display_name": f"other {number}"})
+    kubeflow.experiments.append({"experiment_id": "ours", "display_name": "anadil"})
+    kubeflow.pipelines.append({"pipeline_id": "ours", "display_name": "anadil-adapt"})
+
+    anadil("submit", recipe_file)
+
+    assert kubeflow.count() == {"POST /pipelines/upload_version": 1, "POST /runs": 1}
+    assert kubeflow.pipeline_versions[0]["pipeline_id"] == "ours"
+    assert kubeflow.runs[0]["experiment_id"] == "ours"
+
+
+def test_a_second_submission_attaches_to_the_run_that_is_under_way(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anadil("submit", recipe_file, "-o", "json")
+    first = json.loads(capsys.readouterr().out)["run"]
+    for number in range(4):
+        kubeflow.runs.append(kubeflow.runs[0] | {"run_id": f"later-{number}", "state": "FAILED"})
+
+    code = anadil("submit", recipe_file, "-o", "json")
+
+    told = capsys.readouterr()
+    assert code == 0
+    assert json.loads(told.out)["run"] == first
+    assert f"run {first} of the same recipe is under way; --again starts another" in told.err
+    assert kubeflow.count()["POST /runs"] == 1
+
+
+def test_a_run_that_ended_is_no_run_under_way(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
+) -> None:
+    anadil("submit", recipe_file)
+    kubeflow.runs[0]["state"] = "FAILED"
+
+    anadil("submit", recipe_file)
+
+    assert len(kubeflow.runs) == 2
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/pipelines", "/pipelines/upload_version"])
+def test_somebody_who_is_faster_is_no_failure(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, path: str
+) -> None:
+    answer = kubeflow.answer
+
+    def faster(request: Any, headers: Any, raw: bytes) -> Any:
+        made = answer(request, headers, raw)
+        if request.method == "POST" and request.path.endswith(path):
+            return answer(request, headers, raw)  # a second one, which the server refuses with 409
+        return made
+
+    kubeflow.answer = faster  # type: ignore[method-assign]  # the server's, not ours
+
+    code = anadil("submit", recipe_file)
+
+    assert code == 0
+    assert len(kubeflow.experiments) == len(kubeflow.pipelines) == len(kubeflow.pipeline_versions) == 1
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "code", "words"),
+    [
+        ("GET /healthz", 401, 4, "does not know who asks"),
+        ("GET /experiments", 403, 4, "ask the administrator for the role kubeflow-pipelines-edit"),
+        ("POST /runs", 404, 4, "has no such thing"),
+        ("POST /runs", 400, 4, "refuses what was sent (400: told to fail with 400)"),
+        ("POST /runs", 500, 138, "failed for now (500: told to fail with 500); run the same command again"),
+        ("POST /pipelines/upload_version", 503, 138, "failed for now (503"),
+        ("POST /runs", 429, 138, "failed for now (429"),
+    ],
+)
+def test_a_refusal_is_told_with_its_remedy_and_exit_code(
+    anadil: Command,
+    kubeflow: FakeKubeflow,
+    recipe_file: str,
+    capsys: pytest.CaptureFixture[str],
+    failing: str,
+    status: int,
+    code: int,
+    words: str,
+) -> None:
+    kubeflow.failures = [(failing, status)]
+
+    found = anadil("submit", recipe_file)
+
+    told = capsys.readouterr()
+    assert found == code
+    assert words in told.err
+    assert kubeflow.url in told.err
+    assert told.out == ""
+    assert "Traceback" not in told.err
+
+
+def test_a_server_that_is_not_there_is_a_reason_to_try_again(
+    anadil: Command, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = anadil("submit", recipe_file, host="http://127.0.0.1:9")
+
+    told = capsys.readouterr().err
+    assert code == 138
+    assert "http://127.0.0.1:9: Kubeflow Pipelines does not answer (" in told
+    assert "kubectl port-forward -n kubeflow svc/ml-pipeline 8888" in told
+
+
+def test_a_host_that_nobody_knows_is_a_mistake(
+    anadil: Command, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = anadil("submit", recipe_file, host="http://nowhere.invalid:8888")
+
+    assert code == 4
+    assert "give --host, or set KF_PIPELINES_ENDPOINT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["2.15.2", "v2.5.0", "1.8.22"])
+def test_a_server_that_is_too_old_is_refused(recipe_file: str, version: str) -> None:
+    with fake_kubeflow(version=version) as old, pytest.raises(PreflightError) as caught:
+        Kubeflow(old.url)
+
+    assert str(caught.value) == f"{old.url}: Kubeflow Pipelines {version} is too old; install 2.16 or newer"
+    assert [request.method for request in old.requests] == ["GET"] * len(old.requests)
+
+
+def test_a_server_without_a_version_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with fake_kubeflow(version="unknown") as nightly:
+        Kubeflow(nightly.url)
+
+    assert "does not tell its version ('unknown'); 2.16 or newer is needed" in caplog.text
+
+
+def test_a_login_page_is_no_server() -> None:
+    with fake_kubeflow(login_page=True) as page, pytest.raises(PreflightError, match="a login page"):
+        Kubeflow(page.url, "team")
+
+
+def test_the_token_of_the_service_account_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(token))
+
+    with fake_kubeflow(token="s3cret") as fake:
+        experiment = Kubeflow(fake.url).experiment("anadil")
+
+    assert experiment == fake.experiments[0]["experiment_id"]
+
+
+def test_several_users_need_a_namespace() -> None:
+    with fake_kubeflow(multi_user=True) as fake:
+        with pytest.raises(PreflightError, match="serves several users; say whose with --namespace"):
+            Kubeflow(fake.url)
+        Kubeflow(fake.url, "team").experiment("anadil")
+
+    assert fake.experiments[0]["namespace"] == "team"
+
+
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = anadil("submit", recipe_file, "--name", "first", "--dry-run")
+    printed = capsys.readouterr().out
+    nothing = list(kubeflow.requests)
+    anadil("submit", recipe_file, "--name", "first")
+
+    requests, spec, platform = yaml.safe_load_all(printed)
+    ids = {
+        "<experiment_id>": kubeflow.experiments[0]["experiment_id"],
+        "<pipeline_id>": kubeflow.pipelines[0]["pipeline_id"],
+        "<pipeline_version_id>": kubeflow.pipeline_versions[0]["pipeline_version_id"],
+    }
+    text = json.dumps(requests)
+    for name, found in ids.items():
+        text = text.replace(name, found)
+    shown = {each["POST"]: each for each in json.loads(text)["requests"]}
+    assert code == 0
+    assert nothing == []
+    for path in ("/experiments", "/pipelines", "/runs"):
+        assert kubeflow.sent("POST", path) == [shown[f"/apis/v2beta1{path}"]["body"]]
+    [upload] = [each for each in kubeflow.requests if each.path.endswith("upload_version")]
+    assert upload.query == shown["/apis/v2beta1/pipelines/upload_version"]["query"]
+    assert kubeflow.pipeline_versions[0]["pipeline_spec"] == {
+        "pipeline_spec": spec,
+        "platform_spec": platform,
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("storage.root=/data/root", "storage.root: /data/root"),
+        ("storage.root=null", "storage.root: not set"),
+        ("clean.inputs=[/data/raw.jsonl]", "clean.inputs: /data/raw.jsonl"),
+        ("finetune.inputs=[chats.jsonl]", "finetune.inputs: chats.jsonl"),
+        ("base.model=/models/llama", "base.model: /models/llama"),
+    ],
+)
+def test_a_place_of_one_machine_is_refused(recipe_file: str, setting: str, key: str) -> None:
+    recipe = load_recipe(recipe_file, [setting])
+
+    with pytest.raises(RecipeError) as caught:
+        submit.check_reach(recipe)
+
+    assert str(caught.value) == (
+        f"no step on the cluster would see\n  {key}\nput it on s3://, or on a claim of cluster.volumes, such as "
+        "cluster.volumes=[{claim: fsx, path: /fsx}]"
+    )
+
+
+def test_places_on_a_claim_are_fine(recipe_file: str) -> None:
+    recipe = load_recipe(
+        recipe_file,
+        [
+            "cluster.volumes=[{claim: fsx, path: /fsx}]",
+            "storage.root=/fsx/root",
+            "base.model=/fsx/models/llama",
+            "clean.inputs=['builtin:az/prose.jsonl', '/fsx/raw/*.jsonl']",
+        ],
+    )
+
+    submit.check_reach(recipe)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_sent(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", "base.model=meta-llama/Llama-3.1-8B", "--set", "cluster.instance=g5.48xlarge"]
+
+    code = anadil("submit", recipe_file, *settings)
+
+    assert code == 4
+    assert "pretrain does not fit" in capsys.readouterr().err
+    assert kubeflow.requests == []
+
+
+def test_a_dry_run_shows_what_would_be_refused_all_the_same(
+    anadil: Command, kubeflow: FakeKubeflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = anadil("submit", "smoke", "--dry-run")
+
+    told = capsys.readouterr()
+    assert code == 0
+    assert "would be refused: no step on the cluster would see\n  storage.root: not set" in told.err
+    assert len(list(yaml.safe_load_all(told.out))) == 3
+    assert kubeflow.requests == []
+
+
+class TestFollow:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> str:
+        return str(tmp_path / "fsx")
+
+    @pytest.fixture
+    def followed(self, kubeflow: FakeKubeflow, recipe_file: str, root: str) -> tuple[Kubeflow, Any, str]:
+        settings = [f"storage.root={root}", "cluster.volumes=[{claim: fsx, path: %s}]" % Path(root)]  # noqa: UP031  braces
+        recipe = load_recipe(recipe_file, settings)
+        server = Kubeflow(kubeflow.url)
+        return server, recipe, submit.submit(server, submit.prepare(recipe, submit.Asked(name="first")))
+
+    def test_the_end_of_a_run_is_waited_for(
+        self,
+        kubeflow: FakeKubeflow,
+        followed: tuple[Kubeflow, Any, str],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level("INFO")
+        kubeflow.states = ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
+        tasks = [{"display_name": "clean", "state": "RUNNING"}, {"display_name": "root", "state": "RUNNING"}]
+        kubeflow.runs[0]["run_details"] = {"task_details": tasks}
+        kubeflow.failures = [("GET /runs/.*", 503)]
+
+        code = follow(*followed, poll_s=0)
+
+        assert code == 0
+        assert caplog.messages.count("clean: running") == 1
+        assert "failed for now (503" in caplog.text
+        assert kubeflow.states == []
+
+    def test_a_failed_run_has_the_exit_code_of_its_step(
+        self,
+        kubeflow: FakeKubeflow,
+        followed: tuple[Kubeflow, Any, str],
+        root: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        kubeflow.states = ["FAILED"]
+        run = followed[2]
+        _write(root, run, Outcome(stage="clean", status="finished"))
+        _write(
+            root, run, Outcome(stage="evaluate", status="failed", exit_code=6, message="the gate is closed")
+        )
+
+        code = follow(*followed, poll_s=0)
+
+        assert code == 6
+        assert "evaluate: the gate is closed" in caplog.messages
+
+    def test_a_cancelled_run_can_be_resumed(
+        self, kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str]
+    ) -> None:
+        kubeflow.states = ["CANCELING", "CANCELED"]
+
+        assert follow(*followed, poll_s=0) == 143
+
+    def test_a_run_whose_steps_left_no_word_points_to_its_page(
+        self, kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str]
+    ) -> None:
+        kubeflow.states = ["FAILED"]
+
+        with pytest.raises(PreflightError, match=r"evicted, or its pod never started\); see http://.*#/runs"):
+            follow(*followed, poll_s=0)
