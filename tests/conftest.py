@@ -16,7 +16,18 @@ from anadil.flow import STAGES
 from anadil.make import Outcome
 from anadil.recipe import parse_recipe
 
-FOREIGN = ("AWS_", "MLFLOW_", "ANADIL_", "PET_", "LOCAL_RANK", "RANK", "WORLD_SIZE", "HTTP", "http", "NO_COLOR")
+FOREIGN = (
+    "AWS_",
+    "MLFLOW_",
+    "ANADIL_",
+    "PET_",
+    "LOCAL_RANK",
+    "RANK",
+    "WORLD_SIZE",
+    "HTTP",
+    "http",
+    "NO_COLOR",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -84,7 +84,7 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
         # JSON mode, because strict checking takes a list for a tuple only there.
         return Recipe.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        raise RecipeError(_mistakes(error, data, lines, name)) from None
+        raise RecipeError(mistakes(error, data, lines, name, Recipe)) from None
 
 
 def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
@@ -136,17 +136,32 @@ def _default_at(keys: list[str]) -> dict[str, object] | list[object]:
     return {}
 
 
-def _mistakes(error: ValidationError, data: object, lines: Mapping[strict_yaml.Path, int], name: str) -> str:
+def mistakes(
+    error: ValidationError,
+    data: object,
+    lines: Mapping[strict_yaml.Path, int],
+    name: str,
+    model: type[BaseModel],
+) -> str:
+    """Every mistake of a file, a line each: line, key, reason, value, nearest key.
+
+    Args:
+        error: What the check of the file found.
+        data: The file's content.
+        lines: Path of a key -> its line.
+        name: What the message calls the file.
+        model: What it was checked against.
+    """
     texts = []
-    mistakes = error.errors(include_url=False)
-    for mistake in mistakes:
+    found = error.errors(include_url=False)
+    for mistake in found:
         path = mistake["loc"]
-        inside = (other["loc"] for other in mistakes if len(other["loc"]) > len(path))
+        inside = (other["loc"] for other in found if len(other["loc"]) > len(path))
         if mistake["type"] == "too_short" and any(loc[: len(path)] == path for loc in inside):
             continue  # the list is short only because its wrong items do not count
         reason = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
-            reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1]))}"
+            reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1], model))}"
         line = _line_of(path, lines)
         where = f"line {line}: " if line else ""
         got = (
@@ -173,8 +188,7 @@ def _show(data: Any, path: tuple[int | str, ...]) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _keys_at(path: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = Recipe
+def _keys_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for key in path:
         field = model.model_fields.get(str(key)) if isinstance(key, str) else None
         inner = _model_in(field.annotation) if field else None

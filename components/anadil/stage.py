@@ -37,6 +37,7 @@ PACKAGE = Path(__file__).parent
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
 NO_RESULT = {
     "__main__.py",
+    "aws.py",
     "cli.py",
     "cluster.py",
     "doctor.py",

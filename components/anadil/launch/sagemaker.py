@@ -1,0 +1,335 @@
+"""Training jobs of Amazon SageMaker: start or adopt, follow, explain, stop.
+
+A job that has ended keeps its name for ever, so a new start of the same work is called
+`NAME-r1`, `NAME-r2`, ...; all of them share one directory of checkpoints. NAME stands for the newest.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from anadil import artifact
+from anadil.aws import client, code_of, differences, explained, is_missing
+from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
+from anadil.launch.backend import FINAL, State, Status
+from anadil.launch.ends import error_of
+from anadil.launch.job import TrainingJob
+from anadil.launch.lines import said
+from anadil.launch.sagemaker_log import Tail, exit_code_in, whole
+from anadil.launch.sagemaker_request import ATTEMPT_CHARS, SPEC, request_of
+from anadil.stage import Stop
+from anadil.units import human_seconds
+
+log = logging.getLogger(__name__)
+
+POLL_S = 15.0
+MAX_SILENT_POLLS = 20
+"""Failed questions in a row until the follower gives up: five minutes."""
+MAX_ATTEMPTS = 10 ** (ATTEMPT_CHARS - 2)
+QUEUED = ("Pending",)
+STARTING = (
+    "Starting",
+    "LaunchingMLInstances",
+    "PreparingTrainingStack",
+    "Downloading",
+    "DownloadingTrainingImage",
+)
+AGAIN = ("Interrupted", "Restarting", "Updating")
+CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
+"""Beginnings of FailureReason that say nothing about the job."""
+
+
+class SageMaker:
+    """The backend `sagemaker`."""
+
+    def __init__(self, region: str | None = None, clients: Callable[[str], Any] | None = None) -> None:
+        """Talk to AWS.
+
+        Args:
+            region: Left out, that of the environment.
+            clients: What gives the client of a service; left out, boto3.
+        """
+        self._client = clients or (lambda service: client(service, region))
+
+    def render(self, job: TrainingJob) -> dict[str, Any]:
+        """The request CreateTrainingJob."""
+        return request_of(job)
+
+    def run(self, job: TrainingJob, *, detach: bool = False) -> None:
+        """Start the job, or adopt the one of the same work, and follow it to its end."""
+        stop = Stop()
+        stop.listen()
+        name = self._start(job, stop)
+        if detach or name is None:
+            return
+        log.info("following %s; a signal to this program stops it", name)
+        try:
+            if stop.signal:
+                stop.leave()
+            self._follow(name)
+        except (Stopped, KeyboardInterrupt):
+            if stop.signal is not None:  # else somebody else has stopped the job
+                self._stop_training(name)  # first thing, because a pipeline gives a second
+                log.info("stopping %s: it has 120 s to save", name)
+            raise
+
+    def status(self, name: str) -> Status:
+        """Where the newest start of a job stands."""
+        return status_of(self._newest(name), name)
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+        """Log lines of the first machine, as the stage writes them."""
+        job = self._newest(name)["TrainingJobName"]
+        if not follow:
+            yield from whole(self._client("logs"), job)
+            return
+        tail = Tail(self._client("logs"), job)
+        while True:
+            is_final = status_of(self._describe(job), name).state in FINAL
+            yield from tail.new()
+            if is_final:
+                return
+            time.sleep(POLL_S)
+
+    def stop(self, name: str) -> None:
+        """End the job: it gets SIGTERM and 120 s to save."""
+        found = self._newest(name)
+        if found["TrainingJobStatus"] in ("InProgress", "Stopping"):
+            self._stop_training(found["TrainingJobName"])
+        else:
+            log.info("%s: has ended already: %s", name, found["TrainingJobStatus"])
+
+    def _start(self, job: TrainingJob, stop: Stop) -> str | None:
+        """The name of the running job, created or found; None where its artifact is there already."""
+        request = self.render(job)
+        base = request["TrainingJobName"]
+        attempts = self._attempts(base)
+        if attempts and attempts[-1]["TrainingJobStatus"] in ("Stopping", "Deleting"):
+            log.info("%s is stopping; waiting for its end", attempts[-1]["TrainingJobName"])
+            attempts[-1] = self._awaited(attempts[-1]["TrainingJobName"])
+        if attempts and attempts[-1]["TrainingJobStatus"] == "InProgress":
+            return _adopted(request, attempts[-1])
+        if attempts and artifact.read_manifest(job.target):
+            log.info("%s is there already", job.target)
+            return None
+        name = f"{base}-r{len(attempts)}" if attempts else base
+        with stop.deferred():  # a job that is being created would be left behind
+            return self._create({**request, "TrainingJobName": name})
+
+    def _create(self, request: dict[str, Any]) -> str:
+        from botocore.exceptions import ClientError
+
+        name = str(request["TrainingJobName"])
+        with explained(
+            f"training job {name}", "sagemaker:CreateTrainingJob, iam:PassRole and sagemaker:AddTags"
+        ):
+            try:
+                self._client("sagemaker").create_training_job(**request)
+            except ClientError as error:
+                if code_of(error) != "ResourceInUse":
+                    raise
+                # Another launcher was faster, or our own first try reached AWS and its answer did not reach us.
+                return _adopted(request, self._describe(name))
+        log.info("created %s", name)
+        return name
+
+    def _attempts(self, base: str) -> list[dict[str, Any]]:
+        """The starts of a job so far, the newest last."""
+        found = []
+        for number in range(MAX_ATTEMPTS):
+            described = self._found(f"{base}-r{number}" if number else base)
+            if described is None:
+                break
+            found.append(described)
+        return found
+
+    def _newest(self, name: str) -> dict[str, Any]:
+        attempts = self._attempts(name)
+        if not attempts:
+            raise DataError(f"{name}: no such training job in this account and region; check --region")
+        return attempts[-1]
+
+    def _found(self, name: str) -> dict[str, Any] | None:
+        from botocore.exceptions import ClientError
+
+        try:
+            return self._describe_raw(name)
+        except ClientError as error:
+            if is_missing(error):
+                return None
+            with explained(name, "sagemaker:DescribeTrainingJob"):
+                raise
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        with explained(f"training job {name}", "sagemaker:DescribeTrainingJob"):
+            return self._describe_raw(name)
+
+    def _describe_raw(self, name: str) -> dict[str, Any]:
+        described: dict[str, Any] = self._client("sagemaker").describe_training_job(TrainingJobName=name)
+        return described
+
+    def _awaited(self, name: str) -> dict[str, Any]:
+        while (described := self._describe(name))["TrainingJobStatus"] in ("Stopping", "Deleting"):
+            time.sleep(POLL_S)
+        return described
+
+    def _follow(self, name: str) -> None:
+        """Show transitions and log until the end.
+
+        Raises:
+            AnadilError: It ended badly.
+        """
+        tail = Tail(self._client("logs"), name)
+        told = silent = 0
+        while True:
+            try:
+                described = self._describe(name)
+                silent = 0
+            except RetryableError as error:
+                silent += 1
+                if silent > MAX_SILENT_POLLS:
+                    raise
+                log.warning("%s; asking again", error)
+                time.sleep(POLL_S)
+                continue
+            transitions = described.get("SecondaryStatusTransitions", [])
+            for transition in transitions[told:]:
+                log.info("%s: %s", name, _words(transition, described))
+            told = len(transitions)
+            for line in tail.new():
+                _relay(line)
+            if status_of(described, name).state in FINAL:
+                _judge(described, tail)
+                return
+            time.sleep(POLL_S)
+
+    def _stop_training(self, name: str) -> None:
+        from botocore.exceptions import ClientError
+
+        with explained(f"training job {name}", "sagemaker:StopTrainingJob"):
+            try:
+                self._client("sagemaker").stop_training_job(TrainingJobName=name)
+            except ClientError as error:
+                if code_of(error) != "ValidationException":  # it has ended meanwhile
+                    raise
+
+
+def status_of(described: dict[str, Any], name: str) -> Status:
+    """What DescribeTrainingJob says, in the words of every backend."""
+    main, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
+    state = _state(main, second)
+    transitions = described.get("SecondaryStatusTransitions", [])
+    nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
+    reason = described.get("FailureReason", "")
+    return Status(
+        name=name,
+        state=state,
+        reason=second,
+        message=reason or (str(transitions[-1].get("StatusMessage", "")) if transitions else ""),
+        nodes=nodes,
+        running=nodes if state == "running" else 0,
+        restarts=max(0, sum(each["Status"] == "Training" for each in transitions) - 1),
+        seconds=_seconds(described),
+        artifact=_artifact(described),
+        exit_code=exit_code_in(reason) if state == "failed" else 0 if state == "succeeded" else None,
+    )
+
+
+def _state(main: str, second: str) -> State:
+    final: dict[str, State] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+    if main in final:
+        return final[main]
+    if second in QUEUED:
+        return "queued"
+    if second in STARTING:
+        return "starting"
+    return "restarting" if second in AGAIN else "running"
+
+
+def _seconds(described: dict[str, Any]) -> float | None:
+    started: datetime | None = described.get("TrainingStartTime")
+    if started is None:
+        return None
+    ended: datetime = described.get("TrainingEndTime") or datetime.now(UTC)
+    return round((ended - started).total_seconds(), 1)
+
+
+def _artifact(described: dict[str, Any]) -> str:
+    arguments = described.get("AlgorithmSpecification", {}).get("ContainerArguments", [])
+    return arguments[arguments.index("--out") + 1] if "--out" in arguments[:-1] else ""
+
+
+def _adopted(request: dict[str, Any], described: dict[str, Any]) -> str:
+    """The name of a job that runs already and is the same.
+
+    Raises:
+        RecipeError: It was asked for something else.
+    """
+    name = str(described["TrainingJobName"])
+    if described.get("Environment", {}).get(SPEC) == request["Environment"][SPEC]:
+        log.info("%s runs already; following it", name)
+        return name
+    # The recipe differs with everything that it decides; its text would hide the rest.
+    hidden = ("Tags", "TrainingJobName", "HyperParameters")
+    known = {key: value for key, value in request.items() if key not in hidden}
+    causes = "; ".join([text for text in differences(known, described) if SPEC not in text][:5])
+    raise RecipeError(
+        f"{name}: runs already with another definition ({causes or 'see it'}); wait for its end, or stop it: "
+        f"anadil stop {name} --backend sagemaker"
+    )
+
+
+def _words(transition: dict[str, Any], described: dict[str, Any]) -> str:
+    status, message = transition["Status"], transition.get("StatusMessage", "")
+    if status == "Interrupted":
+        return "spot capacity was taken away; it goes on from its checkpoint when there is some again"
+    if status == "Restarting":
+        return f"SageMaker starts it again from its checkpoint ({message})"
+    if status == "Pending" and described.get("ResourceConfig", {}).get("TrainingPlanArn"):
+        return f"waits for the capacity of its training plan ({message})"
+    return f"{status}: {message}" if message else str(status)
+
+
+def _relay(line: str) -> None:
+    """The line of the job as it is for collectors, as a sentence for people."""
+    for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
+    sys.stderr.write(f"{said(line) if for_people else line}\n")
+
+
+def _judge(described: dict[str, Any], tail: Tail) -> None:
+    name = described["TrainingJobName"]
+    state, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
+    if state == "Completed":
+        billed = described.get("BillableTimeInSeconds")
+        log.info(
+            "%s ended well%s", name, f"; billed {human_seconds(billed)} of each machine" if billed else ""
+        )
+        return
+    if state == "Stopped":
+        raise _stopped(name, second)
+    raise _failed(name, str(described.get("FailureReason", "no reason given")), tail)
+
+
+def _stopped(name: str, second: str) -> AnadilError:
+    if second == "MaxRuntimeExceeded":
+        return BudgetReached(
+            f"{name}: reached its deadline and saved; raise cluster.deadline_hours and run the same command again"
+        )
+    if second == "MaxWaitTimeExceeded":
+        return RetryableError(
+            f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
+        )
+    return Stopped(f"{name}: stopped; run the same command again to go on from its checkpoint")
+
+
+def _failed(name: str, reason: str, tail: Tail) -> AnadilError:
+    lines = "".join(f"\n  {said(line)[:500]}" for line in list(tail.last)[-15:])
+    if reason.startswith(CAPACITY):
+        return RetryableError(
+            f"{name}: {reason}; run the same command again, or take another cluster.instance"
+        )
+    return error_of(exit_code_in(reason), f"{name}: failed: {reason}{lines}")

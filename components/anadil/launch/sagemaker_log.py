@@ -1,0 +1,99 @@
+"""The log of a SageMaker training job's first machine, as CloudWatch keeps it."""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from anadil.aws import code_of, explained, is_missing
+
+log = logging.getLogger(__name__)
+
+GROUP = "/aws/sagemaker/TrainingJobs"
+ACTIONS = "logs:DescribeLogStreams and logs:GetLogEvents"
+FIRST = "algo-1"
+"""Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`."""
+MAX_PAGES = 10
+"""Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower."""
+TAIL = 40
+"""Last lines that are kept for the message of a failure."""
+
+
+class Tail:
+    """New lines at each question, each once, also over new starts of the machine."""
+
+    def __init__(self, client: Any, job: str) -> None:
+        """Read the log of `job` by `client`, one of CloudWatch Logs."""
+        self._client = client
+        self._job = job
+        self._tokens: dict[str, str] = {}
+        self._silent = False
+        self.last: deque[str] = deque(maxlen=TAIL)
+
+    def new(self) -> Iterator[str]:
+        """Lines since the last question; none where there is no log or it may not be read."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if self._silent:
+            return
+        try:
+            yield from self.read()
+        except ClientError as error:
+            if "AccessDenied" not in code_of(error):
+                log.debug("log of %s: %s", self._job, error)  # the next question asks again
+                return
+            self._silent = True
+            log.warning("the job's log cannot be read; grant %s on %s", ACTIONS, GROUP)
+        except BotoCoreError as error:
+            log.debug("log of %s: %s", self._job, error)
+
+    def read(self) -> Iterator[str]:
+        """As `new`, with boto3's errors."""
+        from botocore.exceptions import ClientError
+
+        try:
+            for stream in self._streams():
+                yield from self._read(stream)
+        except ClientError as error:
+            if not is_missing(error):  # else no machine has written yet
+                raise
+
+    def _streams(self) -> list[str]:
+        found = self._client.describe_log_streams(
+            logGroupName=GROUP, logStreamNamePrefix=f"{self._job}/{FIRST}-", orderBy="LogStreamName"
+        )
+        return [str(stream["logStreamName"]) for stream in found.get("logStreams", ())]
+
+    def _read(self, stream: str) -> Iterator[str]:
+        for _ in range(MAX_PAGES):
+            token = self._tokens.get(stream)
+            more = {"nextToken": token} if token else {}
+            page = self._client.get_log_events(
+                logGroupName=GROUP, logStreamName=stream, startFromHead=True, **more
+            )
+            # CloudWatch gives the same token again at the end of what there is.
+            self._tokens[stream] = page["nextForwardToken"]
+            for event in page["events"]:
+                self.last.append(str(event["message"]))
+                yield str(event["message"])
+            if page["nextForwardToken"] == token:
+                return
+
+
+def whole(client: Any, job: str) -> Iterator[str]:
+    """Every line that there is now.
+
+    Raises:
+        PreflightError: It may not be read.
+    """
+    tail = Tail(client, job)
+    with explained(f"log of {job}", ACTIONS):
+        while lines := list(tail.read()):
+            yield from lines
+
+
+def exit_code_in(reason: str) -> int | None:
+    """The exit code that a FailureReason names, such as `exit code: 3` or our own `"exit_code": 3`."""
+    found = re.search(r"exit[ _]?code\"?:? ?'?(\d{1,3})\b", reason, re.IGNORECASE)
+    return int(found[1]) if found else None

@@ -1,0 +1,268 @@
+"""A training job as the request CreateTrainingJob of SageMaker; rendering needs no AWS.
+
+Limits are those of the API's own model (botocore, service-2.json of sagemaker).
+"""
+
+import hashlib
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from anadil.errors import RecipeError
+from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
+from anadil.launch.pod import WITH_EFA, WITH_GPUS
+from anadil.plan.machine import LOCAL, Machine
+from anadil.sagemaker import CHECKPOINTS, RECIPE, SECRETS
+
+log = logging.getLogger(__name__)
+
+PYTHON = "/opt/anadil/bin/python"
+"""Interpreter of every image."""
+SPEC = "ANADIL_SPEC"
+"""Environment variable with the hash of the request, by which a launcher knows a job again."""
+MAX_NAME_CHARS = 63
+ATTEMPT_CHARS = 4
+"""Room in the name for `-r99`, the 99th new start of a job that failed."""
+MAX_ARGUMENT_CHARS = 256
+MAX_ARGUMENTS = 100
+MAX_HYPERPARAMETER_CHARS = 2_500
+MAX_HYPERPARAMETERS = 100
+MAX_ENVIRONMENT_CHARS = 512
+MAX_TAG_CHARS = 256
+MAX_RETRIES = 30
+MAX_RUNTIME_S = 28 * 24 * 3_600
+DEFAULT_RUNTIME_S = 5 * 24 * 3_600
+"""Without `cluster.deadline_hours`: the longest that AWS allows an account that has not asked for more.
+Source: AWS, Service Quotas, "Longest run time for a training job". The API's own default is a day."""
+SPOT_WAIT_S = 24 * 3_600
+"""Time to wait for spot capacity, beside that of the training itself. Assumption."""
+ECR = re.compile(r"^\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(\.cn)?/.+")
+MEANINGLESS = (
+    "namespace",
+    "hyperpod",
+    "queue",
+    "priority",
+    "service_account",
+    "volumes",
+    "work",
+    "node_selector",
+    "tolerations",
+)
+"""Keys of `cluster` that only Kubernetes understands."""
+SAYS = {"pretrain": "pre-training", "finetune": "finetune"}
+"""What the stages call their loop in the progress lines."""
+
+
+def request_of(job: TrainingJob) -> dict[str, Any]:
+    """The request that starts a job.
+
+    Raises:
+        RecipeError: The recipe asks for what SageMaker cannot do, or lacks what it needs.
+    """
+    machine = _machine(job)
+    _check_places(job)
+    _warn(job)
+    settings = job.recipe.cluster.sagemaker
+    root = _root(job)
+    request: dict[str, Any] = {
+        "TrainingJobName": _name(job),
+        "AlgorithmSpecification": {
+            "TrainingImage": job.image,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": [PYTHON, "-m", "anadil.sagemaker", job.stage],
+            "ContainerArguments": _arguments(job),
+            "MetricDefinitions": metric_definitions(job.stage),
+        },
+        "HyperParameters": _hyperparameters(job),
+        "Environment": _environment(job),
+        "RoleArn": settings.role,
+        "OutputDataConfig": {"S3OutputPath": f"{root}/sagemaker"},
+        "CheckpointConfig": {"S3Uri": f"{root}/checkpoints/{job.name}", "LocalPath": CHECKPOINTS},
+        "ResourceConfig": {
+            "InstanceType": f"ml.{machine.name}",
+            "InstanceCount": job.nodes,
+            "VolumeSizeInGB": settings.volume_gb,
+            **({"TrainingPlanArn": settings.training_plan} if settings.training_plan else {}),
+        },
+        "StoppingCondition": _stopping_condition(job),
+        "EnableManagedSpotTraining": settings.spot,
+        "EnableNetworkIsolation": False,  # the stage itself reads and writes S3
+        # EFA passes the encrypted network by; the hardware of such machines encrypts between them.
+        "EnableInterContainerTrafficEncryption": job.nodes > 1 and not machine.efa,
+        "ProfilerConfig": {"DisableProfiler": True},
+        "RemoteDebugConfig": {"EnableRemoteDebug": False},
+        "Tags": _tags(job),
+    }
+    if settings.subnets:
+        request["VpcConfig"] = {
+            "SecurityGroupIds": list(settings.security_groups),
+            "Subnets": list(settings.subnets),
+        }
+    if job.recipe.cluster.restarts:
+        attempts = min(job.recipe.cluster.restarts, MAX_RETRIES)
+        request["RetryStrategy"] = {"MaximumRetryAttempts": attempts}
+    return _sealed(request)
+
+
+def metric_definitions(stage: str) -> list[dict[str, str]]:
+    """Numbers that SageMaker reads out of the log and draws, from lines of `anadil.log.JsonFormatter`."""
+    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{SAYS[stage]}: [^"]*'
+    figures = rf'"stage": "{stage}", "rank": 0, .*"figures": \{{[^}}]*'
+    number = r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
+    definitions = {f"{stage}:loss": rf"{progress}, loss {number}"}
+    names = {"pretrain": ("loss", "tokens_per_s"), "finetune": ("loss",)}[stage]
+    for name in names:
+        definitions[f"{stage}:final_{name}"] = rf'{figures}"{name}": {number}'
+    return [{"Name": name, "Regex": regex} for name, regex in definitions.items()]
+
+
+def _machine(job: TrainingJob) -> Machine:
+    cluster = job.recipe.cluster
+    settings = cluster.sagemaker
+    if settings.role is None:
+        raise RecipeError(
+            "cluster.sagemaker.role: not set; give the ARN of the IAM role that the job takes, such as "
+            "arn:aws:iam::123456789012:role/anadil-training"
+        )
+    machine = job.machine
+    if machine is None or machine.name == LOCAL:
+        raise RecipeError(
+            "cluster.instance: not set; SageMaker needs a machine type such as p5.48xlarge (anadil plan)"
+        )
+    disk = machine.disk_bytes // 10**9
+    if disk and settings.volume_gb > disk:
+        raise RecipeError(
+            f"cluster.sagemaker.volume_gb: {settings.volume_gb} is more than the {disk} GB of local NVMe that "
+            f"{machine.name} uses instead; lower it or take another machine"
+        )
+    return machine
+
+
+def _check_places(job: TrainingJob) -> None:
+    """Everything must be on S3: a job mounts nothing of ours."""
+    places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
+    root, base = job.recipe.storage.root, job.recipe.base.model
+    if root is not None:
+        places["storage.root"] = root
+    inputs = {f"{job.stage}.inputs": uri for uri in _outside_files(job)}
+    for key, uri in [*places.items(), *inputs.items()]:
+        if not uri.startswith(("s3://", "builtin:")):
+            raise RecipeError(f"{key}: {uri} is not on S3, and a SageMaker job sees nothing else; use s3://")
+    if job.stage == "pretrain" and (Path(base).is_absolute() or base.startswith(".")):
+        raise RecipeError(f"base.model: {base} is a directory of this machine; give a name of the hub")
+
+
+def _outside_files(job: TrainingJob) -> tuple[str, ...]:
+    return job.files or (job.recipe.finetune.inputs if job.stage == "finetune" else ())
+
+
+def _warn(job: TrainingJob) -> None:
+    cluster = job.recipe.cluster
+    ignored = [f"cluster.{key}" for key in MEANINGLESS if getattr(cluster, key)]
+    if ignored:
+        log.warning("%s: means nothing to SageMaker and is left out", ", ".join(ignored))
+    if not ECR.match(job.image):
+        log.warning(
+            "cluster.image: %s is not in Amazon ECR, from where alone SageMaker takes images; push it there "
+            "and give such as 123456789012.dkr.ecr.us-east-1.amazonaws.com/anadil/{stage}:{version}",
+            job.image,
+        )
+
+
+def _root(job: TrainingJob) -> str:
+    return (job.recipe.storage.root or job.target.rpartition("/")[0]).rstrip("/")
+
+
+def _name(job: TrainingJob) -> str:
+    if len(job.name) > MAX_NAME_CHARS - ATTEMPT_CHARS:
+        raise RecipeError(f"{job.name}: longer than {MAX_NAME_CHARS - ATTEMPT_CHARS} characters")
+    return job.name
+
+
+def _arguments(job: TrainingJob) -> list[str]:
+    """The command line but for the recipe, which is too long for it."""
+    recipe = job.arguments.index("--recipe")
+    arguments = [*job.arguments[:recipe], *job.arguments[recipe + 2 :]]
+    long = [text for text in arguments if len(text) > MAX_ARGUMENT_CHARS]
+    if long:
+        raise RecipeError(
+            f"{long[0][:80]}...: longer than the {MAX_ARGUMENT_CHARS} characters that SageMaker takes; "
+            "choose a shorter storage.root"
+        )
+    if len(arguments) > MAX_ARGUMENTS:
+        raise RecipeError(
+            f"{job.stage}: {len(arguments)} arguments, and SageMaker takes {MAX_ARGUMENTS}; name a prefix "
+            "or a glob on S3 instead of single files"
+        )
+    return arguments
+
+
+def _hyperparameters(job: TrainingJob) -> dict[str, str]:
+    # ASCII, because what SageMaker does to other letters is not documented.
+    text = json.dumps(json.loads(job.arguments[job.arguments.index("--recipe") + 1]))
+    parts = [text[at : at + MAX_HYPERPARAMETER_CHARS] for at in range(0, len(text), MAX_HYPERPARAMETER_CHARS)]
+    if len(parts) > MAX_HYPERPARAMETERS:
+        raise RecipeError(f"recipe: {len(text):,} characters are more than SageMaker takes; use globs")
+    return {f"{RECIPE}{number}": part for number, part in enumerate(parts)}
+
+
+def _environment(job: TrainingJob) -> dict[str, str]:
+    cluster, machine = job.recipe.cluster, job.machine
+    environment = {
+        "ANADIL_LOG": "json",
+        "ANADIL_IMAGE": job.image,
+        "ANADIL_RUN_ID": job.run or job.name,
+        "ANADIL_WORK": CHECKPOINTS,
+        # The disk of the job is under /opt/ml and /tmp; the image's own file system is small.
+        "ANADIL_CACHE": "/tmp/anadil-cache",  # noqa: S108  a volume of the job's own
+        "HF_HOME": "/tmp/huggingface",  # noqa: S108  as above
+        "PET_NPROC_PER_NODE": str(job.processes),
+    }
+    if cluster.sagemaker.region:
+        environment["AWS_DEFAULT_REGION"] = cluster.sagemaker.region
+    if cluster.secrets:
+        environment[SECRETS] = json.dumps({name: list(keys) for name, keys in cluster.secrets.items()})
+    if job.devices:
+        environment |= WITH_GPUS
+    if job.nodes > 1 and machine is not None and machine.efa:
+        environment |= WITH_EFA
+    for name, value in environment.items():
+        if len(value) > MAX_ENVIRONMENT_CHARS:
+            raise RecipeError(
+                f"{name}: {len(value)} characters, and SageMaker takes {MAX_ENVIRONMENT_CHARS}; name fewer keys in "
+                "cluster.secrets"
+            )
+    return environment
+
+
+def _stopping_condition(job: TrainingJob) -> dict[str, int]:
+    hours = job.recipe.cluster.deadline_hours
+    runtime = DEFAULT_RUNTIME_S if hours is None else max(1, round(hours * 3_600))
+    if runtime > MAX_RUNTIME_S:
+        raise RecipeError(
+            f"cluster.deadline_hours: {hours:g} is more than SageMaker's {MAX_RUNTIME_S // 3_600} (28 days); "
+            "lower it: the next start goes on from the checkpoint"
+        )
+    if not job.recipe.cluster.sagemaker.spot:
+        return {"MaxRuntimeInSeconds": runtime}
+    return {"MaxRuntimeInSeconds": runtime, "MaxWaitTimeInSeconds": runtime + SPOT_WAIT_S}
+
+
+def _tags(job: TrainingJob) -> list[dict[str, str]]:
+    tags = {**job.labels, TARGET_ANNOTATION: job.target}
+    return [{"Key": key, "Value": _tag(value)} for key, value in tags.items()]
+
+
+def _tag(value: str) -> str:
+    return re.sub(r"[^\w .:/=+@-]", "_", value)[-MAX_TAG_CHARS:]
+
+
+def _sealed(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with the hash of what it asks for, where DescribeTrainingJob gives it back."""
+    decides = {key: value for key, value in request.items() if key not in ("TrainingJobName", "Tags")}
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    request["Environment"][SPEC] = digest
+    request["Tags"].append({"Key": SPEC_ANNOTATION, "Value": digest})
+    return request

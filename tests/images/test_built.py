@@ -1,0 +1,252 @@
+"""Built images, run as a cluster runs them: any user, read-only root, no network.
+
+They are looked for as ANADIL_TEST_IMAGES/<name>:<version> (localhost/anadil) in podman's storage.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from anadil import __version__
+from anadil.flow import FLOW
+from anadil.flow import STAGES as BY_NAME
+from anadil.stage import code_digest
+from tests.images.files import FOLDER, NAMES, STAGES, TORCH, copied, pins
+
+pytestmark = pytest.mark.image
+
+REGISTRY = os.environ.get("ANADIL_TEST_IMAGES", "localhost/anadil")
+ENVIRONMENT = dict(os.environ)
+"""With CONTAINERS_CONF, from before a test takes anything away."""
+RESTRICTED = (
+    "--rm",
+    "--read-only",
+    "--user",
+    "12345",
+    "--network",
+    "none",
+    "--tmpfs",
+    "/tmp",
+    "--cap-drop",
+    "ALL",
+)
+LOOK = """
+import importlib.metadata, json, os, pathlib, shutil, sys
+package = pathlib.Path(sys.prefix, "lib/python3.11/site-packages/anadil")
+found = {
+    "folders": sorted(path.name for path in package.iterdir() if path.is_dir()) if package.is_dir() else [],
+    "packages": {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()},
+    "programs": [name for name in ("gcc", "cc", "g++", "make", "pip", "pip3", "curl", "git") if shutil.which(name)],
+    "python": sys.executable, "environment": dict(os.environ), "user": os.getuid(),
+    "home": oct(os.stat(os.environ["HOME"]).st_mode & 0o777), "home_group": os.stat(os.environ["HOME"]).st_gid,
+    "bill": json.loads(pathlib.Path("/opt/anadil/sbom.cdx.json").read_text()), "opt": os.listdir("/opt"),
+    "uncompiled": sum(not pathlib.Path(__import__("importlib.util").util.cache_from_source(path)).exists()
+                      for path in package.rglob("*.py")),
+}
+if package.is_dir():
+    from anadil.flow import FLOW
+    from anadil.stage import PACKAGE, code_digest
+    found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name).is_dir()}
+print(json.dumps(found))
+"""
+
+
+def podman(*arguments: str, code: int | None = 0, timeout: float = 180) -> "subprocess.CompletedProcess[str]":
+    command = ["podman", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=timeout, env=ENVIRONMENT
+    )
+    assert code is None or done.returncode == code, f"{' '.join(command)[:300]}\n{done.stderr[-3000:]}"
+    return done
+
+
+def image(name: str) -> str:
+    """The full name of an image that this machine has."""
+    if shutil.which("podman") is None:
+        pytest.skip("no podman on this machine")
+    full = f"{REGISTRY}/{name}:{__version__}"
+    if podman("image", "exists", full, code=None).returncode:
+        pytest.skip(f"no image {full}; REGISTRY={REGISTRY} images/build.sh {name} builds it")
+    return full
+
+
+@cache
+def inspected(name: str) -> dict[str, Any]:
+    described: list[dict[str, Any]] = json.loads(podman("image", "inspect", image(name)).stdout)
+    return described[0]
+
+
+@cache
+def inside(name: str) -> dict[str, Any]:
+    """What an image's own Python sees, as a user that nobody knows."""
+    done = podman("run", *RESTRICTED, "--entrypoint", "python", image(name), "-c", LOOK)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_loads_with_any_user_a_read_only_root_and_no_network(name: str) -> None:
+    done = podman("run", *RESTRICTED, image(name), "--self-test")
+
+    assert done.stdout == f"anadil {__version__} {name}: ready\n"
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:
+    tools = image("tools")
+
+    report = podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-m", "anadil.report", "--self-test")
+    plan = podman("run", *RESTRICTED, tools, "plan", "azerbaijani-1b", "-o", "json")
+    clients = "import boto3, jinja2, kubernetes.client, mlflow; import anadil.launch.launching"
+    podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-c", clients)
+
+    assert report.stdout.endswith("report: ready\n")
+    assert json.loads(plan.stdout)["fits"]
+
+
+def test_the_image_that_trains_measures_too() -> None:
+    ask = ("-m", "anadil.measure", "--recipe", "smoke", "--layout", '{"micro_batch_size": 1}', "--steps", "2")
+
+    done = podman("run", *RESTRICTED, "--entrypoint", "python", image("pretrain"), *ask)
+
+    assert json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_pipelines_image_compiles_the_dag() -> None:
+    name = image("pipelines")
+
+    script = "anadil compile smoke -f /tmp/pipeline.yaml >&2 && cat /tmp/pipeline.yaml"
+    done = podman("run", *RESTRICTED, "--entrypoint", "sh", name, "-c", script)
+
+    assert "anadil-adapt" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_holds_its_own_code_and_locked_packages_only(name: str) -> None:
+    seen = inside(name)
+
+    locked = {package.replace("_", "-"): version for package, version in pins(name).items()}
+    ours = {} if name == "mlflow" else {"anadil": __version__}
+    assert {package: v.removesuffix("+cpu") for package, v in seen["packages"].items()} == {
+        package: version.removesuffix("+cpu") for package, version in (locked | ours).items()
+    }
+    folders = set() if name == "mlflow" else (copied(name) - {"."}) | {"recipes"}
+    assert set(seen["folders"]) - {"__pycache__"} == folders
+    assert seen["programs"] == []
+    assert seen["opt"] == ["anadil"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mlflow"])
+def test_an_artifact_gets_the_same_key_in_an_image_as_in_a_checkout(name: str) -> None:
+    digests = inside(name)["digests"]
+
+    expected = [BY_NAME[name]] if name in STAGES else FLOW if name == "tools" else ()
+    assert digests == {stage.name: code_digest(stage) for stage in expected}, "build the images again"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_says_what_it_is(name: str) -> None:
+    config = inspected(name)["Config"]
+    seen = inside(name)
+
+    assert config["User"] == "10001:10001"
+    assert config["Labels"]["org.opencontainers.image.title"] == f"anadil/{name}"
+    assert config["Labels"]["org.opencontainers.image.version"] == __version__
+    assert seen["environment"]["ANADIL_IMAGE"] == f"anadil/{name}:{__version__}"
+    assert seen["environment"]["HOME"] == "/home/anadil"
+    assert seen["python"] == "/opt/anadil/bin/python"
+    assert (seen["user"], seen["home"], seen["home_group"]) == (12345, "0o775", 0)
+    assert seen["uncompiled"] == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bill_of_materials_lists_every_package(name: str) -> None:
+    seen = inside(name)
+    components = {
+        (part["name"].lower().replace("_", "-"), part["version"]): part for part in seen["bill"]["components"]
+    }
+
+    assert seen["bill"]["bomFormat"] == "CycloneDX"
+    assert {(package, version) for package, version in seen["packages"].items()} <= set(components)
+    assert any(part["purl"].startswith("pkg:deb/debian/libc6@") for part in components.values())
+    for package, version in seen["packages"].items():
+        part = components[package, version]
+        assert part["purl"].startswith("pkg:pypi/")
+        assert package == "anadil" or len(part["hashes"][0]["content"]) == 64
+    assert "file://" not in json.dumps(seen["bill"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_is_no_larger_than_its_budget(name: str) -> None:
+    budget = yaml.safe_load((FOLDER / "budget.yaml").read_text(encoding="utf-8"))
+
+    size = inspected(name)["Size"] / 1e6
+
+    assert size <= budget["megabytes"][name]
+
+
+def shared(names: Sequence[str]) -> int:
+    """Layers at the bottom that all of the images have."""
+    columns = zip(*(inspected(name)["RootFS"]["Layers"] for name in names), strict=False)
+    return len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
+
+
+def test_all_images_share_the_clients_and_those_that_train_share_torch() -> None:
+    """A lock and what it installs are two layers."""
+    in_all, in_three = shared(NAMES), shared(TORCH)
+
+    assert in_all >= 4
+    assert in_three == in_all + 2
+
+
+def test_the_last_words_of_a_failure_reach_the_termination_log(tmp_path: Path) -> None:
+    words = tmp_path / "termination-log"
+    words.touch()
+    words.chmod(0o666)
+    mount = ("--volume", f"{words}:/dev/termination-log")
+
+    done = podman("run", *RESTRICTED, *mount, image("clean"), "--recipe", "no-such-recipe", code=2)
+
+    last = json.loads(words.read_text())
+    assert last["exit_code"] == 2
+    assert "no-such-recipe" in last["message"]
+    assert "\n".join(done.stderr.splitlines()[-1:]).startswith("{")
+
+
+def test_the_server_answers_on_a_read_only_root(tmp_path: Path) -> None:
+    name = image("mlflow")
+    store = ["--backend-store-uri", "sqlite:////tmp/mlflow.db", "--artifacts-destination", "/tmp/artifacts"]
+    store += ["--expose-prometheus", "/tmp/prometheus"]
+    options = ("--read-only", "--user", "12345", "--tmpfs", "/tmp", "--publish", "127.0.0.1::5000")
+    started = podman(
+        "run", "--detach", *options, name, *store, "--host", "0.0.0.0", "--port", "5000", "--workers", "1"
+    )
+    container = started.stdout.strip()
+    try:
+        port = podman("port", container, "5000").stdout.strip().rsplit(":", 1)[1]
+
+        status = 0
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                    status = answer.status
+                    break
+            except OSError:
+                time.sleep(1)
+
+        assert status == 200, podman("logs", container).stderr[-2000:]
+    finally:
+        podman("rm", "--force", "--time", "5", container)

@@ -1,0 +1,35 @@
+"""A cluster that is not there, and a launcher that does not know it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.launch.kubernetes import Kubernetes
+from tests.crds import PYTORCHJOB, mistakes
+from tests.launch.fake_kubernetes import Cluster, serving
+from tests.launch.following import PACE, QUICK, Scene
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """An empty namespace that the kubeconfig leads to."""
+    made = Cluster()
+    if "ANADIL_DATA" in os.environ:
+        made.validate = _mistakes
+    with serving(made, tmp_path) as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        yield made
+
+
+@pytest.fixture
+def scene(cluster: Cluster, tmp_path: Path) -> Scene:
+    """A launcher with little patience."""
+    backend = Kubernetes("pytorchjob", pace=PACE, patience=QUICK)
+    return Scene(cluster=cluster, target=tmp_path / "model", backend=backend)
+
+
+def _mistakes(manifest: dict[str, Any]) -> list[str]:
+    return [problem for definition in PYTORCHJOB for problem in mistakes(definition, manifest)]
