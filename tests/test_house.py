@@ -23,8 +23,8 @@ BROUGHT_ALONG = {"transformers": {"huggingface_hub", "numpy", "safetensors"}, "j
 """What a package of an extra requires itself."""
 OPTIONAL = {"liger_kernel"}
 """Used where it is installed, which `HAS_LIGER` tells."""
-MACHINE_PATH = re.compile(r"/(?:home|Users|mnt)/(?!leyla/)[a-z]+/")
-"""Leyla is the user of the examples."""
+MACHINE_PATH = re.compile(r"/(?:home|Users|mnt)/(?!leyla/|anadil/)[a-z]+/")
+"""Leyla is the user of the examples, anadil that of the images."""
 
 
 def tracked() -> Iterator[tuple[str, str]]:

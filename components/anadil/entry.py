@@ -102,6 +102,7 @@ def _last_words(message: str, code: int, *, logged: bool = False) -> int:
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.exists():
             TERMINATION_LOG.write_text(words)
+    sagemaker.tell_failure(words)
     return code
 
 

@@ -2,17 +2,19 @@
 
 import argparse
 import json
+import shlex
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
-from anadil.errors import PreflightError, RecipeError
+from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.flow import STAGES
 from anadil.launch.backend import Backend, Status
 from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launching import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
 from anadil.make import Outcome
+from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
 from anadil.units import human_seconds
 
@@ -80,14 +82,36 @@ def _launch(options: argparse.Namespace) -> int:
         out=options.out,
         run=options.run,
     )
-    backend = backend_for(recipe, options.backend)
     if options.dry_run:
-        _show(backend.render(job_to_show(asked)), options.output)
+        job = job_to_show(asked, options.backend)
+        _show(backend_for(recipe, options.backend).render(job), options.output)
         return 0
     _need(options.backend or recipe.cluster.backend)
-    made = launch(asked, backend, detach=options.detach)
+    made = _told(asked, options)
     print(made.uri if isinstance(made, Outcome) else made)
     return 0
+
+
+def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
+    """Launch, and tell those who want to know how it ended (`anadil.notify`)."""
+    again = f"anadil {shlex.join(sys.argv[1:])}"
+    try:
+        made = launch(asked, options.backend, detach=options.detach)
+    except (AnadilError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, Stopped | KeyboardInterrupt)
+        kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
+        notify(Event(kind=kind, run=options.run, stage=asked.stage, message=str(error), resume=again))
+        raise
+    if isinstance(made, Outcome):
+        figures = {
+            name: value for name, value in made.manifest.figures.items() if not isinstance(value, bool)
+        }
+        event = Event(
+            kind="completed", run=options.run, stage=asked.stage, message="the artifact is there",
+            artifact=made.uri, figures=figures,
+        )  # fmt: skip
+        notify(event)
+    return made
 
 
 def _show(rendered: dict[str, Any], output: str) -> None:

@@ -44,6 +44,8 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="start a run even if one of the same is under way"
     )
+    text = "upload the pipeline's version, so that the pages of Kubeflow offer it, and start nothing"
+    parser.add_argument("--upload-only", action="store_true", help=text)
     text = "wait for the end, tell what the steps do, and exit with the code of the one that failed"
     parser.add_argument("--follow", action="store_true", help=text)
 
@@ -71,6 +73,10 @@ def submit_command(options: argparse.Namespace) -> int:
         sys.stdout.write(submit.dry_run(submission))
         return 0
     server = _server(options)
+    if options.upload_only:
+        submit.upload(server, submission)
+        _print({"version": submission.version}, options.output)
+        return 0
     run = submit.submit(server, submission, again=options.again)
     _print({"run": run, "page": server.link(f"runs/details/{run}")}, options.output)
     if options.follow:

@@ -14,7 +14,7 @@ from tests.checks.fake_cluster import Cluster, serving
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 WANTED: dict[str, Any] = {
     "base": {"model": "tiny"},
-    "storage": {"root": "/mnt/fsx/az"},
+    "storage": {"root": "/fsx/az"},
     "tracking": {"uri": "off"},
     "cluster": {
         "backend": "pytorchjob",
@@ -26,8 +26,8 @@ WANTED: dict[str, Any] = {
         "priority": "training-priority",
         "service_account": "anadil-job",
         "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/anadil/{stage}:{version}",
-        "volumes": [{"claim": "fsx", "path": "/mnt/fsx"}],
-        "work": "/mnt/fsx/work",
+        "volumes": [{"claim": "fsx", "path": "/fsx"}],
+        "work": "/fsx/work",
         "secrets": {"hub": ["HF_TOKEN"]},
         "notifications": "alerts",
         "resources": {"pretrain": {"gpus": 8}},

@@ -70,8 +70,8 @@ def test_without_credentials_the_remedy_says_which(wanted: Recipe) -> None:
 
 
 def test_a_directory_has_to_be_on_a_volume(wanted: Recipe) -> None:
-    on_volume = probe(wanted, "/mnt/fsx/other")
-    elsewhere = probe(wanted, "/home/me/az")
+    on_volume = probe(wanted, "/fsx/other")
+    elsewhere = probe(wanted, "/home/leyla/az")
     unset = probe(wanted, "null")
 
     assert on_volume.status == "passed"

@@ -39,5 +39,7 @@ def copied(name: str) -> set[str]:
     """Folders of `components/anadil` that an image takes, and `.` for the modules beside them."""
     found = re.findall(r"^COPY components/anadil(/\S+)? ", containerfile(name), re.MULTILINE)
     if found == [""]:
-        return {path.name for path in (ROOT / "components/anadil").iterdir() if path.is_dir()} | {"."}
+        package = ROOT / "components/anadil"
+        folders = {path.name for path in package.iterdir() if path.is_dir() and any(path.rglob("*.*"))}
+        return folders - {"__pycache__"} | {"."}
     return {folder.removeprefix("/").replace("*.*", ".") for folder in found}

@@ -114,7 +114,7 @@ def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:
     podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-c", clients)
 
     assert report.stdout.endswith("report: ready\n")
-    assert json.loads(plan.stdout)["fits"]
+    assert json.loads(plan.stdout)["recipe"] == "azerbaijani-1b"
 
 
 def test_the_image_that_trains_measures_too() -> None:

@@ -36,7 +36,7 @@ from tests.launch.fake_server import Handler, Reply, refused
 JOBS = re.compile(
     r"/apis/(?P<group>[\w.]+)/(?P<version>\w+)/namespaces/(?P<ns>[\w-]+)/(?P<plural>\w+)(/(?P<name>[\w.-]+))?"
 )
-CORE = re.compile(r"/api/v1/namespaces/(?P<ns>[\w-]+)/(?P<plural>pods|events)(/(?P<name>[\w.-]+)/log)?")
+CORE = re.compile(r"/api/v1/namespaces/(?P<ns>[\w-]+)/(?P<plural>pods|events)(/(?P<name>[\w.-]+))?")
 KINDS = {"pytorchjobs": "kubeflow.org", "trainjobs": "trainer.kubeflow.org"}
 CONTAINER = "pytorch"
 WAIT_S = 20.0
@@ -224,16 +224,12 @@ class Cluster:
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
         if found := CORE.fullmatch(path):
-            return self._core(found["plural"], query)
+            return self._core(found["plural"], found["name"] or "", query)
         found = JOBS.fullmatch(path)
         if not found or found["plural"] not in self.crds or KINDS[found["plural"]] != found["group"]:
             return Reply(status=404, text="404 page not found\n")
-        verb = {
-            "GET": "get" if found["name"] else "list",
-            "POST": "create",
-            "DELETE": "delete",
-            "PATCH": "patch",
-        }[method]
+        reading = "get" if found["name"] else "list"
+        verb = {"GET": reading, "POST": "create", "DELETE": "delete", "PATCH": "patch"}[method]
         if problem := self._forbidden(verb, found["plural"]):
             return problem
         if method == "POST":
@@ -263,9 +259,12 @@ class Cluster:
             403, f'{resource} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API group'
         )
 
-    def _core(self, plural: str, query: dict[str, str]) -> Reply:
-        if problem := self._forbidden("list", plural):
+    def _core(self, plural: str, pod: str, query: dict[str, str]) -> Reply:
+        if problem := self._forbidden("get" if pod else "list", plural):
             return problem
+        if pod:
+            about = {"name": pod, "kind": "pods"}
+            return Reply(body=self.pods[pod]) if pod in self.pods else refused(404, "not found", about)
         if plural == "pods":
             return Reply(body={"items": [pod for pod in self.pods.values() if fits(pod, query)]})
         name = query.get("fieldSelector", "").partition("=")[2]

@@ -18,7 +18,7 @@ from anadil.errors import (
 )
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import now
-from tests.launch.following import PACE, Scene, shown
+from tests.launch.following import PACE, Scene, shown, telling
 
 NO_RESTART = "cluster.restarts=0"
 
@@ -305,3 +305,33 @@ def test_a_job_that_no_operator_sees_is_ended(scene: Scene) -> None:
         PreflightError, match=r"nobody has acted on it for .*; start the Kubeflow training operator"
     ):
         scene.launch(lambda _: None, pace=dataclasses.replace(PACE, operator_s=0.2))
+
+
+def test_a_step_that_is_tried_again_tells_the_failure_again_and_starts_nothing(scene: Scene) -> None:
+    job = scene.job(NO_RESTART, run="run-7")
+
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        with cluster.changed:  # both between two looks of the operator
+            for number in (0, 1):
+                cluster.crash(number, 3, words(3, "corpus is empty"))
+
+    with pytest.raises(DataError, match="corpus is empty"), telling(story, scene.cluster):
+        scene.backend.run(job)
+    with pytest.raises(DataError, match="corpus is empty"):
+        scene.backend.run(job)
+
+    assert scene.cluster.made == 1
+
+
+def test_a_failed_job_s_other_machines_are_given_back(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.run(0, 1)
+        cluster.await_requests("GET", "pytorchjobs/", 2)
+        cluster.crash(0, 3, words(3, "corpus is empty"))
+
+    with pytest.raises(DataError, match="corpus is empty"):
+        scene.launch(story, NO_RESTART)
+
+    assert any(method == "DELETE" for method, _ in scene.cluster.requests)

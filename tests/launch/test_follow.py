@@ -7,11 +7,13 @@ import pytest
 
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.launch import connect
+from anadil.launch.api import Api
 from anadil.launch.job import DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.ledger import LEDGER_ANNOTATION
+from anadil.launch.start import workflow_owner
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import NAMESPACE, set_condition
-from tests.launch.following import Scene, shown
+from tests.launch.following import QUICK, Scene, shown
 
 
 def test_a_job_is_followed_to_its_good_end_though_another_machine_still_runs(
@@ -186,24 +188,18 @@ def test_a_job_that_is_gone_and_left_its_artifact_has_ended_well(scene: Scene) -
 def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ANADIL_WORKFLOW_NAME", "run-7")
-    monkeypatch.setenv("ANADIL_WORKFLOW_UID", "4711")
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-7", "uid": "4711"}
+    monkeypatch.setenv("KFP_POD_NAME", "run-7-step")
+    scene.cluster.pods["run-7-step"] = {
+        "metadata": {"labels": {}, "ownerReferences": [{**workflow, "controller": True}]}
+    }
     pod_namespace = tmp_path / "namespace"
     monkeypatch.setattr(connect, "POD_NAMESPACE", pod_namespace)
+    api = Api(NAMESPACE, QUICK)
 
-    for namespace in ("kubeflow", NAMESPACE):
-        pod_namespace.write_text(namespace)
-        scene.backend.run(scene.job(run=namespace), detach=True)
-    owners = [job["metadata"].get("ownerReferences") for job in scene.cluster.jobs.values()]
+    pod_namespace.write_text("kubeflow")
+    elsewhere = workflow_owner(api)
+    pod_namespace.write_text(NAMESPACE)
 
-    assert owners[0] is None
-    assert owners[1] == [
-        {
-            "apiVersion": "argoproj.io/v1alpha1",
-            "kind": "Workflow",
-            "name": "run-7",
-            "uid": "4711",
-            "controller": False,
-            "blockOwnerDeletion": False,
-        }
-    ]
+    assert elsewhere == []
+    assert workflow_owner(api) == [{**workflow, "controller": False, "blockOwnerDeletion": False}]

@@ -128,6 +128,11 @@ class Api:
         path = _path(self.namespace, kind, name)
         return self._unless((404, 409), "DELETE", path, call, body, patience) is not None
 
+    def pod(self, name: str) -> Object | None:
+        """A pod, or None where there is none of the name."""
+        call = Call(verb="get", resource="pods", namespace=self.namespace, name=name)
+        return self._unless((404,), "GET", f"{self._core('pods')}/{quote(name)}", call)
+
     def pods(self, selector: str) -> list[Object]:
         """Pods with these labels."""
         path = f"{self._core('pods')}?{urlencode({'labelSelector': selector})}"

@@ -186,7 +186,10 @@ class Follower:
 
     def _ended(self, state: State, *, gone: bool) -> bool:
         if state == "failed" and not gone:
-            raise self._diagnosed()
+            error = self._diagnosed()
+            if self._num_running:  # a failed job's other machines would wait for it, and cost
+                self._give_up(error)
+            raise error
         if not gone:
             log.info("%s: ended well", self.name)
         elif artifact.read_manifest(self._limits.target) is None:

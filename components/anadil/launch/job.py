@@ -104,8 +104,12 @@ class TrainingJob:
         }
 
 
-def check_job(job: TrainingJob) -> None:
+def check_job(job: TrainingJob, *, here: bool = False) -> None:
     """Refuse what no backend can run.
+
+    Args:
+        job: What to run.
+        here: On this machine, which sees its own directories.
 
     Raises:
         RecipeError: The stage does not train.
@@ -113,6 +117,8 @@ def check_job(job: TrainingJob) -> None:
     """
     if job.stage not in LAUNCHABLE:
         raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
+    if here:
+        return
     places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
     volumes = [volume.path for volume in job.recipe.cluster.volumes]
     for option, uri in places.items():

@@ -24,6 +24,7 @@ from anadil.launch.kinds import KINDS, QUEUE_LABEL, Kind, Object, annotations, i
 from anadil.launch.ledger import LEDGER_ANNOTATION, Ledger
 from anadil.launch.pod_log import PodLog
 from anadil.launch.pods import Worker, moment, workers_of
+from anadil.launch.refusal import AbsentKind
 from anadil.launch.start import start
 from anadil.launch.waiting import queue_text, waiting_text
 
@@ -228,8 +229,11 @@ def sweep(namespace: str | None, *, stale_minutes: float, patience: Patience | N
         swept += [
             job["metadata"]["name"] for job in jobs if _is_stale(kind, job, oldest) and _swept(api, kind, job)
         ]
+    refused = [error for error in absent if not isinstance(error, AbsentKind)]
     if len(absent) == len(KINDS):
-        raise absent[0]
+        if refused:
+            raise refused[0]
+        log.warning("nothing to look after: %s", absent[0])
     return swept
 
 

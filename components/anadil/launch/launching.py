@@ -59,8 +59,13 @@ def backend_for(recipe: Recipe, name: str | None = None) -> Backend:
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
 
-def launch(asked: Launch, backend: Backend, *, detach: bool = False) -> Outcome | str:
+def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
     """The artifact, found or made by a job; the job's name where it is not waited for.
+
+    Args:
+        asked: What to launch.
+        backend: How; left out, as the recipe says.
+        detach: Return once the job is started.
 
     Raises:
         AnadilError: Of every kind, each with its remedy.
@@ -69,10 +74,11 @@ def launch(asked: Launch, backend: Backend, *, detach: bool = False) -> Outcome 
     if found := reusable(wanted):
         return found
     job = job_for(asked, wanted.target)
-    check_job(job)
+    here = (backend or asked.recipe.cluster.backend) == "local"
+    check_job(job, here=here)
     if asked.stage == "pretrain" and asked.recipe.cluster.instance:
-        log.info("%s", check_fits(asked.recipe, here=False))
-    backend.run(job, detach=detach)
+        log.info("%s", check_fits(asked.recipe, here=here))
+    backend_for(asked.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name
     manifest = artifact.read_manifest(wanted.target)
@@ -81,7 +87,7 @@ def launch(asked: Launch, backend: Backend, *, detach: bool = False) -> Outcome 
     return Outcome(uri=wanted.target, manifest=manifest)
 
 
-def job_to_show(asked: Launch) -> TrainingJob:
+def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
     """The job as `launch` would start it, as far as that can be told from here."""
     try:
         target = _wanted(asked).target
@@ -96,7 +102,7 @@ def job_to_show(asked: Launch) -> TrainingJob:
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = job_for(asked, target)
     try:
-        check_job(job)
+        check_job(job, here=(backend or asked.recipe.cluster.backend) == "local")
     except AnadilError as error:
         log.warning("%s", error)
     return job

@@ -11,6 +11,10 @@ USER = re.compile(r'User "([^"]+)"')
 MAX_CHARS = 600
 
 
+class AbsentKind(PreflightError):
+    """The cluster does not know the kind of a job."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """What was asked of the API."""
@@ -76,7 +80,7 @@ def refusal(call: Call, answer: Answer) -> AnadilError:
     if answer.status == 404 and answer.details.get("kind") == "namespaces":
         return PreflightError(f"{where}: not there; create it or correct cluster.namespace")
     if answer.status == 404 and call.operator:
-        return PreflightError(
+        return AbsentKind(
             f"the cluster has no {call.resource}.{call.group}; install {call.operator}, or choose another "
             "cluster.backend"
         )

@@ -5,20 +5,30 @@ import os
 import time
 
 from anadil import artifact
-from anadil.errors import DataError, RecipeError, RetryableError
+from anadil.errors import AnadilError, DataError, RecipeError, RetryableError
 from anadil.launch.api import Api
 from anadil.launch.connect import own_namespace
+from anadil.launch.diagnose import first_cause
 from anadil.launch.follow import Pace, now
-from anadil.launch.job import DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION, TARGET_ANNOTATION
-from anadil.launch.kinds import Kind, Object, annotations, true_conditions
+from anadil.launch.job import (
+    DETACHED_ANNOTATION,
+    HEARTBEAT_ANNOTATION,
+    RUN_LABEL,
+    SPEC_ANNOTATION,
+    TARGET_ANNOTATION,
+)
+from anadil.launch.kinds import Kind, Object, annotations, labels, true_conditions
 from anadil.launch.ledger import LEDGER_ANNOTATION, Ledger
+from anadil.launch.pods import workers_of
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Jobs of the same name that may come and go while we make ours."""
-WORKFLOW_VARIABLES = ("ANADIL_WORKFLOW_NAME", "ANADIL_WORKFLOW_UID")
-"""The Argo workflow that a pipeline's step belongs to."""
+POD_VARIABLE = "KFP_POD_NAME"
+"""The pod of a pipeline's step. Source: kubeflow/pipelines 2.17, argocompiler/container.go."""
+DETERMINISTIC = (2, 3, 4, 5, 6, 7, 70)
+"""Exit codes that another start would end with too."""
 
 
 def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -> Object:
@@ -35,7 +45,7 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = prepared(api.namespace, manifest, detach=detach)
+    body = prepared(api, manifest, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(ATTEMPTS):
         made = api.create(kind, body)
@@ -46,7 +56,7 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
         if found is None:
             continue  # gone in this moment
         if "deletionTimestamp" not in found["metadata"]:
-            if not _is_useless(kind, found, body):
+            if not _is_useless(kind, found, body) or _would_fail_again(api, kind, found):
                 return _adopted(api, kind, found, detach=detach)
             log.info("%s: of an earlier start; deleting it and starting anew", name)
             api.delete(kind, name, found["metadata"]["uid"])
@@ -54,33 +64,43 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def prepared(namespace: str, manifest: Object, *, detach: bool) -> Object:
+def prepared(api: Api, manifest: Object, *, detach: bool) -> Object:
     """The manifest with all that is not of the work itself: place, owner, who follows it."""
     metadata = manifest["metadata"]
     followed = {HEARTBEAT_ANNOTATION: now(), LEDGER_ANNOTATION: Ledger().dump()}
     added = {DETACHED_ANNOTATION: "true"} if detach else followed
-    owners = workflow_owner(namespace)
+    owners = [] if detach else workflow_owner(api)
     return {
         **manifest,
         "metadata": {
             **metadata,
-            "namespace": namespace,
+            "namespace": api.namespace,
             "annotations": {**(metadata.get("annotations") or {}), **added},
             **({"ownerReferences": owners} if owners else {}),
         },
     }
 
 
-def workflow_owner(namespace: str) -> list[Object]:
+def workflow_owner(api: Api) -> list[Object]:
     """The workflow as owner, so that the job goes with the run; none outside the workflow's namespace.
 
     An owner in another namespace counts as absent, and the job would be collected at once.
     """
-    name, uid = (os.environ.get(variable, "") for variable in WORKFLOW_VARIABLES)
-    if not name or not uid or own_namespace() != namespace:
+    pod = os.environ.get(POD_VARIABLE, "")
+    if not pod or own_namespace() != api.namespace:
         return []
-    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": name, "uid": uid}
-    return [{**owner, "controller": False, "blockOwnerDeletion": False}]
+    try:
+        found = api.pod(pod)
+    except AnadilError as error:
+        log.warning("the workflow of this step is not known, so its end does not end the job: %s", error)
+        return []
+    owners = (found or {}).get("metadata", {}).get("ownerReferences", [])
+    kept = ("apiVersion", "kind", "name", "uid")
+    return [
+        {**{key: owner[key] for key in kept}, "controller": False, "blockOwnerDeletion": False}
+        for owner in owners
+        if owner.get("kind") == "Workflow"
+    ]
 
 
 def await_gone(api: Api, kind: Kind, name: str, uid: str, pace: Pace) -> None:
@@ -121,6 +141,21 @@ def _is_useless(kind: Kind, found: Object, body: Object) -> bool:
         )
     target = annotations(found).get(TARGET_ANNOTATION, "")
     return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
+
+
+def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
+    """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
+
+    Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
+    once more tells the failure again, and costs no machines.
+    """
+    told = labels(found)
+    if told.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
+        return False
+    cause = first_cause(
+        api, kind, workers_of(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
+    )
+    return cause is not None and cause.exit_code in DETERMINISTIC
 
 
 def _adopted(api: Api, kind: Kind, found: Object, *, detach: bool) -> Object:

@@ -11,7 +11,7 @@ from anadil.entry import guarded
 from anadil.errors import RecipeError
 from anadil.flow import STAGES
 from anadil.launch.job import LAUNCHABLE
-from anadil.launch.launching import Launch, backend_for, launch
+from anadil.launch.launching import Launch, launch
 from anadil.make import Outcome
 from anadil.recipe import load_recipe
 
@@ -55,7 +55,7 @@ def _launch(name: str, text: str) -> int:
     recipe = load_recipe(call.recipe)
     with outcome.recorded(recipe.storage.root, call.run, name) as record:
         asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
-        made = launch(asked, backend_for(recipe))
+        made = launch(asked)
         assert isinstance(made, Outcome)
         record.uri = made.uri
         executor.write_outputs(stage, call.outputs, made.uri, made.manifest)

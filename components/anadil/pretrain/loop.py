@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import time
 from dataclasses import dataclass
 
@@ -111,6 +112,12 @@ class Training:
         if peak is not None:
             line["peak_memory_bytes"] = peak
         self.journal.add(line)
+        # In a container, for whoever reads the log: HyperPod's and SageMaker's patterns, the launcher.
+        log.log(
+            logging.DEBUG if sys.stderr.isatty() else logging.INFO,
+            "step=%d phase=%d loss=%.4f lr=%.3g grad_norm=%.3f tokens_per_s=%.0f",
+            *(line[name] for name in ("step", "phase", "loss", "lr", "grad_norm", "tokens_per_s")),
+        )
         self.job.tracker.metrics({key: value for key, value in line.items() if key != "step"}, state.step)
 
     def _save(self, state: State, *, border: bool) -> None:
