@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from anadil.config import Recipe
-from anadil.launch import pytorchjob
 from anadil.launch.job import DETACHED_ANNOTATION, SPEC_ANNOTATION, TrainingJob
+from anadil.launch.manifests import pytorchjob
 from anadil.recipe import load_recipe, recipes_dir
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"

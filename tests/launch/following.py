@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from anadil import artifact
-from anadil.launch.api import Patience
-from anadil.launch.follow import Pace
+from anadil.launch.api.client import Patience
+from anadil.launch.follow.follower import Pace
 from anadil.launch.job import TrainingJob
 from anadil.launch.kubernetes import Kubernetes
 from tests.launch.fake_kubernetes import Cluster

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from anadil.launch import hyperpod_job, pytorchjob, trainjob
 from anadil.launch.job import TrainingJob
+from anadil.launch.manifests import hyperpod_job, pytorchjob, trainjob
 from tests.launch.sample import HYPERPOD, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"

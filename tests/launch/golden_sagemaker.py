@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.sagemaker import SageMaker
+from anadil.launch.sagemaker.backend import SageMaker
 from tests.launch.sample import S3, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"

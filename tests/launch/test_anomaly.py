@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anadil.launch.anomaly import IN_A_ROW, SLOW_SHARE, WINDOW, performance_anomaly, step_of
+from anadil.launch.follow.anomaly import IN_A_ROW, SLOW_SHARE, WINDOW, performance_anomaly, step_of
 
 
 def lines(*speeds: float, name: str = "tokens_per_s", phase: int = 1) -> Iterator[str]:

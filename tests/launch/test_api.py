@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from anadil.errors import AnadilError, PreflightError, RetryableError
-from anadil.launch.api import Api, Patience
-from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
+from anadil.launch.api.client import Api, Patience
+from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB
 from anadil.launch.kubernetes import Kubernetes
 from tests.launch.fake_kubernetes import Cluster, LogCut
 from tests.launch.fake_server import Reply, refused

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from anadil.errors import DataError, RecipeError, Stopped
-from anadil.launch import connect
-from anadil.launch.api import Api
+from anadil.launch.api import connect
+from anadil.launch.api.client import Api
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION
+from anadil.launch.follow.start import workflow_owner
 from anadil.launch.job import DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
-from anadil.launch.ledger import LEDGER_ANNOTATION
-from anadil.launch.start import workflow_owner
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import NAMESPACE, set_condition
 from tests.launch.following import QUICK, Scene, shown

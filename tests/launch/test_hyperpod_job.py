@@ -6,8 +6,8 @@ import pytest
 
 from anadil.entry import parser
 from anadil.flow import STAGES
-from anadil.launch.hyperpod_job import render
-from anadil.launch.log_rules import log_rules
+from anadil.launch.manifests.hyperpod_job import render
+from anadil.launch.manifests.log_rules import log_rules
 from tests.crds import HYPERPOD_SPEC, mistakes
 from tests.launch.golden import cpu, hyperpod, japanese
 from tests.launch.sample import container

@@ -10,7 +10,7 @@ import pytest
 
 from anadil import log as logs
 from anadil import make, progress
-from anadil.launch.log_rules import log_rules
+from anadil.launch.manifests.log_rules import log_rules
 
 log = logging.getLogger("anadil.example")
 

@@ -5,7 +5,7 @@ import pytest
 
 from anadil.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, TrainingJob
-from anadil.launch.pod import Container, container_of, template_of, with_hash
+from anadil.launch.manifests.pod import Container, container_of, template_of, with_hash
 from anadil.model.torchrun import SHUTDOWN_S
 from anadil.recipe import load_recipe
 from tests.launch.golden import cpu, hyperpod, japanese

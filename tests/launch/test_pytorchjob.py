@@ -7,8 +7,8 @@ import pytest
 
 from anadil.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION
-from anadil.launch.metadata import MAX_NAME, checked_name
-from anadil.launch.pytorchjob import check, render
+from anadil.launch.manifests.metadata import MAX_NAME, checked_name
+from anadil.launch.manifests.pytorchjob import check, render
 from tests.crds import PYTORCHJOB, mistakes
 from tests.launch.golden import cpu, hyperpod, japanese
 from tests.launch.sample import container, job, worker

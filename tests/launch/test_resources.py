@@ -5,7 +5,7 @@ import pytest
 
 from anadil.cluster import Resources
 from anadil.errors import RecipeError
-from anadil.launch.resources import amount, most_for_pods, requirements
+from anadil.launch.manifests.resources import amount, most_for_pods, requirements
 from anadil.plan.machine import machine
 from anadil.units import GIB
 

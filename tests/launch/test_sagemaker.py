@@ -20,9 +20,9 @@ from anadil.errors import (
     RetryableError,
     Stopped,
 )
-from anadil.launch import sagemaker
-from anadil.launch.sagemaker import SageMaker
-from anadil.launch.sagemaker_request import SPEC
+from anadil.launch.sagemaker import backend as sagemaker
+from anadil.launch.sagemaker.backend import SageMaker
+from anadil.launch.sagemaker.request import SPEC
 from tests.aws import Fakes
 from tests.launch.golden_sagemaker import sagemaker as sample
 

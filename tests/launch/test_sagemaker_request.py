@@ -11,8 +11,8 @@ import pytest
 from anadil import log as logs
 from anadil import make, progress
 from anadil.errors import RecipeError
-from anadil.launch.sagemaker import SageMaker
-from anadil.launch.sagemaker_request import metric_definitions
+from anadil.launch.sagemaker.backend import SageMaker
+from anadil.launch.sagemaker.request import metric_definitions
 from anadil.recipe import parse_recipe
 from anadil.sagemaker import command
 from tests.aws import mistakes_of

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from anadil.launch import pytorchjob
-from anadil.launch.trainjob import render
+from anadil.launch.manifests import pytorchjob
+from anadil.launch.manifests.trainjob import render
 from tests.crds import TRAINJOB, mistakes
 from tests.launch.golden import cpu, hyperpod, japanese
 from tests.launch.sample import container, job, worker

@@ -13,9 +13,9 @@ import yaml
 
 from anadil import entry
 from anadil.flow import STAGES
-from anadil.launch import pytorchjob
-from anadil.launch.metadata import MAX_NAME
-from anadil.launch.resources import amount
+from anadil.launch.manifests import pytorchjob
+from anadil.launch.manifests.metadata import MAX_NAME
+from anadil.launch.manifests.resources import amount
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
 from tests import crds

@@ -9,7 +9,7 @@ import pytest
 
 from anadil import log as logs
 from anadil import make, progress
-from anadil.launch.log_rules import TOO_HIGH, log_rules
+from anadil.launch.manifests.log_rules import TOO_HIGH, log_rules
 from anadil.pretrain.run import run
 
 from .fixtures import make_job, make_recipe

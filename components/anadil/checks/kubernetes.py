@@ -8,7 +8,7 @@ from typing import Any
 from anadil.checks.api import Api, Refused
 from anadil.cluster import Cluster
 from anadil.doctor import Check
-from anadil.launch.trainjob import RUNTIME
+from anadil.launch.manifests.trainjob import RUNTIME
 
 OLDEST, NEWEST = (1, 28), (1, 34)
 """Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026."""

@@ -9,8 +9,8 @@ from anadil.cluster import Cluster, Toleration
 from anadil.config import Recipe
 from anadil.doctor import Check
 from anadil.launch.job import TrainingJob
-from anadil.launch.pod import DEEP_HEALTH, HEALTH
-from anadil.launch.resources import EFA, GPU, efa_interfaces
+from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
+from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces
 
 HEALTHY = "Schedulable"
 TYPE_LABEL = "node.kubernetes.io/instance-type"

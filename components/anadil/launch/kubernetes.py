@@ -8,11 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from anadil.errors import DataError, PreflightError
-from anadil.launch.api import Api, Patience
+from anadil.launch.api.client import Api, Patience
+from anadil.launch.api.kinds import KINDS, QUEUE_LABEL, Kind, Object, annotations, is_final, kind_of, labels
+from anadil.launch.api.pod_log import PodLog
+from anadil.launch.api.pods import Worker, moment, workers_of
+from anadil.launch.api.refusal import AbsentKind
 from anadil.launch.backend import FINAL, Status
-from anadil.launch.cancel import cancelling
-from anadil.launch.diagnose import first_cause
-from anadil.launch.follow import SWEPT_ANNOTATION, Follower, Limits, Pace, now
+from anadil.launch.follow.cancel import cancelling
+from anadil.launch.follow.diagnose import first_cause
+from anadil.launch.follow.follower import SWEPT_ANNOTATION, Follower, Limits, Pace, now
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION, Ledger
+from anadil.launch.follow.start import start
+from anadil.launch.follow.waiting import queue_text, waiting_text
 from anadil.launch.job import (
     DETACHED_ANNOTATION,
     HEARTBEAT_ANNOTATION,
@@ -20,13 +27,6 @@ from anadil.launch.job import (
     TARGET_ANNOTATION,
     TrainingJob,
 )
-from anadil.launch.kinds import KINDS, QUEUE_LABEL, Kind, Object, annotations, is_final, kind_of, labels
-from anadil.launch.ledger import LEDGER_ANNOTATION, Ledger
-from anadil.launch.pod_log import PodLog
-from anadil.launch.pods import Worker, moment, workers_of
-from anadil.launch.refusal import AbsentKind
-from anadil.launch.start import start
-from anadil.launch.waiting import queue_text, waiting_text
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Kubernetes:
             RecipeError: The recipe asks for what the kind cannot do.
         """
         # By name: renderers load what only they need.
-        renderer = importlib.import_module(f"anadil.launch.{self._kind.name}")
+        renderer = importlib.import_module(f"anadil.launch.manifests.{self._kind.name}")
         manifest: dict[str, Any] = renderer.render(job)
         return manifest
 

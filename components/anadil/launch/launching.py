@@ -45,7 +45,7 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
 
         return Local()
     if name == "sagemaker":
-        from anadil.launch.sagemaker import SageMaker
+        from anadil.launch.sagemaker.backend import SageMaker
 
         return SageMaker(region=region)
     from anadil.launch.kubernetes import Kubernetes

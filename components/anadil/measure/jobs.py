@@ -14,9 +14,9 @@ from typing import Any
 from anadil.config import Recipe
 from anadil.errors import RecipeError
 from anadil.launch.job import STAGE_LABEL
-from anadil.launch.metadata import queue_labels
-from anadil.launch.pod import Container, template
-from anadil.launch.pytorchjob import CONTAINER, pytorchjob
+from anadil.launch.manifests.metadata import queue_labels
+from anadil.launch.manifests.pod import Container, template
+from anadil.launch.manifests.pytorchjob import CONTAINER, pytorchjob
 from anadil.measure.ask import STEPS, Ask
 from anadil.measure.kept import device_of
 from anadil.plan.layout import Layout, Work

@@ -6,10 +6,13 @@ import time
 
 from anadil import artifact
 from anadil.errors import AnadilError, DataError, RecipeError, RetryableError
-from anadil.launch.api import Api
-from anadil.launch.connect import own_namespace
-from anadil.launch.diagnose import first_cause
-from anadil.launch.follow import Pace, now
+from anadil.launch.api.client import Api
+from anadil.launch.api.connect import own_namespace
+from anadil.launch.api.kinds import Kind, Object, annotations, labels, true_conditions
+from anadil.launch.api.pods import workers_of
+from anadil.launch.follow.diagnose import first_cause
+from anadil.launch.follow.follower import Pace, now
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION, Ledger
 from anadil.launch.job import (
     DETACHED_ANNOTATION,
     HEARTBEAT_ANNOTATION,
@@ -17,9 +20,6 @@ from anadil.launch.job import (
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
 )
-from anadil.launch.kinds import Kind, Object, annotations, labels, true_conditions
-from anadil.launch.ledger import LEDGER_ANNOTATION, Ledger
-from anadil.launch.pods import workers_of
 
 log = logging.getLogger(__name__)
 

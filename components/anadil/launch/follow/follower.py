@@ -13,16 +13,16 @@ from typing import Literal, NoReturn
 
 from anadil import artifact
 from anadil.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
-from anadil.launch.api import Api
+from anadil.launch.api.client import Api
+from anadil.launch.api.kinds import Kind, Object, annotations
+from anadil.launch.api.pods import NEVER_HEALS, Worker, moment, workers_of
 from anadil.launch.backend import FINAL, State
-from anadil.launch.diagnose import explain, first_cause
 from anadil.launch.ends import AGAIN
+from anadil.launch.follow.diagnose import explain, first_cause
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, Ledger
+from anadil.launch.follow.stream import Stream
+from anadil.launch.follow.waiting import queue_text, remedy_for, waiting_text
 from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
-from anadil.launch.kinds import Kind, Object, annotations
-from anadil.launch.ledger import LEDGER_ANNOTATION, SAME_STEP, Ledger
-from anadil.launch.pods import NEVER_HEALS, Worker, moment, workers_of
-from anadil.launch.stream import Stream
-from anadil.launch.waiting import queue_text, remedy_for, waiting_text
 from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)

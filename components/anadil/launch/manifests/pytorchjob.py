@@ -12,8 +12,8 @@ from typing import Any
 
 from anadil.errors import RecipeError
 from anadil.launch.job import TrainingJob
-from anadil.launch.metadata import checked_name, metadata_of, resume_annotations
-from anadil.launch.pod import container_of, template_of, with_hash
+from anadil.launch.manifests.metadata import checked_name, metadata_of, resume_annotations
+from anadil.launch.manifests.pod import container_of, template_of, with_hash
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 
 from anadil.errors import AnadilError
-from anadil.launch.anomaly import Throughput, step_of
-from anadil.launch.api import Api
-from anadil.launch.diagnose import TAIL_LINES
+from anadil.launch.api.client import Api
+from anadil.launch.api.kinds import Kind, Object, annotations, labels
+from anadil.launch.api.pod_log import PodLog
+from anadil.launch.follow.anomaly import Throughput, step_of
+from anadil.launch.follow.diagnose import TAIL_LINES
+from anadil.launch.follow.ledger import Steps
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
-from anadil.launch.kinds import Kind, Object, annotations, labels
-from anadil.launch.ledger import Steps
-from anadil.launch.pod_log import PodLog
 from anadil.notify import Event, notify
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from anadil.errors import RetryableError
-from anadil.launch.api import Api, LogStream
+from anadil.launch.api.client import Api, LogStream
 
 SILENCE_S = 90.0
 """Without a byte for so long the connection counts as lost: stages speak every ten seconds when they train."""

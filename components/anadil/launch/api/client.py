@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from anadil.errors import AnadilError, PreflightError, RetryableError
-from anadil.launch.connect import connect
-from anadil.launch.kinds import Kind, Object
-from anadil.launch.refusal import Answer, Call, answer_of, refusal
+from anadil.launch.api.connect import connect
+from anadil.launch.api.kinds import Kind, Object
+from anadil.launch.api.refusal import Answer, Call, answer_of, refusal
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.ends import error_of
 from anadil.launch.job import TrainingJob
 from anadil.launch.lines import said
-from anadil.launch.sagemaker_log import Tail, exit_code_in, whole
-from anadil.launch.sagemaker_request import ATTEMPT_CHARS, SPEC, request_of
+from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
+from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.stage import Stop
 from anadil.units import human_seconds
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from anadil.launch.api.pods import Failure, Worker
 from anadil.launch.job import DOMAIN
-from anadil.launch.pods import Failure, Worker
 
 log = logging.getLogger(__name__)
 

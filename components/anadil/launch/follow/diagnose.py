@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from anadil.errors import AnadilError
-from anadil.launch.api import Api
+from anadil.launch.api.client import Api
+from anadil.launch.api.kinds import Kind, Object, true_conditions
+from anadil.launch.api.pod_log import tail
+from anadil.launch.api.pods import BEGINNING, INFRASTRUCTURE, Failure, Worker, last_words, moment
 from anadil.launch.ends import error_of
-from anadil.launch.kinds import Kind, Object, true_conditions
-from anadil.launch.ledger import TOGETHER_S
-from anadil.launch.pod_log import tail
-from anadil.launch.pods import BEGINNING, INFRASTRUCTURE, Failure, Worker, last_words, moment
+from anadil.launch.follow.ledger import TOGETHER_S
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from anadil.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.pod import WITH_EFA, WITH_GPUS
+from anadil.launch.manifests.pod import WITH_EFA, WITH_GPUS
 from anadil.plan.machine import LOCAL, Machine
 from anadil.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from anadil.errors import AnadilError, Stopped
-from anadil.launch.api import ONCE, Api
+from anadil.launch.api.client import ONCE, Api
+from anadil.launch.api.kinds import Kind
 from anadil.launch.ends import AGAIN
-from anadil.launch.kinds import Kind
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 from anadil.cluster import Cluster, Resources
 from anadil.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, USER, TrainingJob
-from anadil.launch.resources import EFA, requirements
+from anadil.launch.manifests.resources import EFA, requirements
 from anadil.plan.machine import LOCAL, Machine
 
 METRICS_PORT = 9_464

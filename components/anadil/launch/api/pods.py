@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from anadil.launch.kinds import Kind, Object, labels
+from anadil.launch.api.kinds import Kind, Object, labels
 
 NEVER_HEALS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from anadil.launch.kinds import QUEUE_LABEL, Kind, Object, labels
-from anadil.launch.pods import Worker
+from anadil.launch.api.kinds import QUEUE_LABEL, Kind, Object, labels
+from anadil.launch.api.pods import Worker
 
 REMEDIES = {
     "exceeded quota": "ask for a larger ResourceQuota, or for less in cluster.resources",
