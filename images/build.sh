@@ -1,0 +1,39 @@
+#!/bin/sh
+# images/build.sh [NAME...|all]: build images, write their bills of materials, print their digests as the
+# recipe's key cluster.digests. By environment: BUILDER (docker, podman, buildah), BASE, TORCH (cpu, cuda),
+# TORCH_INDEX, REGISTRY (anadil), TAG (the version), PUSH (1: push, and print the registry's digests), SBOM (a
+# directory), PIP_CONFIG_FILE (pip's, for the build only), BUILD_OPTIONS (more options for the builder).
+set -eu
+cd "$(dirname "$0")/.."
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' components/anadil/__init__.py)
+: "${REGISTRY:=anadil}" "${TAG:=$version}" "${TORCH:=cpu}" "${SBOM:=images/dist}" "${PUSH:=}"
+[ "$TORCH" = cuda ] || : "${TORCH_INDEX=https://download.pytorch.org/whl/cpu}"
+for known in ${BUILDER:-podman buildah docker}; do BUILDER=$known; ! command -v "$known" > /dev/null || break; done
+names=${*:-all}
+[ "$names" != all ] || names="clean tokenizer pretrain finetune evaluate tools pipelines mlflow"
+mkdir -p "$SBOM"
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
+echo "digests:"
+for name in $names; do
+    image="$REGISTRY/$name:$TAG"
+    set -- -f "images/$name/Containerfile" -t "$image" --build-arg "VERSION=$version" --build-arg "TORCH=$TORCH" \
+        --build-arg "REVISION=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
+        --build-arg "SOURCE=$(git config remote.origin.url || true)" ${BASE:+--build-arg "BASE=$BASE"} \
+        ${TORCH_INDEX:+--build-arg "TORCH_INDEX=$TORCH_INDEX"} ${PIP_CONFIG_FILE:+--secret "id=pip,src=$PIP_CONFIG_FILE"}
+    [ "$BUILDER" = docker ] || set -- --layers "$@"
+    # shellcheck disable=SC2086  # several options in one word
+    "$BUILDER" build ${BUILD_OPTIONS:-} "$@" . >&2
+    case $BUILDER in
+    buildah)
+        held=$(buildah from "$image") && buildah run "$held" -- cat /opt/anadil/sbom.cdx.json > "$SBOM/$name.cdx.json"
+        buildah rm "$held" > /dev/null ;;
+    *) "$BUILDER" run --rm --network none --entrypoint cat "$image" /opt/anadil/sbom.cdx.json > "$SBOM/$name.cdx.json" ;;
+    esac
+    case $BUILDER$PUSH in
+    docker1) docker push "$image" >&2 && docker inspect --format '{{index .RepoDigests 0}}' "$image" | sed 's/.*@//' > "$scratch/digest" ;;
+    docker) docker inspect --format '{{.Id}}' "$image" > "$scratch/digest" ;;
+    *1) "$BUILDER" push --digestfile "$scratch/digest" "$image" >&2 ;;
+    *) "$BUILDER" images --digests --format '{{.Digest}}' "$image" | head -n 1 > "$scratch/digest" ;;
+    esac
+    echo "  $name: $(cat "$scratch/digest")"
+done

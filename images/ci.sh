@@ -1,0 +1,48 @@
+#!/bin/sh
+# images/ci.sh: on a Debian 12 machine, as root: what builds images, a base image, all images, their tests, and
+# the whole pipeline on built-in data with every step in its image. The machine's pip settings serve the builds.
+set -eu
+cd "$(dirname "$0")/.."
+say() { printf '\n== images: %s (%s s)\n' "$1" "$(($(date +%s) - started))"; }
+started=$(date +%s)
+scratch=$(mktemp -d)
+service=
+trap '[ -z "$service" ] || kill "$service"; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+export CONTAINERS_CONF="$PWD/images/base/containers.conf" BUILDER=podman REGISTRY=localhost/anadil
+export BASE=localhost/anadil/base:bookworm PIP_CONFIG_FILE="$scratch/pip.conf" SBOM="$scratch/sbom"
+
+say "podman, debootstrap"
+if ! { command -v podman && command -v runc && command -v debootstrap; } > /dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+        containernetworking-plugins debootstrap iptables podman runc > "$scratch/apt.log"
+fi
+
+say "base image"
+podman image exists "$BASE" || sh images/base/debootstrap.sh "$BASE"
+
+say "images"
+wheels=$(python3 -m pip config get global.find-links 2> /dev/null || true)
+index=$(python3 -m pip config get global.index-url 2> /dev/null || true)
+BUILD_OPTIONS="--network host --volume /etc/ssl/certs:/etc/ssl/certs:ro"
+printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\ntimeout = 180\n' > "$PIP_CONFIG_FILE"
+[ -z "$index" ] || echo "index-url = $index" >> "$PIP_CONFIG_FILE"
+if [ -d "$wheels" ]; then
+    BUILD_OPTIONS="$BUILD_OPTIONS --volume $wheels:/mnt:ro"
+    echo "find-links = /mnt" >> "$PIP_CONFIG_FILE"
+    ! ls "$wheels"/torch-*+cpu-* > /dev/null 2>&1 || export TORCH_INDEX=
+fi
+export BUILD_OPTIONS
+images/build.sh all 2> "$scratch/build.log" || { tail -n 40 "$scratch/build.log"; exit 1; }
+
+say "tests of the images"
+(unset PIP_CONFIG_FILE && .venv/bin/pytest -q -m image tests/images)
+
+say "the pipeline, each step in its image"
+podman system service --time=0 "unix://$scratch/podman.sock" &
+service=$!
+export DOCKER_HOST="unix://$scratch/podman.sock"
+while [ ! -S "$scratch/podman.sock" ]; do sleep 0.2; done
+.venv/bin/anadil run smoke --runner docker --work "$scratch/work" --set "cluster.image=$REGISTRY/{stage}:{version}"
+say "done"
