@@ -1,6 +1,7 @@
 #!/bin/sh
-# images/ci.sh: on a Debian 12 machine, as root: what builds images, a base image, all images, their tests, and
-# the whole pipeline on built-in data with every step in its image. The machine's pip settings serve the builds.
+# images/ci.sh: on a Debian 12 machine, as root: what builds images, a base image, all images (or those that IMAGES
+# names), their tests, and the whole pipeline on built-in data with every step in its image. The machine's pip
+# settings serve the builds.
 set -eu
 cd "$(dirname "$0")/.."
 say() { printf '\n== images: %s (%s s)\n' "$1" "$(($(date +%s) - started))"; }
@@ -34,7 +35,8 @@ if [ -d "$wheels" ]; then
     ! ls "$wheels"/torch-*+cpu-* > /dev/null 2>&1 || export TORCH_INDEX=
 fi
 export BUILD_OPTIONS
-images/build.sh all 2> "$scratch/build.log" || { tail -n 40 "$scratch/build.log"; exit 1; }
+# shellcheck disable=SC2086  # several names in one word
+images/build.sh ${IMAGES:-all} 2> "$scratch/build.log" || { tail -n 40 "$scratch/build.log"; exit 1; }
 
 say "tests of the images"
 (unset PIP_CONFIG_FILE && .venv/bin/pytest -q -m image tests/images)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +67,8 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
             {"ANADIL_LOG": "text"} | os.environ | self.env_vars | {PARENT_VARIABLE: str(os.getpid())}
         )
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.__stderr__)
-        with _signals_to(process):
+        # Ctrl-C reaches the process by the terminal already.
+        with _signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
             code = process.wait()
         return _record(self.steps, self.full_command, code)
 
@@ -83,15 +84,12 @@ def _record(steps: Steps, command: list[str], code: int) -> Any:
 
 
 @contextlib.contextmanager
-def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hand SIGTERM to the step, which saves; Ctrl-C reaches it by the terminal already."""
+def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Hand signals to the step, which saves and ends; then the run ends by its exit code."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
@@ -155,10 +153,16 @@ def run_container(
         network_mode="bridge" if network else "none",
         cap_drop=["ALL"], security_opt=["no-new-privileges"],
     )  # fmt: skip
+
+    def pass_on(number: int, _frame: object) -> None:
+        # In a thread: this one may be in the midst of another call of the same client.
+        threading.Thread(target=container.kill, args=(signal.Signals(number).name,), daemon=True).start()
+
     try:
-        for line in container.logs(stream=True, follow=True):
-            sys.stderr.write(line.decode(errors="replace"))
-        return int(container.wait()["StatusCode"])
+        with _signals({signal.SIGTERM: pass_on, signal.SIGINT: pass_on}):
+            for line in container.logs(stream=True, follow=True):
+                sys.stderr.write(line.decode(errors="replace"))
+            return int(container.wait()["StatusCode"])
     finally:
         container.remove(force=True)
 

@@ -1,6 +1,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,22 +11,30 @@ import pytest
 from anadil.config import Recipe
 from anadil.entry import _has_rendezvous, _num_processes
 from anadil.flow import STAGES
-from anadil.model.torchrun import launch
+
+
+def machine(tmp_path: Path, *arguments: str, processes: int, **told: str) -> "subprocess.Popen[bytes]":
+    """A launch of processes that run the module `worker_of_a_test`.
+
+    A process of its own: this one has threads, and a fork of it may wait for ever for what they hold.
+    """
+    code = (
+        "import sys\nfrom anadil.model.torchrun import launch\n"
+        f"sys.exit(launch('worker_of_a_test', {list(arguments)!r}, {processes}))"
+    )
+    environment = os.environ | told | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment)
 
 
 def launched(tmp_path: Path, code: str, stop_after: str = "") -> int:
-    """Exit code of a launch of two processes that run `code`, in a fork."""
+    """Exit code of a launch of two processes that run `code`."""
     (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib, signal, sys, time\n{code}\n")
-    child = os.fork()
-    if child == 0:
-        os.environ["PYTHONPATH"] = str(tmp_path)
-        os.environ["OMP_NUM_THREADS"] = "1"
-        os._exit(launch("worker_of_a_test", ["argument"], 2))
-    while stop_after and len(list(tmp_path.glob(f"{stop_after}*"))) < 2:
-        time.sleep(0.05)
-    if stop_after:
-        os.kill(child, signal.SIGTERM)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with machine(tmp_path, "argument", processes=2) as child:
+        while stop_after and len(list(tmp_path.glob(f"{stop_after}*"))) < 2:
+            time.sleep(0.05)
+        if stop_after:
+            child.send_signal(signal.SIGTERM)
+        return child.wait(120)
 
 
 @pytest.mark.parametrize(
@@ -100,21 +110,11 @@ def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> N
         "PET_NPROC_PER_NODE": "1",
     }
 
-    children = []
-    for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            os._exit(machine(tmp_path, told))
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    children = [machine(tmp_path, processes=1, **told) for _ in range(2)]
+    codes = [child.wait(120) for child in children]
 
     assert codes == [0, 0]
     assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0-of-2", "rank-1-of-2"}
-
-
-def machine(tmp_path: Path, told: dict[str, str]) -> int:
-    os.environ.update(told, PYTHONPATH=str(tmp_path), OMP_NUM_THREADS="1")
-    return launch("worker_of_a_test", [], 1)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,28 @@ def test_a_container_is_removed_when_its_log_breaks_off() -> None:
     with pytest.raises(ConnectionError):
         run_container(docker, "anadil/clean:1", ["python"], {}, {})
 
+    assert docker.removed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_container_which_saves_and_is_removed(number: signal.Signals) -> None:
+    class Working(Docker):
+        """Ends when it is told to."""
+
+        told = threading.Event()
+
+        def logs(self, **_: object) -> list[bytes]:
+            os.kill(os.getpid(), number)
+            assert self.told.wait(10)
+            return []
+
+        def kill(self, name: str) -> None:
+            assert name == number.name
+            self.told.set()
+
+    docker = Working(143)
+
+    assert run_container(docker, "anadil/pretrain:1", ["python"], {}, {}) == 143
     assert docker.removed
 
 

@@ -33,7 +33,7 @@ SECTIONS = (
 )
 AZERBAIJANI = Question(
     name="azerbaijani-1b",
-    recipe=load_recipe("azerbaijani-1b"),
+    recipe=load_recipe("azerbaijani-1b", ["pretrain.micro_batch_size=14"]),  # more than fits
     machine=machine("p4d.24xlarge"),
     nodes=2,
     epoch_tokens=2_500_000_000,
@@ -252,7 +252,10 @@ def test_assumptions_say_what_the_trainer_cannot_run_and_what_was_assumed(
         assert "keeps a full copy of the model on each device" in plan["assumptions"][0]
     assert any("largest of [50000, 75000, 100000]" in each for each in azerbaijani["assumptions"])
     assert not any("largest of" in each for each in japanese["assumptions"])
-    odd = replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b", ["pretrain.batch_size=100"]))
+    odd = replace(
+        AZERBAIJANI,
+        recipe=load_recipe("azerbaijani-1b", ["pretrain.micro_batch_size=14", "pretrain.batch_size=100"]),
+    )
     uneven = plan_of(odd, Answer(layout=Layout(data=16, micro_batch_size=7), origin="recipe", found=None))
     assert any("100 sequences do not divide evenly" in each for each in uneven["assumptions"])
 

@@ -50,8 +50,10 @@ def test_what_the_recipe_says_goes_before_auto() -> None:
 
 
 def test_a_recipe_without_degrees_is_a_copy_on_every_device() -> None:
-    assert layout_of(load_recipe(NAME), P4D, 2) == Layout(data=16, micro_batch_size=14, micro_batches=1)
-    assert layout_of(load_recipe(NAME), LAPTOP, 1) == Layout(micro_batch_size=14, micro_batches=16)
+    recipe = load_recipe(NAME, ["pretrain.micro_batch_size=14"])
+
+    assert layout_of(recipe, P4D, 2) == Layout(data=16, micro_batch_size=14, micro_batches=1)
+    assert layout_of(recipe, LAPTOP, 1) == Layout(micro_batch_size=14, micro_batches=16)
 
 
 def test_degrees_of_the_recipe_share_the_devices() -> None:
@@ -90,7 +92,7 @@ def test_a_batch_that_does_not_divide_counts_for_the_slowest_device() -> None:
 
 
 def test_a_micro_batch_is_never_larger_than_a_devices_part() -> None:
-    layout = layout_of(load_recipe(NAME), P4D, 8)
+    layout = layout_of(load_recipe(NAME, ["pretrain.micro_batch_size=14"]), P4D, 8)
 
     assert (layout.data, layout.micro_batch_size, layout.micro_batches) == (64, 4, 1)
 
