@@ -19,6 +19,11 @@ if ! { command -v podman && command -v runc && command -v debootstrap; } > /dev/
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
         containernetworking-plugins debootstrap iptables podman runc > "$scratch/apt.log"
 fi
+podman info > "$scratch/podman.log" 2>&1 || {
+    tail -n 5 "$scratch/podman.log"
+    echo "left out: podman cannot run here"
+    exit 0
+}
 
 say "base image"
 podman image exists "$BASE" || sh images/base/debootstrap.sh "$BASE"
