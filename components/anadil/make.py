@@ -54,14 +54,7 @@ class Wanted:
 def execute(
     stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
 ) -> Outcome:
-    """Find or make the artifact of a stage.
-
-    Args:
-        stage: Which stage.
-        recipe: The whole recipe; its `storage.root` is used where `out` is left out.
-        inputs: Artifact word -> URI.
-        files: Outside files instead of the recipe's.
-        out: Where to write.
+    """Find or make the artifact of a stage; the arguments are those of `wanted_artifact`.
 
     Raises:
         AnadilError: Of every kind, each with its remedy.

