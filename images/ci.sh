@@ -29,16 +29,18 @@ say "base image"
 podman image exists "$BASE" || sh images/base/debootstrap.sh "$BASE"
 
 say "images"
-wheels=$(python3 -m pip config get global.find-links 2> /dev/null || true)
-index=$(python3 -m pip config get global.index-url 2> /dev/null || true)
 BUILD_OPTIONS="--network host --volume /etc/ssl/certs:/etc/ssl/certs:ro"
 printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\ntimeout = 180\n' > "$PIP_CONFIG_FILE"
+index=${PIP_INDEX_URL:-$(PIP_CONFIG_FILE='' python3 -m pip config get global.index-url 2> /dev/null || true)}
 [ -z "$index" ] || echo "index-url = $index" >> "$PIP_CONFIG_FILE"
-if [ -d "$wheels" ]; then
-    BUILD_OPTIONS="$BUILD_OPTIONS --volume $wheels:/mnt:ro"
+# Where torch came from a mirror of the CPU build, the images take it from there too, however pip was told of it.
+torch=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("torch"))')
+case $torch in *+cpu)
+    (unset PIP_CONFIG_FILE && .venv/bin/pip download -q --no-deps -d "$scratch/wheels" "torch==$torch")
+    BUILD_OPTIONS="$BUILD_OPTIONS --volume $scratch/wheels:/mnt:ro"
     echo "find-links = /mnt" >> "$PIP_CONFIG_FILE"
-    ! ls "$wheels"/torch-*+cpu-* > /dev/null 2>&1 || export TORCH_INDEX=
-fi
+    export TORCH_INDEX=
+esac
 export BUILD_OPTIONS
 # shellcheck disable=SC2086  # several names in one word
 images/build.sh ${IMAGES:-all} 2> "$scratch/build.log" || { tail -n 40 "$scratch/build.log"; exit 1; }
