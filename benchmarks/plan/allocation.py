@@ -15,7 +15,7 @@ from anadil.plan.exact import exact_peak
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import trained_shape
-from anadil.pretrain.parallel import Group
+from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe import load_recipe
 from anadil.units import MIB

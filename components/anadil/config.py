@@ -19,6 +19,7 @@ from pydantic import (
 
 from anadil.cluster import Cluster
 from anadil.log import masked
+from anadil.pretraining import Pretrain
 from anadil.section import Fraction, Place, Table, Text
 
 Strategy = Literal["base", "extend", "replace"]
@@ -108,85 +109,6 @@ class Tokenizer(Table):
         if self.choice != "auto":
             return self.choice
         return next(name for name in PREFERENCE if name in self.strategies)
-
-
-class Phase(Table):
-    """A stretch of continued pre-training with its own trainable set and learning rate."""
-
-    trains: Literal["embeddings", "all"]
-    """`embeddings` freezes the backbone, so that new tokens find their place first."""
-    steps: PositiveInt
-    """Optimizer steps, not micro-batches."""
-    lr: PositiveFloat
-    """Peak learning rate, reached after warm-up."""
-
-
-class Parallelism(Table):
-    """How the devices of a run share one model; `anadil plan --write` fills it in."""
-
-    shard: PositiveInt = 1
-    """Devices that share one copy of parameters, gradients and optimizer state (FSDP2); 1 is a copy each (DDP)."""
-    tensor: PositiveInt = 1
-    """Devices that share each matrix product, and the norms between them (sequence parallel)."""
-    context: PositiveInt = 1
-    """Devices that share each sequence."""
-    pipeline: PositiveInt = 1
-    """Devices that share the layers, one stretch each."""
-
-
-class Pretrain(Table):
-    """corpus, tokenizer -> model."""
-
-    phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
-        Phase(trains="embeddings", steps=5_000, lr=0.0032),
-        Phase(trains="all", steps=15_000, lr=0.0024),
-    )
-    """Stretches of training, one after another. Source: Azercell."""
-    batch_size: PositiveInt = 224
-    """Sequences of one optimizer step over all devices. Source: Azercell, 14 on each of 16 GPUs."""
-    micro_batch_size: PositiveInt = 14
-    """Most sequences that one device holds at a time. Source: Azercell."""
-    sequence_length: Annotated[int, Field(ge=8)] = 2_048
-    """Tokens of a packed sequence. Source: Azercell."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """`auto` is BF16 mixed precision on a GPU (Azercell) and FP32 on a CPU."""
-    state: Literal["fp32", "bf16"] = "fp32"
-    """Weights, gradients and moments: 16 bytes a parameter, or 8 as published, which drops small updates."""
-    kernels: Literal["auto", "liger", "torch"] = "auto"
-    """`auto` is Liger's fused kernels on a GPU (Azercell) and torch's elsewhere."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Activations made again in the backward pass: none, all but matrix products and attention, all."""
-    parallelism: Parallelism = Parallelism()
-    warmup_fraction: Fraction = 0.05
-    """Share of each phase's steps with a rising rate. Source: Chinese-LLaMA-Alpaca, arXiv:2304.08177."""
-    final_lr_fraction: Fraction = 0.1
-    """The cosine ends at this share of the peak. Source: Hoffmann et al. 2022, arXiv:2203.15556."""
-    weight_decay: NonNegativeFloat = 0.1
-    """AdamW; not on vectors. Source: Llama 2, arXiv:2307.09288, section 2.2."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW. Source: Llama 2, arXiv:2307.09288, section 2.2."""
-    max_grad_norm: PositiveFloat = 1.0
-    """Gradient clipping. Source: Llama 2, arXiv:2307.09288, section 2.2."""
-    checkpoint_every: PositiveInt = 500
-    """Optimizer steps between checkpoints."""
-    keep_checkpoints: PositiveInt = 3
-    """Generations kept. Source: the storage estimate of AWS's guide to large-scale training."""
-    log_every: PositiveInt = 10
-    """Optimizer steps between logged lines. Source: TRL, SFTConfig."""
-
-    @model_validator(mode="after")
-    def _precision_fits_state(self) -> "Pretrain":
-        if self.state == "bf16" and self.precision == "fp32":
-            raise ValueError(
-                "precision fp32 contradicts state bf16: weights kept in BF16 are computed with in BF16; "
-                "set precision to auto or bf16, or state to fp32"
-            )
-        return self
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of all phases together."""
-        return sum(phase.steps for phase in self.phases)
 
 
 class Finetune(Table):

@@ -28,6 +28,7 @@ from anadil.base import TINY
 from anadil.config import Base, Recipe
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import Stage
+from anadil.pretraining import NEUTRAL
 from anadil.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -190,12 +191,12 @@ def origin_of(
 
 def code_digest(stage: Stage) -> str:
     """SHA-256 of the source that the stage runs: shared modules, its own folder, `model/`."""
-    folders = [PACKAGE, PACKAGE / "languages", PACKAGE / stage.name]
+    folders = [PACKAGE / "languages", PACKAGE / stage.name]
     if stage.uses_model:
         folders.append(PACKAGE / "model")
     digest = hashlib.sha256()
-    for folder in folders:
-        for file in sorted(folder.glob("*")):
+    for files in [PACKAGE.glob("*"), *(folder.rglob("*") for folder in folders)]:
+        for file in sorted(files):
             if file.suffix in SOURCE_SUFFIXES and file.name not in NO_RESULT:
                 digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
@@ -207,6 +208,8 @@ def _flat(name: str, node: object) -> dict[str, str]:
         return {f"recipe {name}": json.dumps(node, ensure_ascii=False, default=_plain)}
     flat: dict[str, str] = {}
     for key in fields:
+        if name == "pretrain" and key in NEUTRAL:
+            continue
         flat.update(_flat(f"{name}.{key}", getattr(node, key)))
     return flat
 

@@ -11,17 +11,17 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers.models.llama import modeling_llama
 
-from anadil.config import Pretrain
 from anadil.errors import PreflightError, RecipeError
 from anadil.model.kernels import patch_llama
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
 from anadil.pretrain.checkpoint import generations
 from anadil.pretrain.packing import pack
-from anadil.pretrain.parallel import Group
+from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.run import run
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
+from anadil.pretraining import Pretrain
 
 from .fixtures import SignalAt, in_child, losses, make_job, make_recipe, run_in_child, run_in_two
 

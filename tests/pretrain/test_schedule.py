@@ -1,7 +1,7 @@
 import pytest
 
-from anadil.config import Phase, Pretrain
 from anadil.pretrain.schedule import ends_phase, learning_rate, phase_of
+from anadil.pretraining import Phase, Pretrain
 
 PHASES = (Phase(trains="embeddings", steps=10, lr=1.0), Phase(trains="all", steps=20, lr=0.5))
 SETTINGS = Pretrain(phases=PHASES, warmup_fraction=0.2, final_lr_fraction=0.1)

@@ -16,7 +16,7 @@ import torch
 from torch import distributed as dist
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from anadil.config import Parallelism, Phase, Recipe
+from anadil.config import Recipe
 from anadil.errors import AnadilError, PreflightError, Stopped
 from anadil.measure.ask import Ask
 from anadil.measure.kept import cpu_model, line_of, versions
@@ -28,9 +28,10 @@ from anadil.plan.layout import Work
 from anadil.plan.llama import llama_config
 from anadil.plan.shape import Shape
 from anadil.pretrain.packing import Packed, pack
-from anadil.pretrain.parallel import Group, group
+from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.tokens import Stream
 from anadil.pretrain.trainer import Trainer
+from anadil.pretraining import Parallelism, Phase
 from anadil.stage import Stop
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anadil import __version__
-from anadil.config import Phase, Recipe
+from anadil.config import Recipe
 from anadil.plan.budget import Budget, Stretch, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.choices import Chosen
@@ -19,6 +19,7 @@ from anadil.plan.search import Candidate, Found, search
 from anadil.plan.settings import hardest, layout_of, work_of
 from anadil.plan.shape import Shape, base_shape, trained_shape
 from anadil.plan.speed import Speed, speed
+from anadil.pretraining import Phase
 
 log = logging.getLogger(__name__)
 

@@ -10,24 +10,16 @@ from anadil import artifact, exporter
 from anadil.pretrain import checkpoint
 from anadil.pretrain.checkpoint import State, Tensors
 from anadil.pretrain.journal import Journal
-from anadil.pretrain.parallel import Group
+from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.schedule import ends_phase, phase_of
 from anadil.pretrain.trainer import Step, Trainer
+from anadil.pretraining import NEUTRAL
 from anadil.progress import progress
 from anadil.stage import Job
 
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
-NOT_DECIDING = {
-    "activation_checkpointing",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "log_every",
-    "micro_batch_size",
-    "parallelism",
-}
-"""Keys of `pretrain` that leave the losses as they are: a resume may change them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,7 +128,7 @@ class Training:
     def _origin(self) -> dict[str, str]:
         """What decides the losses after a resume."""
         recipe = self.job.recipe
-        settings = recipe.pretrain.model_dump(mode="json", exclude=NOT_DECIDING)
+        settings = recipe.pretrain.model_dump(mode="json", exclude=set(NEUTRAL))
         shapes = {name: list(tensor.shape) for name, tensor in self.trainer.parameters.items()}
         return {
             **{f"recipe pretrain.{key}": json.dumps(value) for key, value in settings.items()},

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from anadil.config import Pretrain, Recipe
+from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.model.kernels import patch_llama
 from anadil.model.load import load_model, pick_device, save_model
@@ -23,10 +23,11 @@ from anadil.pretrain.embeddings import fit_vocabulary
 from anadil.pretrain.journal import FILE, Journal
 from anadil.pretrain.loop import Training
 from anadil.pretrain.packing import Packed, pack
-from anadil.pretrain.parallel import Group, group
+from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.probe import check_architecture
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
+from anadil.pretraining import Pretrain
 from anadil.stage import Figures, Job
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from anadil.config import Phase, Pretrain
+from anadil.pretraining import Phase, Pretrain
 
 
 def phase_of(step: int, phases: Sequence[Phase]) -> tuple[int, int]:

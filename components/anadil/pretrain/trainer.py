@@ -9,16 +9,17 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from anadil.config import Phase, Recipe
+from anadil.config import Recipe
 from anadil.errors import RecipeError
 from anadil.model.load import cast_parameters, pick_dtype
 from anadil.model.loss import summed_loss
 from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.checkpoint import Tensors
 from anadil.pretrain.packing import Packed, batch_of, sequences_of_step
-from anadil.pretrain.parallel import Group
+from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.probe import last_hidden
 from anadil.pretrain.schedule import learning_rate, phase_of
+from anadil.pretraining import Phase
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter."""

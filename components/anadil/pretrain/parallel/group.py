@@ -1,8 +1,4 @@
-"""The processes of one run: alone, or started by torchrun on one machine or many.
-
-Every process holds the whole model and a share of each batch; gradients are summed, so that
-the result is that of one process.
-"""
+"""The processes of one run: alone, or started by torchrun on one machine or many."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -49,6 +45,14 @@ class Group:
         if self.host is not None:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
+
+    def gather(self, text: str) -> list[str]:
+        """A short text of every process, by rank."""
+        if self.host is None:
+            return [text]
+        texts: list[Any] = [None] * self.size
+        dist.all_gather_object(texts, text, group=self.host)
+        return texts
 
     def from_first(self, number: int) -> int:
         """A number that the first process knows."""

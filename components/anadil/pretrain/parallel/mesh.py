@@ -1,0 +1,112 @@
+"""Which processes share what: the degrees of the recipe laid over the ranks.
+
+Ranks are counted with tensor parallelism innermost, so that it stays within a machine, then
+context, then data, then pipeline stages outermost. Data and context together are cut once more,
+into replicas of groups that share parameters.
+"""
+
+from dataclasses import dataclass
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from anadil.errors import PreflightError
+from anadil.pretrain.parallel.group import Group
+from anadil.pretraining import Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """This process's place among all, and the groups that it belongs to."""
+
+    data: int = 1
+    """Groups that work on sequences of their own."""
+    replicas: int = 1
+    """Copies of the parameters, counted by their shards: `data * context / shard`."""
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    data_rank: int = 0
+    context_rank: int = 0
+    tensor_rank: int = 0
+    pipeline_rank: int = 0
+    parameters: DeviceMesh | None = None
+    """Dimensions pipeline, replicate, shard, tensor; None where there is one process."""
+    batches: DeviceMesh | None = None
+    """Dimensions pipeline, data, context, tensor; None where there is one process."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process does everything."""
+        return self.parameters is None
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether a process holds less than the whole model, or works on less than whole sequences."""
+        return self.shard * self.context * self.tensor * self.pipeline > 1
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether this process embeds tokens."""
+        return self.pipeline_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether this process computes the loss."""
+        return self.pipeline_rank == self.pipeline - 1
+
+
+def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
+    """Lay the degrees over the processes.
+
+    Args:
+        degrees: `pretrain.parallelism`.
+        group: All processes.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        PreflightError: The number of processes is no multiple of the degrees.
+    """
+    if group.size == 1 and degrees == Parallelism():
+        return Mesh()
+    layers = degrees.tensor * degrees.pipeline
+    data, rest = divmod(group.size, layers * degrees.context)
+    if rest or not data:
+        raise PreflightError(
+            f"pretrain.parallelism: tensor {degrees.tensor} x context {degrees.context} x pipeline "
+            f"{degrees.pipeline} need a multiple of {layers * degrees.context} processes, and there are "
+            f"{group.size}; change the degrees, or cluster.nodes and cluster.processes_per_node"
+        )
+    share = data * degrees.context
+    if share % degrees.shard or (degrees.shard > 1 and degrees.shard % degrees.context):
+        raise PreflightError(
+            f"pretrain.parallelism.shard: {degrees.shard} does not divide the {share} processes that share a "
+            f"batch into groups of whole sequences (context {degrees.context}); choose a multiple of "
+            f"{degrees.context} that divides {share}, or 1 for a copy each"
+        )
+    replicas = share // degrees.shard
+    if group.size == 1:
+        return Mesh()
+    order = group.rank // degrees.tensor
+    return Mesh(
+        data=data,
+        replicas=replicas,
+        shard=degrees.shard,
+        context=degrees.context,
+        tensor=degrees.tensor,
+        pipeline=degrees.pipeline,
+        data_rank=order // degrees.context % data,
+        context_rank=order % degrees.context,
+        tensor_rank=group.rank % degrees.tensor,
+        pipeline_rank=order // share,
+        parameters=init_device_mesh(
+            device,
+            (degrees.pipeline, replicas, degrees.shard, degrees.tensor),
+            mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
+        ),
+        batches=init_device_mesh(
+            device,
+            (degrees.pipeline, data, degrees.context, degrees.tensor),
+            mesh_dim_names=("pipeline", "data", "context", "tensor"),
+        ),
+    )
