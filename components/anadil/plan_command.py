@@ -49,10 +49,6 @@ def plan(options: argparse.Namespace) -> int:
     if options.write:
         write_layout(Path(options.recipe), settings_of(chosen.layout, question.machine, question.nodes))
         log.info("%s: now says %s", options.recipe, chosen.layout.name())
-        if chosen.layout.shares_model:
-            log.warning(
-                "this version's pretrain keeps a full copy of the model on each device and refuses it"
-            )
     if options.page is not None:
         _write_page(options.page, told)
     if options.output == "json":
@@ -111,14 +107,14 @@ def _measure(options: argparse.Namespace, question: Question, chosen: Answer) ->
 
 
 def _to_measure(question: Question, chosen: Answer) -> list[Layout]:
-    """The recipe's own layout, then the fastest that this version's trainer can run."""
+    """The recipe's own layout, then the fastest."""
     own = layout_of(question.recipe, question.machine, question.nodes)
     found = [] if chosen.found is None else [*chosen.found.best, *chosen.found.frontier[::-1]]
     layouts = [own, *(each.layout for each in found)]
     fitting = [
         each
         for each in dict.fromkeys(layouts)
-        if not each.shares_model and fit(question.shape, each, question.work, question.machine)[1] != "no"
+        if fit(question.shape, each, question.work, question.machine)[1] != "no"
     ]
     return fitting[:MEASURED]
 

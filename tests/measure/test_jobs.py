@@ -116,8 +116,6 @@ def test_the_command_measures_that_layout_and_tells_nothing_else_of_the_recipe()
 def test_a_layout_that_cannot_be_run_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"DDP 8 takes 8 device\(s\), 2 x p4d.24xlarge have 16"):
         job_manifests([Layout(data=8)], recipe(), ONE, WORK, P4D, 2, IMAGE)
-    with pytest.raises(RecipeError, match="FSDP 16: this version's trainer keeps a full copy"):
-        job_manifests([Layout(data=16, shard=16)], recipe(), ONE, WORK, P4D, 2, IMAGE)
 
 
 def test_machines_without_a_known_number_of_efa_interfaces_are_warned_of(

@@ -82,14 +82,12 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
     caplog.set_level(logging.INFO)
     p5 = machine("p5.48xlarge")
 
-    assert measure([Layout(data=8, shard=8)], recipe(), SHAPE, WORK, p5, runs=tmp_path) == []
     assert measure([Layout(data=8)], recipe(), SHAPE, WORK, p5, runs=tmp_path) == []
     assert measure([Layout(data=2)], recipe(), SHAPE, WORK, HERE, runs=tmp_path) == []
     assert measure([LAYOUT], recipe(), SHAPE, replace(WORK, loss="logits"), HERE, runs=tmp_path) == []
 
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "FSDP 8 is not measured: this version's trainer keeps a full copy of the model on each device",
         "DDP 8 is not measured: this machine has CPU, not H100; measure on a p5.48xlarge by its jobs",
         "DDP 2 is not measured: it takes 2 devices and this machine has 1; measure by its jobs",
         "one device is not measured: this version's trainer never holds all logits",

@@ -245,11 +245,7 @@ def test_a_laptop_has_a_plan_without_a_price(laptop: Question) -> None:
     assert not any("CUDA" in sentence for sentence in plan["assumptions"])
 
 
-def test_assumptions_say_what_the_trainer_cannot_run_and_what_was_assumed(
-    azerbaijani: Plan, japanese: Plan
-) -> None:
-    for plan in (azerbaijani, japanese):
-        assert "keeps a full copy of the model on each device" in plan["assumptions"][0]
+def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> None:
     assert any("largest of [50000, 75000, 100000]" in each for each in azerbaijani["assumptions"])
     assert not any("largest of" in each for each in japanese["assumptions"])
     odd = replace(

@@ -1,6 +1,6 @@
 import pytest
 
-from anadil.pretrain.schedule import ends_phase, learning_rate, phase_of
+from anadil.pretrain.schedule import ends_phase, learning_rate, phase_of, rate_factor
 from anadil.pretraining import Phase, Pretrain
 
 PHASES = (Phase(trains="embeddings", steps=10, lr=1.0), Phase(trains="all", steps=20, lr=0.5))
@@ -40,3 +40,38 @@ def test_a_phase_may_be_all_warm_up() -> None:
     settings = SETTINGS.model_copy(update={"warmup_fraction": 1.0})
 
     assert learning_rate(9, PHASES[0], settings) == 1.0
+
+
+WSD = SETTINGS.model_copy(update={"schedule": "wsd", "decay_fraction": 0.3})
+
+
+def test_wsd_stays_at_the_peak_then_falls_in_a_line() -> None:
+    factors = [rate_factor(step, PHASES[0], WSD) for step in range(10)]
+
+    assert factors == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.7, 0.4, 0.1])
+
+
+def test_wsd_without_decay_stays_at_the_peak() -> None:
+    settings = WSD.model_copy(update={"decay_fraction": 0.0})
+
+    assert rate_factor(9, PHASES[0], settings) == 1.0
+
+
+def test_the_warm_up_comes_first_where_it_overlaps_the_fall() -> None:
+    settings = WSD.model_copy(update={"warmup_fraction": 0.5, "decay_fraction": 0.9})
+
+    factors = [rate_factor(step, PHASES[0], settings) for step in range(10)]
+
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[5:] == pytest.approx([0.82, 0.64, 0.46, 0.28, 0.1])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_a_factor_is_above_nothing_and_never_above_the_peak(schedule: str) -> None:
+    for steps in (1, 2, 3, 7, 50):
+        for share in (0.0, 0.05, 0.5, 1.0):
+            settings = SETTINGS.model_copy(
+                update={"schedule": schedule, "warmup_fraction": share, "decay_fraction": 1 - share}
+            )
+            phase = Phase(trains="all", steps=steps, lr=1.0)
+            assert all(0 < rate_factor(step, phase, settings) <= 1 for step in range(steps))

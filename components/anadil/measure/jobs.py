@@ -55,18 +55,13 @@ def job_manifests(
         timeout_s: For one job, from its start.
 
     Raises:
-        RecipeError: A layout does not take all devices, or needs what this version's trainer has not.
+        RecipeError: A layout does not take all devices, 
     """
     for layout in candidates:
         if layout.devices != nodes * machine.devices:
             raise RecipeError(
                 f"{layout.name()} takes {layout.devices} device(s), {nodes} x {machine.name} have "
                 f"{nodes * machine.devices}; change the layout or cluster.nodes"
-            )
-        if (layout.shard, layout.tensor, layout.context, layout.pipeline) != (1, 1, 1, 1):
-            raise RecipeError(
-                f"{layout.name()}: this version's trainer keeps a full copy of the model on each device; "
-                "measure layouts whose shard, tensor, context and pipeline are 1"
             )
     asks = [Ask.of(each, recipe, shape, work, device_of(machine), steps=steps) for each in candidates]
     return [_job(ask, machine, nodes, image, timeout_s) for ask in asks]

@@ -68,8 +68,6 @@ def measure(
 
 def _why_not(layout: Layout, work: Work, machine: Machine, here: Machine) -> str:
     """Why a layout cannot be measured here; empty where it can."""
-    if (layout.shard, layout.tensor, layout.context, layout.pipeline) != (1, 1, 1, 1):
-        return "this version's trainer keeps a full copy of the model on each device"
     if work.loss == "logits":
         return "this version's trainer never holds all logits"
     if here.device != machine.device:

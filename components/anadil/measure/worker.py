@@ -175,7 +175,9 @@ def _recipe(ask: Ask, work: Work) -> Recipe:
         "state": work.state,
         "kernels": work.kernels,
         "activation_checkpointing": layout.recompute,
-        "parallelism": Parallelism(),
+        "parallelism": Parallelism(
+            shard=layout.shard, tensor=layout.tensor, context=layout.context, pipeline=layout.pipeline
+        ),
     }
     return ask.recipe.model_copy(update={"pretrain": ask.recipe.pretrain.model_copy(update=changed)})
 

@@ -340,11 +340,6 @@ def _chosen(question: Question, layout: Layout) -> Chosen:
 def _assumptions(question: Question, chosen: Answer) -> list[str]:
     layout, recipe = chosen.layout, question.recipe
     told = []
-    if layout.shares_model:
-        told.append(
-            "This version's trainer keeps a full copy of the model on each device: layouts that share it are "
-            "predictions, and pretrain refuses them."
-        )
     if len(recipe.tokenizer.vocab_sizes) > 1 and recipe.tokenizer.strategy != "base":
         told.append(
             f"The vocabulary is the largest of {list(recipe.tokenizer.vocab_sizes)} (assumption: the most memory)."

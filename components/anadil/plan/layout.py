@@ -37,11 +37,6 @@ class Layout:
         return self.data * self.tensor * self.context * self.pipeline
 
     @property
-    def shares_model(self) -> bool:
-        """Whether a device holds less than the whole model; this version's trainer refuses that."""
-        return self.shard * self.tensor * self.context * self.pipeline > 1
-
-    @property
     def replicas(self) -> int:
         """Copies of the model over all devices, counted by its shards."""
         return self.data * self.context // self.shard

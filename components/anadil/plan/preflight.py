@@ -35,7 +35,7 @@ def check_fits(recipe: Recipe, *, here: bool) -> str:
     total, verdict = fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
-        raise PreflightError(refusal(shape, layout, work, kind, nodes, () if here else machines(), here=here))
+        raise PreflightError(refusal(shape, layout, work, kind, nodes, () if here else machines()))
     return f"{line} ({verdict})"
 
 
@@ -46,8 +46,6 @@ def refusal(
     kind: Machine,
     nodes: int,
     others: Sequence[Machine] = (),
-    *,
-    here: bool = False,
 ) -> str:
     """What does not fit, and the nearest settings that do.
 
@@ -58,7 +56,6 @@ def refusal(
         kind: Of each machine.
         nodes: Machines.
         others: Machine types that could be taken instead.
-        here: Only settings that this version's trainer runs.
     """
     total, _ = fit(shape, layout, work, kind)
     head = (
@@ -66,11 +63,7 @@ def refusal(
         f"{layout.name()}, micro-batch {layout.micro_batch_size} of {work.sequence_length:,} tokens, needs "
         f"{human_bytes(total)} on a device that has {human_bytes(kind.memory_bytes)} ({kind.name}, {kind.device})"
     )
-    remedies = [
-        remedy
-        for remedy in nearest(shape, layout, work, kind, nodes, others)
-        if not (here and remedy.layout.shares_model)
-    ]
+    remedies = nearest(shape, layout, work, kind, nodes, others)
     if not remedies:
         return f"{head}; no setting makes it fit: take a smaller base.model or a larger machine"
     lines = [

@@ -1,4 +1,4 @@
-"""Where a step stands: its phase, its learning rate."""
+"""Where a step stands: its phase, and how far its learning rate is from the peak."""
 
 import math
 from collections.abc import Sequence
@@ -26,16 +26,30 @@ def ends_phase(num_done: int, phases: Sequence[Phase]) -> bool:
 
 
 def learning_rate(step: int, phase: Phase, settings: Pretrain) -> float:
-    """Rate of a phase's step (from 0): a linear rise to the peak, then half a cosine.
+    """Rate of a phase's step (from 0) for all but the embeddings; see `rate_factor`."""
+    return phase.lr * rate_factor(step, phase, settings)
 
-    The peak is reached by the last step of the warm-up, `final_lr_fraction` of it by the
-    last step of the phase.
 
-    Source: Loshchilov & Hutter 2017, "SGDR", arXiv:1608.03983, equation 5 without restarts.
+def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
+    """Share of the peak rate, above 0 and up to 1, in a phase's step (from 0).
+
+    A linear rise reaches the peak by the last step of the warm-up. From there `cosine` falls in half
+    a cosine, and `wsd` stays at the peak but for the last `decay_fraction` of the phase, in which it
+    falls in a line. Both reach `final_lr_fraction` by the last step of the phase.
+
+    Source: `cosine`: Loshchilov & Hutter 2017, "SGDR", arXiv:1608.03983, equation 5 without restarts.
+    `wsd`: Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4.2, which leaves the form of the fall
+    open and itself takes an exponential one; the line is that of Haegele et al. 2024, "Scaling Laws
+    and Compute-Optimal Training Beyond Fixed Training Durations", arXiv:2405.18392, section 3.
     """
     warmup = math.ceil(settings.warmup_fraction * phase.steps)
     if step < warmup:
-        return phase.lr * (step + 1) / warmup
-    progress = (step - warmup + 1) / (phase.steps - warmup)
+        return (step + 1) / warmup
     floor = settings.final_lr_fraction
-    return phase.lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+    if settings.schedule == "cosine":
+        progress = (step - warmup + 1) / (phase.steps - warmup)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+    # The warm-up comes first where the two overlap.
+    decay = min(math.ceil(settings.decay_fraction * phase.steps), phase.steps - warmup)
+    fallen = step - (phase.steps - decay) + 1
+    return 1.0 if fallen <= 0 else 1 - (1 - floor) * fallen / decay

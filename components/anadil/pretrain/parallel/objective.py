@@ -1,0 +1,50 @@
+"""The training objective as the model's own `forward`, so that FSDP has gathered the head inside of it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Last hidden states, the head's weight, labels -> summed loss in FP32."""
+
+
+def train_on(model: PreTrainedModel, loss: Loss) -> None:
+    """Replace the forward pass: `model(input_ids, position_ids, labels, borders)` is the summed loss."""
+    changed: Any = model
+    changed.forward = partial(_loss_of, model, loss)
+
+
+def last_hidden(
+    model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor, borders: torch.Tensor
+) -> torch.Tensor:
+    """Last hidden states of packed sequences, (sequences, tokens, width).
+
+    Args:
+        model: With packed attention.
+        ids: (sequences, tokens).
+        positions: The same shape, from 0 in each document.
+        borders: Where documents begin and end in all tokens one after another, int32 on the CPU.
+    """
+    inner: Any = model.base_model
+    states: torch.Tensor = inner(
+        input_ids=ids, position_ids=positions, borders=borders, use_cache=False
+    ).last_hidden_state
+    return states
+
+
+def _loss_of(
+    model: PreTrainedModel,
+    loss: Loss,
+    input_ids: torch.Tensor,
+    position_ids: torch.Tensor,
+    labels: torch.Tensor,
+    borders: torch.Tensor,
+) -> torch.Tensor:
+    head: Any = model.get_output_embeddings()
+    weight: nn.Parameter = head.weight
+    # The states have no name here, which would keep them through the backward pass.
+    return loss(last_hidden(model, input_ids, position_ids, borders), weight, labels)

@@ -1,0 +1,58 @@
+"""A copy of the parameters on each process: gradients are summed while the backward pass goes on."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor
+
+
+class Replicas:
+    """Sums gradients over the processes that hold the same parameters.
+
+    A gradient is sent the moment it is whole, in the last backward pass of a step, so that the network
+    works beside the matrix products. All processes must do the same passes.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], group: Any) -> None:
+        """Watch the gradients of `parameters`, which `group` sums; None where there is one process."""
+        self._group = group
+        self._armed = False
+        self._under_way: list[Any] = []
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._send)
+            for parameter in parameters
+            if group is not None
+        ]
+
+    def arm(self) -> None:
+        """The backward pass that begins now is the last of this step."""
+        self._armed = True
+
+    def wait(self) -> None:
+        """Go on when every gradient is the sum over the group."""
+        self._armed = False
+        for work in self._under_way:
+            work.wait()
+        self._under_way.clear()
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _send(self, parameter: torch.Tensor) -> None:
+        if not self._armed or parameter.grad is None:
+            return
+        if isinstance(parameter.grad, DTensor):
+            # Of norms whose tokens are shared by tensor parallelism, each process holds a part of the sum.
+            assert isinstance(parameter, DTensor)
+            parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+        local = local_of(parameter.grad)
+        self._under_way.append(dist.all_reduce(local, group=self._group, async_op=True))
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor; the tensor itself where it is not spread."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
