@@ -1,7 +1,7 @@
 #!/bin/sh
-# images/ci.sh: on a Debian 12 machine, as root: what builds images, a base image, all images (or those that IMAGES
-# names), their tests, and the whole pipeline on built-in data with every step in its image. The machine's pip
-# settings serve the builds.
+# images/ci.sh [build]: on a Debian 12 machine, as root: what builds images, a base image, all images (or those that
+# IMAGES names); then, unless `build` asks for no more, their tests, and the whole pipeline on built-in data with
+# every step in its image. The machine's pip settings serve the builds.
 set -eu
 cd "$(dirname "$0")/.."
 say() { printf '\n== images: %s (%s s)\n' "$1" "$(($(date +%s) - started))"; }
@@ -44,6 +44,8 @@ esac
 export BUILD_OPTIONS
 # shellcheck disable=SC2086  # several names in one word
 images/build.sh ${IMAGES:-all} 2> "$scratch/build.log" || { tail -n 40 "$scratch/build.log"; exit 1; }
+
+[ "${1:-}" != build ] || exit 0
 
 say "tests of the images"
 (unset PIP_CONFIG_FILE && .venv/bin/pytest -q -m image tests/images)
