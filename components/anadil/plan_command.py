@@ -21,7 +21,7 @@ from anadil.plan.preflight import refusal
 from anadil.plan.search import fit
 from anadil.plan.settings import layout_of
 from anadil.plan.table import lines
-from anadil.plan.write import settings_of, write_layout
+from anadil.plan.write import least_waste, settings_of, write_layout
 from anadil.recipe import load_recipe
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ def plan(options: argparse.Namespace) -> int:
     exact = _exact(question, chosen.layout) if options.exact else None
     told = plan_of(question, chosen, exact)
     if options.write:
-        write_layout(Path(options.recipe), settings_of(chosen.layout, question.machine, question.nodes))
+        every = least_waste(told, question.recipe.pretrain.steps)
+        settings = settings_of(chosen.layout, question.machine, question.nodes, every)
+        write_layout(Path(options.recipe), settings)
         log.info("%s: now says %s", options.recipe, chosen.layout.name())
     if options.page is not None:
         _write_page(options.page, told)

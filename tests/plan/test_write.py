@@ -7,7 +7,7 @@ import pytest
 from anadil.errors import RecipeError
 from anadil.plan.layout import Layout
 from anadil.plan.machine import machine, this_machine
-from anadil.plan.write import settings_of, with_settings, write_layout
+from anadil.plan.write import least_waste, settings_of, with_settings, write_layout
 from anadil.recipe import load_recipe, shipped
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
@@ -216,3 +216,18 @@ def test_a_mistake_leaves_the_file_as_it_was(
     assert says in str(caught.value)
     assert mine.read_text() == text
     assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
+    rules = [
+        {"rule": "MTBF / 10", "steps": 600_000, "waste": 0.05},
+        {"rule": "Young-Daly", "steps": 2_066, "waste": 0.0004},
+        {"rule": "recipe", "steps": 500, "waste": 0.0001},
+    ]
+
+    every = least_waste({"checkpoints": {"intervals": rules}}, 20_000)
+
+    assert every == 2_066
+    assert least_waste({"checkpoints": {"intervals": rules}}, 1_000) == 1_000
+    assert least_waste({"checkpoints": {"intervals": [rules[0] | {"steps": None}]}}, 1_000) is None
+    assert settings_of(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 2_066

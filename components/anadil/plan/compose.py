@@ -282,7 +282,7 @@ def _budget(question: Question, phases: Sequence[Table]) -> Budget:
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep_checkpoints,
-        asynchronous=False,  # the trainer waits for its checkpoints
+        asynchronous=True,
         epoch_tokens=question.epoch_tokens,
         **_range(question.calibration),
     )

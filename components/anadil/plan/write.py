@@ -29,8 +29,17 @@ PLAIN = re.compile(r"[A-Za-z][\w./-]*\Z")
 """Text that can stand without quotes, unless it reads as something else."""
 
 
-def settings_of(layout: Layout, machine: Machine, nodes: int) -> dict[str, object]:
-    """The recipe keys that a layout on some machines stands for."""
+def settings_of(
+    layout: Layout, machine: Machine, nodes: int, checkpoint_every: int | None = None
+) -> dict[str, object]:
+    """The recipe keys that a layout on some machines stands for.
+
+    Args:
+        layout: How devices share the run.
+        machine: Of each node.
+        nodes: Machines.
+        checkpoint_every: Optimizer steps between checkpoints; None leaves the recipe's own.
+    """
     settings: dict[str, object] = {
         "pretrain.micro_batch_size": layout.micro_batch_size,
         "pretrain.activation_checkpointing": layout.recompute,
@@ -39,9 +48,22 @@ def settings_of(layout: Layout, machine: Machine, nodes: int) -> dict[str, objec
         "pretrain.parallelism.context": layout.context,
         "pretrain.parallelism.pipeline": layout.pipeline,
     }
+    if checkpoint_every is not None:
+        settings["pretrain.checkpoint_every"] = checkpoint_every
     if machine.name != LOCAL:
         settings |= {"cluster.instance": machine.name, "cluster.nodes": nodes}
     return settings
+
+
+def least_waste(plan: Mapping[str, Any], steps: int) -> int | None:
+    """Optimizer steps between checkpoints by the rule that wastes least; None where a step's time is not known.
+
+    Args:
+        plan: As `compose.plan_of` gives it, with MTBF / 10 and Young-Daly side by side.
+        steps: Of the whole run; no distance is longer.
+    """
+    known = [each for each in plan["checkpoints"]["intervals"] if each["steps"] and each["rule"] != "recipe"]
+    return min(min(known, key=lambda each: each["waste"])["steps"], steps) if known else None
 
 
 def write_layout(path: Path, settings: Mapping[str, object]) -> None:
