@@ -53,7 +53,47 @@ TRAINING = [
     training("anadil_tokens", "Tokens", "Target tokens so far, over all starts.", "short"),
     training("anadil_step", "Step", "Optimizer step that was logged last.", "short"),
     training("anadil_training_phase", "Phase", "Phase of the recipe, from 1.", "none"),
-    training("anadil_peak_memory_bytes", "Peak memory", "Of the first process's device.", "bytes"),
+    training(
+        "anadil_validation_bits_per_byte",
+        "Bits per byte",
+        "Of held-out text, at the last validation.",
+        "none",
+    ),
+    training(
+        "anadil_mfu", "Model FLOPs utilization", "Share of the devices' dense bf16 peak.", "percentunit"
+    ),
+    training(
+        "anadil_goodput",
+        "Goodput",
+        "Share of the time, over all starts, in steps which count.",
+        "percentunit",
+    ),
+    Panel(
+        title="Time that did not train",
+        text="Share of the time, over all starts, by cause.",
+        unit="percentunit",
+        query='anadil_time_share{namespace=~"$namespace", training_job=~"$job", part!="step"}',
+        legend="{{training_job}} {{part}}",
+    ),
+    training("anadil_data_wait_seconds", "Wait for data", "Longest of a process, per step.", "s"),
+    training(
+        "anadil_checkpoint_stall_seconds", "Checkpoint stall", "Training waits this long for each.", "s"
+    ),
+    training(
+        "anadil_own_work_seconds",
+        "Own work",
+        "Of each process, per step, without waiting for others: one above the rest slows all of them down.",
+        "s",
+        "{{training_job}} {{rank}}",
+    ),
+    training(
+        "anadil_peak_memory_bytes",
+        "Peak memory",
+        "Of each process's device.",
+        "bytes",
+        "{{training_job}} {{rank}}",
+    ),
+    training("anadil_cost_usd", "Cost", "On-demand price of the machines so far.", "currencyUSD"),
     training("anadil_elapsed_seconds", "Time in training", "Over all starts.", "s"),
     Panel(
         title="Age of the newest checkpoint",

@@ -1,11 +1,15 @@
 """Numbers for Prometheus: names, format, one server, and never a failed run."""
 
+import contextlib
+import json
 import logging
 import math
+import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -23,10 +27,10 @@ PORT = "ANADIL_METRICS_PORT"
 def fresh() -> Iterator[None]:
     """As in a process that has just started."""
     exporter.GAUGES.clear()
-    exporter._listening.cache_clear()
+    exporter._role.cache_clear()
     yield
     exporter.GAUGES.clear()
-    exporter._listening.cache_clear()
+    exporter._role.cache_clear()
 
 
 @pytest.fixture
@@ -188,14 +192,97 @@ def test_a_port_that_is_none_costs_one_warning(
     assert f"{PORT}={value}: no metrics" in caplog.text
 
 
-def test_of_a_machines_processes_only_the_first_listens(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+CHILD = """
+import sys
+from anadil import exporter
+exporter.begin("pretrain")
+exporter.set_own("pretrain", {"own_work_s": float(sys.argv[1]), "part/a b": float("nan")})
+exporter.set_gauges("pretrain", {"loss": 9.0}, step=5)
+print("said", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def sibling(port: int, rank: int, work_s: float) -> Iterator[None]:
+    """Another process of the machine, as torchrun starts it: a child of the same parent."""
+    environment = {**os.environ, PORT: str(port), "LOCAL_RANK": str(rank), "RANK": str(rank)}
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(work_s)],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == "said\n"
+        yield
+        child.stdin.close()
+
+
+@pytest.fixture
+def siblings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """This process is one of them: to its children, their parent's id is this one's."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(os, "getppid", os.getpid)
+
+
+@pytest.mark.usefixtures("siblings")
+def test_the_first_process_of_a_machine_serves_what_the_others_have_of_their_own(port: int) -> None:
+    exporter.begin("pretrain")
+    exporter.set_own("pretrain", {"own_work_s": 0.25})
+    exporter.set_gauges("pretrain", {"loss": 2.0}, step=5)
+
+    with sibling(port, 1, 0.5), sibling(port, 2, 0.75):
+        text = page(port)
+    after = page(port)
+
+    found = samples(text)
+    works = [found[f'anadil_own_work_seconds{{rank="{rank}",stage="pretrain"}}'] for rank in range(3)]
+    assert works == [0.25, 0.5, 0.75]
+    assert text.count("# TYPE anadil_own_work_seconds gauge\n") == 1
+    assert math.isnan(found['anadil_part{part="a b",rank="2",stage="pretrain"}'])
+    assert [series for series in found if series.startswith("anadil_loss")] == [
+        'anadil_loss{rank="0",stage="pretrain"}'
+    ]
+    assert 'rank="1"' not in after
+
+
+@pytest.mark.usefixtures("siblings")
+def test_what_is_left_is_read_whole_or_not_at_all(port: int) -> None:
+    exporter.begin("pretrain")
+    folder = exporter._shared()
+    folder.mkdir()
+    for name, text in ((f"{os.getpid()}.json", "[[["), ("x.json", "[]"), (f"{os.getppid()}.draft", "{")):
+        (folder / name).write_text(text)
+
+    assert 'anadil_info{rank="0"' in page(port)
+
+
+@pytest.mark.usefixtures("siblings")
+def test_a_directory_that_is_a_link_is_not_read(port: int, tmp_path: Path) -> None:
+    exporter.begin("pretrain")
+    (tmp_path / "elsewhere").mkdir()
+    series = [[["anadil_own_work_seconds", [["rank", "7"]]], 1.0]]
+    (tmp_path / "elsewhere" / f"{os.getpid()}.json").write_text(json.dumps(series))
+    exporter._shared().symlink_to(tmp_path / "elsewhere")
+
+    assert 'rank="7"' not in page(port)
+
+
+@pytest.mark.usefixtures("siblings")
+def test_a_process_that_cannot_leave_its_gauges_goes_on(
+    monkeypatch: pytest.MonkeyPatch, port: int, tmp_path: Path
+) -> None:
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("RANK", "11")
+    exporter._shared().write_text("in the way")
 
     exporter.begin("pretrain")
+    exporter.set_own("pretrain", {"own_work_s": 1.0})
 
     with pytest.raises(urllib.error.URLError):
         page(port)
+    assert tmp_path.is_dir()
 
 
 def test_the_first_process_of_another_machine_says_its_rank(

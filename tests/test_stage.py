@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -140,3 +141,29 @@ def test_the_image_is_named_by_its_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ANADIL_IMAGE", "anadil/clean:1@sha256:00")
 
     assert image_name() == "anadil/clean:1@sha256:00"
+
+
+def test_a_signal_does_not_wait_where_there_is_nothing_to_save() -> None:
+    stop = Stop()
+    stop.listen()
+
+    with stop.deferred():
+        stop.unsaved = False
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_library_swallowed_is_raised_at_the_next_look() -> None:
+    stop = Stop()
+    stop.listen()
+    with contextlib.suppress(Exception):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        stop.check()
+    with pytest.raises(Stopped), stop.deferred():
+        pytest.fail("began to train")
+
+
+def test_without_a_signal_nothing_is_raised() -> None:
+    Stop().check()

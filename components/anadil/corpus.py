@@ -63,14 +63,28 @@ def read_documents(corpus: Path, part: Part) -> Iterator[Document]:
     """The documents of one part of a corpus directory, in order.
 
     Raises:
-        IntegrityError: A part is damaged.
+        IntegrityError: A file is damaged.
     """
-    for path in sorted((corpus / part).glob("part-*.jsonl.zst")):
-        try:
-            for line in _lines(path):
-                yield Document(**json.loads(line))
-        except (zstandard.ZstdError, ValueError, TypeError) as error:
-            raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None
+    for path in document_files(corpus, part):
+        yield from read_file(path)
+
+
+def document_files(corpus: Path, part: Part) -> list[Path]:
+    """The files of one part of a corpus directory, in order."""
+    return sorted((corpus / part).glob("part-*.jsonl.zst"))
+
+
+def read_file(path: Path) -> Iterator[Document]:
+    """The documents of one file of a corpus, in order.
+
+    Raises:
+        IntegrityError: It is damaged.
+    """
+    try:
+        for line in _lines(path):
+            yield Document(**json.loads(line))
+    except (zstandard.ZstdError, ValueError, TypeError) as error:
+        raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

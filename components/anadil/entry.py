@@ -18,7 +18,7 @@ from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.flow import BUILT_IN, STAGES, Stage
 from anadil.make import execute
 from anadil.recipe import load_recipe
-from anadil.stage import in_group
+from anadil.stage import Stop, in_group
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,9 @@ def guarded(work: Callable[[], int]) -> int:
             sys.stdout.flush()  # here, where a pipe that is gone can be told from a bug
         return code
     except AnadilError as error:
-        return _last_words(str(error), error.exit_code)
+        return last_words(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _last_words("interrupted; run the same command again to go on", errors.INTERRUPTED)
+        return last_words("interrupted; run the same command again to go on", errors.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read stdout went away (`| head`); say nothing, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,14 +88,15 @@ def guarded(work: Callable[[], int]) -> int:
         number = error.errno if isinstance(error, OSError) else None
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left on device" in str(error):
             message = f"disk full: {error}; free space or choose another storage.root"
-            return _last_words(message, PreflightError.exit_code)
+            return last_words(message, PreflightError.exit_code)
         if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return _last_words(f"{error}; grant access or choose another place", PreflightError.exit_code)
+            return last_words(f"{error}; grant access or choose another place", PreflightError.exit_code)
         log.exception("bug in anadil %s", __version__)
-        return _last_words(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
+        return last_words(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
 
 
-def _last_words(message: str, code: int, *, logged: bool = False) -> int:
+def last_words(message: str, code: int, *, logged: bool = False) -> int:
+    """Log why the program ends, and leave it where the platform looks for it; the exit code."""
     if not logged:
         log.error("%s", message)
     words = json.dumps({"exit_code": code, "message": logs.masked(message)[:600]})
@@ -111,6 +112,8 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
         importlib.import_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
         return 0
+    # From here on, so that process 1 of a container, which has no default, also stops while it loads.
+    Stop().listen()
     die_with_parent()
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments)

@@ -1,20 +1,26 @@
 """The numbers of a running stage for Prometheus: `http://POD:$ANADIL_METRICS_PORT/metrics`.
 
-Every number that goes to the tracker is a gauge `anadil_<name>` with labels `stage` and `rank`.
+Every number that goes to the tracker is a gauge `anadil_<name>` with labels `stage` and `rank`,
+said by rank 0; beside it each process says what is its own. The processes of a pod share its port:
+the first one serves, and the others leave their gauges in files that it reads when it is asked.
 Nothing listens where ANADIL_METRICS_PORT is not set, and nothing here can fail a run: a port
 that is taken costs a warning. docs/reference/metrics.md lists the names.
 """
 
 import functools
+import json
 import logging
 import os
 import re
 import socket
+import stat
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import SupportsFloat
+from pathlib import Path
+from typing import Literal, SupportsFloat
 
 from anadil import __version__
 
@@ -25,7 +31,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Source: Prometheus, text-based exposition format."""
 PATIENCE_S = 10
 """How long a client may be silent."""
-RENAMED = {"lr": "learning_rate", "phase": "training_phase", "seconds": "elapsed_seconds"}
+RENAMED = {
+    "lr": "learning_rate",
+    "phase": "training_phase",
+    "seconds": "elapsed_seconds",
+    "tokens_per_s_per_device": "tokens_per_second_per_device",
+}
 """Names of the tracker that say too little beside the metrics of others."""
 HELP = {
     "anadil_info": "1; the label version is that of the program.",
@@ -40,8 +51,19 @@ HELP = {
     "anadil_training_phase": "Phase of the recipe that runs, from 1.",
     "anadil_tokens": "Target tokens so far, over all starts.",
     "anadil_tokens_per_second": "Target tokens per second of all devices, since the line before.",
+    "anadil_tokens_per_second_per_device": "The same for one device.",
+    "anadil_mfu": "Model FLOPs utilization: share of the devices' dense bf16 peak, since the line before.",
     "anadil_elapsed_seconds": "Seconds in training so far, over all starts.",
-    "anadil_peak_memory_bytes": "Most memory of the first process's device since the start.",
+    "anadil_goodput": "Share of the time since the first start that went into steps which count.",
+    "anadil_time_share": "Share of the time since the first start by cause (part); all add up to 1.",
+    "anadil_data_wait_seconds": "Longest that a process waited for data, mean per step of the last 20.",
+    "anadil_checkpoint_stall_seconds": "Seconds that training waits for a checkpoint, mean.",
+    "anadil_straggler_ratio": "Own work of the slowest process over the median.",
+    "anadil_validation_bits_per_byte": "Of the corpus's held-out part, at the last validation.",
+    "anadil_cost_usd": "On-demand price of the machines so far, USD.",
+    "anadil_own_work_seconds": "Own work of each process, without waiting for others, mean per step of the last 20.",
+    "anadil_own_data_wait_seconds": "The part of it in which the process waited for data.",
+    "anadil_peak_memory_bytes": "Most memory of each process's device in the current phase.",
     "anadil_accuracy": "Share of target tokens that the model would have chosen (finetune).",
 }
 """What the metrics of training mean; other stages' figures carry their tracker's name."""
@@ -67,20 +89,28 @@ class Gauges:
         with self._lock:
             self._values.clear()
 
+    def values(self) -> dict[Series, float]:
+        """Every series with its value, as they are now."""
+        with self._lock:
+            return dict(self._values)
+
     def text(self) -> str:
         """Everything in Prometheus' text format, ordered by name."""
-        with self._lock:
-            values = sorted(self._values.items())
-        lines: list[str] = []
-        family = ""
-        for (name, labels), value in values:
-            if name != family:
-                family = name
-                lines += [f"# HELP {name} {_escaped(HELP[name])}"] if name in HELP else []
-                lines.append(f"# TYPE {name} gauge")
-            shown = ",".join(f'{key}="{_quoted(text)}"' for key, text in labels)
-            lines.append(f"{name}{{{shown}}} {_number(value)}")
-        return "".join(f"{line}\n" for line in lines)
+        return text_of(self.values())
+
+
+def text_of(values: Mapping[Series, float]) -> str:
+    """Series in Prometheus' text format, ordered by name."""
+    lines: list[str] = []
+    family = ""
+    for (name, labels), value in sorted(values.items()):
+        if name != family:
+            family = name
+            lines += [f"# HELP {name} {_escaped(HELP[name])}"] if name in HELP else []
+            lines.append(f"# TYPE {name} gauge")
+        shown = ",".join(f'{key}="{_quoted(text)}"' for key, text in labels)
+        lines.append(f"{name}{{{shown}}} {_number(value)}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 GAUGES = Gauges()
@@ -89,9 +119,7 @@ GAUGES = Gauges()
 
 def begin(stage: str) -> None:
     """The stage starts: listen, where a port is given, and say what runs."""
-    if not _listening():
-        return
-    GAUGES.set(
+    _show(
         {
             ("anadil_info", (*_labels(stage), ("version", __version__))): 1.0,
             ("anadil_start_timestamp_seconds", _labels(stage)): time.time(),
@@ -100,33 +128,32 @@ def begin(stage: str) -> None:
 
 
 def set_gauges(stage: str, values: Mapping[str, object], step: int = 0) -> None:
-    """Show numbers of a stage.
+    """Show numbers of a stage; only rank 0 does, as all processes have the same.
 
     Args:
         stage: Name of the stage.
         values: As they go to the tracker; what is no number is left out.
         step: Optimizer step; 0 where the numbers belong to none.
     """
-    if not _listening():
+    if not _is_first():
         return
-    found: dict[Series, float] = {}
-    for name, value in values.items():
-        number = _as_number(value)
-        if number is not None:
-            metric, part = metric_name(name)
-            labels = _labels(stage) if not part else (("part", part), *_labels(stage))
-            found[metric, labels] = number
+    found = _series(stage, values)
     if step:
         found["anadil_step", _labels(stage)] = float(step)
         found["anadil_last_step_timestamp_seconds", _labels(stage)] = time.time()
-    GAUGES.set(found)
+    _show(found)
+
+
+def set_own(stage: str, values: Mapping[str, object]) -> None:
+    """Show numbers of this process alone, such as its memory; each rank has its own."""
+    _show(_series(stage, values))
 
 
 def saved_checkpoint(stage: str, step: int) -> None:
     """A checkpoint of a step lies where a restart finds it."""
-    if not _listening():
+    if not _is_first():
         return
-    GAUGES.set(
+    _show(
         {
             ("anadil_checkpoint_step", _labels(stage)): float(step),
             ("anadil_checkpoint_timestamp_seconds", _labels(stage)): time.time(),
@@ -148,21 +175,80 @@ def metric_name(name: str) -> tuple[str, str]:
     return "anadil_" + re.sub(r"[^a-zA-Z0-9_]", "_", head), part
 
 
-@functools.cache
-def _listening() -> bool:
-    """Listen once in the process; False where that is not asked for or not possible.
+def _show(values: Mapping[Series, float]) -> None:
+    role = _role()
+    if role == "none":
+        return
+    GAUGES.set(values)
+    if role == "leaves":
+        _leave()
 
-    Of the processes of a machine only the first one listens: they share the pod's port.
-    """
+
+@functools.cache
+def _role() -> Literal["serves", "leaves", "none"]:
+    """What this process does with its gauges; the first one of a machine listens, once."""
     asked = os.environ.get(PORT_VARIABLE, "")
-    if not asked or os.environ.get("LOCAL_RANK", "0") != "0":
-        return False
+    if not asked:
+        return "none"
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return "leaves"
     try:
         listener = listen(int(asked))
     except (OSError, ValueError) as error:
         log.warning("%s=%s: no metrics for Prometheus (%s); the run goes on", PORT_VARIABLE, asked, error)
-        return False
+        return "none"
     threading.Thread(target=listener.serve_forever, name="metrics", daemon=True).start()
+    return "serves"
+
+
+def _shared() -> Path:
+    """Directory in which the processes of a machine, children of one torchrun, leave their gauges."""
+    return Path(tempfile.gettempdir()) / f"anadil-metrics-{os.getuid()}-{os.getppid()}"
+
+
+def _leave() -> None:
+    """Put all gauges of this process where the one that serves finds them, old or new and never half."""
+    folder = _shared()
+    path = folder / f"{os.getpid()}.json"
+    draft = path.with_suffix(".draft")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        draft.write_text(json.dumps(list(GAUGES.values().items())), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        log.debug("%s: metrics of this process are not shown (%s)", path, error)
+
+
+def _left() -> Iterator[tuple[Series, float]]:
+    """What the other living processes of this machine have left; what the dead have left is removed."""
+    folder = _shared()
+    try:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return  # somebody else's: anybody may write there
+        files = sorted(folder.glob("*.json"))
+    except OSError:
+        return
+    for path in files:
+        try:
+            if not _lives(int(path.stem)):
+                path.unlink(missing_ok=True)
+                continue
+            content = json.loads(path.read_text(encoding="utf-8"))
+            yield from (
+                ((name, tuple((k, v) for k, v in labels)), value) for (name, labels), value in content
+            )
+        except (OSError, ValueError):
+            continue  # of another program, or gone meanwhile
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
     return True
 
 
@@ -192,11 +278,11 @@ class Page(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with all gauges."""
+        """Answer with all gauges of the machine's processes."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
-        body = GAUGES.text().encode()
+        body = text_of({**dict(_left()), **GAUGES.values()}).encode()
         self.send_response(200)
         self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(body)))
@@ -205,6 +291,21 @@ class Page(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's signature
         """Say nothing: a scrape every few seconds is no news."""
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _series(stage: str, values: Mapping[str, object]) -> dict[Series, float]:
+    found: dict[Series, float] = {}
+    for name, value in values.items():
+        number = _as_number(value)
+        if number is not None:
+            metric, part = metric_name(name)
+            labels = _labels(stage) if not part else (("part", part), *_labels(stage))
+            found[metric, labels] = number
+    return found
 
 
 def _labels(stage: str) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,37 @@ class S3:
         bucket, key = _split(uri)
         with _explained(uri):
             self._client.put_object(Bucket=bucket, Key=key, Body=content)
+
+    def write_if(self, uri: str, content: bytes, tag: str) -> str | None:
+        """Write an object that is as it was seen last.
+
+        Args:
+            uri: The object.
+            content: Its new bytes.
+            tag: What `read_tagged` or this call returned for it; empty for an object that is not there.
+
+        Returns:
+            Its new tag; None where it was written or removed meanwhile, and is left as it is.
+        """
+        bucket, key = _split(uri)
+        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+        with _explained(uri):
+            try:
+                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **condition)
+            except self._client.exceptions.ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] in (404, 409, 412) and (
+                    error.response["Error"]["Code"] != "NoSuchBucket"
+                ):
+                    return None
+                raise
+        return str(answer["ETag"])
+
+    def read_tagged(self, uri: str) -> tuple[bytes, str]:
+        """The bytes of one small object, and the tag that `write_if` takes."""
+        bucket, key = _split(uri)
+        with _explained(uri):
+            answer = self._client.get_object(Bucket=bucket, Key=key)
+            return answer["Body"].read(), str(answer["ETag"])
 
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
@@ -86,12 +117,12 @@ class S3:
                 self.download(f"s3://{bucket}/{item['Key']}", path)
         return target
 
-    def download(self, uri: str, path: Path) -> None:
-        """Fetch one object into a local file."""
+    def download(self, uri: str, path: Path, count: Callable[[int], None] | None = None) -> None:
+        """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
         bucket, key = _split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         with _explained(uri):
-            self._client.download_file(bucket, key, str(path))
+            self._client.download_file(bucket, key, str(path), Callback=count)
 
     def remove_directory(self, uri: str) -> None:
         """Delete the objects below the prefix, the manifest first."""

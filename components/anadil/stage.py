@@ -67,10 +67,16 @@ class Run(Protocol):
 
 
 class Stop:
-    """SIGTERM and Ctrl-C: at once by default, at a safe point inside `deferred`."""
+    """SIGTERM and Ctrl-C: at once by default, at a safe point inside `deferred`.
+
+    At once is an exception, which a library's `except Exception` may swallow; so the signal is
+    remembered, and `check` and the next `deferred` raise it again.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.unsaved = True
+        """Whether there is something to save inside `deferred`; where there is not, a signal does not wait."""
         self._deferred = False
 
     def listen(self) -> None:
@@ -82,11 +88,18 @@ class Stop:
     @contextmanager
     def deferred(self) -> Iterator["Stop"]:
         """Inside, a signal only sets `signal`; the block polls it, saves and calls `leave`."""
+        self.check()
         self._deferred = True
+        self.unsaved = True
         try:
             yield self
         finally:
             self._deferred = False
+
+    def check(self) -> None:
+        """Raise the error of a signal that has come, if any: of one that was swallowed, or came late."""
+        if self.signal is not None:
+            self.leave()
 
     def leave(self) -> None:
         """Raise the error that belongs to the signal."""
@@ -97,7 +110,7 @@ class Stop:
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         second = self.signal is not None
         self.signal = number
-        if second or not self._deferred:
+        if second or not (self._deferred and self.unsaved):
             self.leave()
 
 

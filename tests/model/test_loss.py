@@ -4,7 +4,35 @@ from torch import nn
 
 from anadil.errors import PreflightError
 from anadil.model import loss as loss_module
-from anadil.model.loss import CHUNK_TOKENS, HAS_LIGER, IGNORED, bf16_loss, summed_loss, uses_liger
+from anadil.model.loss import (
+    CHUNK_TOKENS,
+    HAS_LIGER,
+    IGNORED,
+    bf16_loss,
+    chunked_loss,
+    multiplies_bf16,
+    summed_loss,
+    uses_liger,
+)
+
+
+def states_and_table(num_tokens: int, *, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    """Hidden states, output embeddings, labels of which some are left out."""
+    torch.manual_seed(0)
+    hidden = torch.randn(num_tokens, 16).to(dtype).requires_grad_()
+    weight = torch.randn(50, 16).to(dtype).requires_grad_()
+    labels = torch.randint(0, 50, (num_tokens,))
+    labels[:9] = IGNORED
+    return hidden, weight, labels
+
+
+def by_definition(
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, z_loss: float
+) -> torch.Tensor:
+    """The loss of full logits in double precision."""
+    logits = nn.functional.linear(hidden.double(), weight.double())
+    log_z = logits.logsumexp(1)[labels != IGNORED]
+    return nn.functional.cross_entropy(logits, labels, reduction="sum") + z_loss * log_z.square().sum()
 
 
 @pytest.mark.parametrize("num_tokens", [3, CHUNK_TOKENS, CHUNK_TOKENS + 7])
@@ -71,3 +99,94 @@ def test_liger_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(PreflightError, match="liger-kernel is not installed; pip install liger-kernel"):
         uses_liger("liger", torch.device("cuda"))
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 1e-4, 0.1])
+@pytest.mark.parametrize("num_tokens", [11, CHUNK_TOKENS, 2 * CHUNK_TOKENS + 7])
+def test_chunks_give_loss_and_gradients_of_the_definition(num_tokens: int, z_loss: float) -> None:
+    hidden, weight, labels = states_and_table(num_tokens)
+    expected = by_definition(hidden, weight, labels, z_loss)
+    gradients = torch.autograd.grad(expected / 7, [hidden, weight])
+
+    loss = chunked_loss(hidden, weight, labels, z_loss=z_loss)
+
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    for ours, theirs in zip(torch.autograd.grad(loss / 7, [hidden, weight]), gradients, strict=True):
+        assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_chunks_in_bf16_have_an_exact_loss_and_gradients_within_its_rounding(z_loss: float) -> None:
+    hidden, weight, labels = states_and_table(2 * CHUNK_TOKENS + 7, dtype=torch.bfloat16)
+    expected = by_definition(hidden, weight, labels, z_loss)
+    gradients = torch.autograd.grad(expected, [hidden, weight])
+
+    loss = chunked_loss(hidden, weight, labels, dtype=torch.bfloat16, z_loss=z_loss)
+
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=5e-4)
+    for ours, theirs in zip(torch.autograd.grad(loss, [hidden, weight]), gradients, strict=True):
+        assert ours.dtype == torch.bfloat16
+        assert (ours.double() - theirs.double()).norm() < 0.01 * theirs.double().norm()
+
+
+def test_gradients_of_fp32_parameters_stay_fp32_under_bf16_products() -> None:
+    hidden, weight, labels = states_and_table(20)
+
+    loss = chunked_loss(hidden, weight, labels, dtype=torch.bfloat16)
+
+    assert {one.dtype for one in torch.autograd.grad(loss, [hidden, weight])} == {torch.float32}
+
+
+def test_logits_far_beyond_the_range_of_an_exponential_give_the_right_loss() -> None:
+    hidden, weight, labels = states_and_table(20)
+    expected = by_definition(400 * hidden, weight, labels, 1e-4)
+
+    loss = chunked_loss(400 * hidden, weight, labels, z_loss=1e-4)
+
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize(("learns", "products"), [("hidden", 2), ("weight", 2), ("both", 3)])
+def test_what_is_frozen_costs_no_matrix_product(learns: str, products: int, z_loss: float) -> None:
+    hidden, weight, labels = states_and_table(20)
+    hidden.requires_grad_(learns != "weight")
+    weight.requires_grad_(learns != "hidden")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        summed_loss(hidden, weight, labels, z_loss=z_loss).backward()  # type: ignore[no-untyped-call]
+
+    seen = sum(event.name in {"aten::mm", "aten::addmm", "aten::addmm_"} for event in profiled.events() or ())
+
+    assert seen == products
+    assert (hidden.grad is None, weight.grad is None) == (learns == "weight", learns == "hidden")
+
+
+def test_a_z_loss_without_gradients_is_that_with_them() -> None:
+    hidden, weight, labels = states_and_table(20)
+
+    with torch.no_grad():
+        loss = summed_loss(hidden, weight, labels, z_loss=0.1)
+
+    assert loss == summed_loss(hidden, weight, labels, z_loss=0.1)
+
+
+def test_bf16_products_are_made_where_the_machine_has_them() -> None:
+    hidden, weight, labels = states_and_table(700)
+    expected = by_definition(hidden, weight, labels, 0)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = summed_loss(hidden, weight, labels)
+
+    assert multiplies_bf16(torch.device("cuda"))
+    rel = 5e-4 if multiplies_bf16(torch.device("cpu")) else 1e-6
+    assert loss.item() == pytest.approx(expected.item(), rel=rel)
+
+
+def test_gradients_are_given_once() -> None:
+    hidden, weight, labels = states_and_table(20)
+    loss = chunked_loss(hidden, weight, labels)
+    torch.autograd.grad(loss, hidden, retain_graph=True)
+
+    with pytest.raises(AssertionError, match="scaled in place by an earlier backward pass"):
+        torch.autograd.grad(loss, hidden)

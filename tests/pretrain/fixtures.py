@@ -147,6 +147,11 @@ def make_job(tmp_path: Path, recipe: Recipe, name: str = "a", tracker: Tracker |
     )
 
 
+def generations(job: Job) -> list[Path]:
+    """Finished checkpoints of a run, the newest first."""
+    return sorted(job.work.glob("checkpoints/step-????????"), reverse=True)
+
+
 def losses(folder: Path) -> dict[int, float]:
     """Loss by step, as `training.jsonl` says; a step twice is an error."""
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]

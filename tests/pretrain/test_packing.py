@@ -1,4 +1,7 @@
+import logging
+import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,9 +9,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.errors import DataError
+from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
-from anadil.pretrain.packing import Packed, batch_of, pack, sequences_of_step
-from anadil.pretrain.probe import check_architecture, last_hidden
+from anadil.pretrain.packing import Packed, _best_fit, batch_of, pack, packed_stream, sequences_of_step
+from anadil.pretrain.parallel.objective import last_hidden
+from anadil.pretrain.probe import check_architecture
 from anadil.pretrain.tokens import Stream
 
 BOS, END = 1, 2
@@ -41,7 +46,9 @@ def llama() -> LlamaForCausalLM:
         num_key_value_heads=2,
         initializer_range=0.2,
     )
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config).eval()
+    use_packed_attention(model)
+    return model
 
 
 def test_every_token_after_the_first_is_predicted_exactly_once() -> None:
@@ -75,7 +82,49 @@ def test_positions_begin_at_zero_with_every_document() -> None:
 
     inputs, positions, labels = all_rows(packed)
 
-    assert torch.equal(positions == 0, (inputs == BOS) | (labels == IGNORED))
+    assert torch.equal(positions == 0, (inputs == BOS) | ((labels == IGNORED) & (positions == 0)))
+    assert positions[labels == IGNORED].tolist() == [0]
+    assert positions[0].tolist() == [*range(4), *range(6), *range(5), 0]
+
+
+def test_borders_are_the_begins_of_documents_of_rows_and_of_paddings() -> None:
+    packed = pack(stream_of(3, 5, 4, 14), 16)
+
+    batch = batch_of(packed, np.arange(packed.num_sequences))
+
+    assert batch.borders.tolist() == [0, 15, 16, 20, 26, 31, 32]
+    assert batch.borders.dtype == torch.int32
+    begins = torch.nonzero(batch.position_ids.flatten() == 0).flatten()
+    assert batch.borders[:-1].tolist() == begins.tolist()
+
+
+def test_a_row_without_padding_has_one_border_at_its_end() -> None:
+    packed = pack(stream_of(100), 16)
+
+    batch = batch_of(packed, np.array([0, 1]))
+
+    assert batch.borders.tolist() == [0, 16, 32]
+
+
+def test_a_process_without_sequences_has_an_empty_batch() -> None:
+    packed = pack(stream_of(3, 40), 16)
+    chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=0)
+
+    batch = batch_of(packed, chosen[2::3])
+
+    assert batch.input_ids.shape == batch.position_ids.shape == batch.labels.shape == (0, 16)
+    assert batch.borders.tolist() == [0]
+    assert packed.targets_of(chosen[2::3]) == 0
+
+
+def test_a_batch_goes_to_a_device_and_its_borders_stay() -> None:
+    batch = batch_of(pack(stream_of(3, 40), 16), np.array([0]))
+
+    moved = batch.to(torch.device("meta"))
+
+    assert moved.input_ids.is_meta
+    assert moved.labels.is_meta
+    assert moved.borders is batch.borders
 
 
 def test_pieces_are_packed_with_little_waste() -> None:
@@ -85,6 +134,79 @@ def test_pieces_are_packed_with_little_waste() -> None:
 
     assert packed.waste < 0.02
     assert packed.num_sequences == pytest.approx(packed.num_targets / 256, rel=0.03)
+
+
+def one_at_a_time(sizes: np.ndarray, length: int) -> list[int]:
+    """Best fit without haste: the largest piece first, into the fullest sequence with room for it."""
+    rooms: list[int] = []
+    stacks: dict[int, list[int]] = {}
+    chosen = [0] * len(sizes)
+    for piece in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[piece])
+        room = min((room for room, stack in stacks.items() if stack and room >= size), default=0)
+        if room:
+            number = stacks[room].pop()
+        else:
+            number, room = len(rooms), length
+            rooms.append(length)
+        rooms[number] = room - size
+        if room > size:
+            stacks.setdefault(room - size, []).append(number)
+        chosen[piece] = number
+    return chosen
+
+
+@pytest.mark.parametrize("length", [8, 17, 256, 40_000])
+@pytest.mark.parametrize("num", [1, 5, 400])
+def test_pieces_placed_at_once_lie_where_one_after_another_they_would(length: int, num: int) -> None:
+    random = np.random.default_rng(length + num)
+    sizes = np.minimum(random.lognormal(np.log(length / 8 + 1), 1.5, num).astype(np.int64) + 1, length)
+
+    assert _best_fit(sizes, length).tolist() == one_at_a_time(sizes, length)
+
+
+@pytest.mark.slow
+def test_a_million_documents_are_packed_in_seconds() -> None:
+    random = np.random.default_rng(0)
+    starts = np.concatenate([[0], np.cumsum(random.lognormal(5, 1.2, 1_000_000).astype(np.int64) + 2)])
+    stream = Stream(ids=np.zeros(1, dtype=np.int32), starts=starts, digest="d")
+
+    started = time.process_time()
+    packed = pack(stream, 2048)
+
+    assert time.process_time() - started < 10
+    assert packed.waste < 0.001
+
+
+def test_the_packing_is_kept_and_read_by_the_other_processes(tmp_path: Path) -> None:
+    stream = stream_of(3, 40, 7, 1, 16, 90)
+    expected = pack(stream, 16)
+
+    made = packed_stream(stream, 16, tmp_path, write=True)
+    read = packed_stream(stream, 16, tmp_path, write=False)
+
+    for packed in (made, read):
+        assert np.array_equal(packed.pieces, expected.pieces)
+        assert np.array_equal(packed.rows, expected.rows)
+    assert not read.pieces.flags.writeable
+
+
+def test_a_damaged_packing_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = stream_of(3, 40, 7, 1, 16, 90)
+    rows = packed_stream(stream, 16, tmp_path, write=True).rows.copy()
+    file = next(tmp_path.rglob("rows.npy"))
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+    with caplog.at_level(logging.WARNING):
+        packed = packed_stream(stream, 16, tmp_path, write=True)
+
+    assert np.array_equal(packed.rows, rows)
+    assert "rows.npy: differs from its manifest; making it again" in caplog.text
+
+
+def test_a_packing_that_nobody_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not there; each machine's first process makes it"):
+        packed_stream(stream_of(3), 16, tmp_path, write=False)
 
 
 def test_targets_are_counted_without_building_the_batch() -> None:
@@ -108,27 +230,17 @@ def test_packed_documents_give_the_states_that_they_give_alone() -> None:
     packed = pack(stream_of(5, 9, 3, 25), 24)
     batch = batch_of(packed, np.arange(packed.num_sequences))
 
-    together = last_hidden(model, batch.input_ids, batch.position_ids)
+    together = last_hidden(model, batch.input_ids, batch.position_ids, batch.borders)
 
     for row in range(packed.num_sequences):
         at = 0
         for start, num in packed.pieces[packed.rows[row] : packed.rows[row + 1]]:
             ids = torch.from_numpy(packed.stream.ids[start : start + num].astype(np.int64))[None]
-            alone = last_hidden(model, ids, torch.arange(num)[None])
+            alone = last_hidden(
+                model, ids, torch.arange(num)[None], torch.tensor([0, num], dtype=torch.int32)
+            )
             assert (together[row, at : at + num] - alone[0]).abs().max() < 1e-5
             at += num
-
-
-@pytest.mark.parametrize("leak", [{"use_cache": True}, {"attention_mask": torch.ones(1, 12).long()}])
-def test_a_cache_or_a_mask_would_let_documents_leak(leak: dict[str, object]) -> None:
-    model = llama()
-    ids = torch.arange(12)[None]
-    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
-
-    states = model.model(**{"input_ids": ids, "position_ids": positions, "use_cache": False, **leak})
-
-    alone = last_hidden(model, ids[:, 5:], positions[:, 5:])
-    assert (states.last_hidden_state[:, 5:] - alone).abs().max() > 0.1
 
 
 def test_an_architecture_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +249,8 @@ def test_an_architecture_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         model.model,
         "forward",
-        lambda input_ids, position_ids, use_cache: inner(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            use_cache=use_cache,
-            attention_mask=torch.ones_like(input_ids),
+        lambda input_ids, position_ids, use_cache, borders=None: inner(
+            input_ids=input_ids, position_ids=position_ids, use_cache=use_cache
         ),
     )
 

@@ -1,18 +1,83 @@
-"""Liger's kernels in transformers' Llama."""
+"""The GPU's part of arithmetic: its settings, and Liger's kernels in transformers' Llama."""
+
+import logging
+from typing import Any
+
+import torch
+
+from anadil.errors import PreflightError
+
+log = logging.getLogger(__name__)
+
+BF16_CAPABILITY = (8, 0)
+"""The oldest GPUs whose tensor cores have BF16, and the oldest that torch's variable-length attention runs on.
+Source: NVIDIA A100 whitepaper; torch 2.13, `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`."""
 
 
-def patch_llama(activation_checkpointing: str) -> None:
+def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
+    """Settle what a GPU of this process computes with; nothing to do on a CPU.
+
+    FP32 products stay FP32, whatever the environment says (NVIDIA's images turn TF32 on, by
+    `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE`): with `precision: fp32` the recipe asks for FP32, and with `bf16`
+    no large product is left in FP32 that TF32, with 10 bits of mantissa, could make faster.
+
+    Args:
+        device: Of this process.
+        dtype: Precision of matrix products, from `pick_dtype`.
+
+    Raises:
+        PreflightError: The GPU has no BF16.
+
+    Source: torch 2.13, "TensorFloat-32 (TF32) on Ampere (and later) devices", notes/cuda.
+    """
+    if device.type != "cuda":
+        return
+    found = torch.cuda.get_device_capability(device)
+    if dtype == torch.bfloat16 and found < BF16_CAPABILITY:
+        raise PreflightError(
+            f"pretrain.precision: {torch.cuda.get_device_name(device)} of compute capability "
+            f"{found[0]}.{found[1]} has no BF16, which needs 8.0 (A100 and newer); set pretrain.precision to "
+            "fp32, or use another GPU"
+        )
+    torch.cuda.set_device(device)
+    # The older of two settings: torch.compile reads it, and refuses a mixture of both.
+    torch.set_float32_matmul_precision("highest")
+
+
+def patch_llama(activation_checkpointing: str, *, compiled: bool = False, config: Any = None) -> None:
     """Put Liger's kernels into transformers' Llama, for the whole process.
 
     Called before the model is made, and never where there is no GPU: the kernels fail when they
-    run, not here. Liger rotates queries and keys in the memory of the matrix product that made
-    them. Selective checkpointing keeps that product and would rotate it once more, without an
-    error and with wrong gradients, so under it the rotation is torch's.
+    run, not here. The loss is not among them; `summed_loss` calls Liger's itself.
+
+    Some stay torch's, each for a fault of Liger 0.8.5 that shows no error:
+
+    - The rotation, under `selective`: Liger rotates queries and keys in the memory of the matrix
+      product that made them (`ops/rope.py`). Selective checkpointing keeps that product and would
+      rotate it once more, with wrong gradients.
+    - The MLP, where it has biases: Liger's has none (`transformers/swiglu.py`), and theirs
+      would be left out of the model.
+    - All, under `torch.compile`, which fuses the same operations itself and would have to
+      stop at Liger's choice between its backends (`backends/dispatch`).
+
+    Norms are safe under tensor parallelism only with plain tensors: of a DTensor, `ops/rms_norm.py`
+    returns all tokens.
+
+    Args:
+        activation_checkpointing: `pretrain.activation_checkpointing`.
+        compiled: `pretrain.compile`.
+        config: Config of the base model; None stands for a Llama without biases.
+
+    Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989.
     """
+    if compiled:
+        log.info("the layers' kernels are torch.compile's; Liger's is the loss")
+        return
     from liger_kernel.transformers import apply_liger_kernel_to_llama
 
     apply_liger_kernel_to_llama(
         rope=activation_checkpointing != "selective",
+        swiglu=not getattr(config, "mlp_bias", False),
         cross_entropy=False,
         fused_linear_cross_entropy=False,
     )

@@ -36,14 +36,30 @@ def uses_liger(kernels: str, device: torch.device) -> bool:
     return kernels != "torch" and device.type == "cuda" and HAS_LIGER
 
 
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether a device has BF16 matrix products of its own; without, a CPU makes them 10 to 200 times as slow.
+
+    Source: aten/src/ATen/native/mkldnn/Matmul.cpp of torch 2.13, which otherwise takes a plain loop.
+    """
+    if device.type != "cpu":
+        return True
+    # avx512_bf16 and amx_bf16 on x86-64; other architectures end the name in the same way.
+    return any(has for name, has in torch.cpu.get_capabilities().items() if name.endswith("bf16"))
+
+
 def summed_loss(
-    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, kernels: str = "auto"
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    kernels: str = "auto",
+    z_loss: float = 0.0,
 ) -> torch.Tensor:
     """Sum of -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
 
-    On a GPU Liger's fused kernel does it, unless `kernels` is `torch`; elsewhere torch's. The CPU
-    works in FP32 whatever the precision of the layers, because `linear_cross_entropy` returns its
-    loss in the precision of its input.
+    On a GPU Liger's fused kernel does it, unless `kernels` is `torch`. Under autocast, or where
+    states are kept in BF16, matrix products are in BF16, all else and the loss in FP32; a CPU
+    without BF16 products stays in FP32. No gradient is made of what requires none.
 
     The GPU branches follow the sources of Liger 0.8.5 and torch 2.13; the project's tests run on CPUs.
 
@@ -52,36 +68,153 @@ def summed_loss(
         weight: Output embeddings, (vocabulary, width).
         labels: Ids of the tokens to predict, (sequences, tokens).
         kernels: `pretrain.kernels`.
+        z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
 
     Raises:
         PreflightError: See `uses_liger`.
 
-    Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2.
+    Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; z-loss: Chowdhery et al.
+    2022, "PaLM", arXiv:2204.02311, section 5.
     """
     hidden = hidden.reshape(-1, hidden.shape[-1])
     labels = labels.reshape(-1)
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if uses_liger(kernels, hidden.device):
-        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels)
-    if hidden.is_cuda and dtype == torch.bfloat16:
+        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss)
+    if not multiplies_bf16(hidden.device):
+        dtype = torch.float32
+    if hidden.is_cuda and dtype == torch.bfloat16 and not z_loss:
         return bf16_loss(hidden.to(dtype), weight.to(dtype), labels)
-    # The default options choose a chunk that is four times slower, and no options keep all logits.
-    options = nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_TOKENS, acc_policy="compact")
     with torch.autocast(device, enabled=False):
+        if dtype != torch.float32 or z_loss:
+            return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
+        # The default options choose a chunk that is four times slower, and no options keep all logits.
+        options = nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_TOKENS, acc_policy="compact")
         return nn.functional.linear_cross_entropy(
             hidden.float(), weight.float(), labels, reduction="sum", ignore_index=IGNORED, options=options
         )
 
 
-def _liger_loss(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _liger_loss(
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, z_loss: float
+) -> torch.Tensor:
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
+    # Liger adds `lse_square_scale * lse^2` to each scored token, and with `sum` divides neither.
     loss: Any = LigerFusedLinearCrossEntropyLoss(
-        ignore_index=IGNORED, reduction="sum", accum_dtype=torch.float32
+        ignore_index=IGNORED, reduction="sum", accum_dtype=torch.float32, lse_square_scale=z_loss
     )
     result: torch.Tensor = loss(weight, hidden, labels)
     return result.float()
+
+
+def chunked_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+    z_loss: float = 0.0,
+) -> torch.Tensor:
+    """`summed_loss` whose matrix products are in `dtype`, with every sum and logarithm in FP32.
+
+    torch's `linear_cross_entropy` gives its loss in the precision of its input, whose steps in BF16
+    are 512 nats wide beyond 65,536, and has no z-loss.
+
+    Args:
+        hidden: Last hidden states, (tokens, width).
+        weight: Output embeddings, (vocabulary, width).
+        labels: Ids of the tokens to predict, (tokens,).
+        dtype: Of the matrix products; BF16 logits are rounded to it, on a CPU.
+        z_loss: See `summed_loss`.
+    """
+    loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels, dtype, z_loss)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Loss and gradients in one pass over chunks of tokens, so that logits are made once and kept nowhere."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        dtype: torch.dtype,
+        z_loss: float,
+    ) -> torch.Tensor:
+        states, table = hidden.to(dtype), weight.to(dtype)
+        of_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        of_table = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        logits = torch.empty(
+            min(CHUNK_TOKENS, len(states)), len(table), dtype=torch.float32, device=hidden.device
+        )
+        for at in range(0, len(states), CHUNK_TOKENS):
+            some = states[at : at + CHUNK_TOKENS]
+            chances = _product(some, table, logits[: len(some)])
+            losses, scale = _softmax_(chances, labels[at : at + CHUNK_TOKENS], z_loss)
+            loss += losses.sum()
+            chances = chances.to(dtype)
+            if of_states is not None:
+                of_states[at : at + CHUNK_TOKENS] = torch.mm(chances, table) * scale
+            if of_table is not None:
+                _add_product_(of_table, chances.t(), (some * scale).to(dtype))
+        ctx.gradients = (
+            None if of_states is None else of_states.to(hidden.dtype),
+            None if of_table is None else of_table.to(weight.dtype),
+        )
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
+        of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
+        return of_states, of_table, None, None, None
+
+
+def _product(states: torch.Tensor, table: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """`states @ table.T` into the FP32 `logits`, from BF16 without rounding where the device can."""
+    if states.dtype == logits.dtype:
+        return torch.mm(states, table.t(), out=logits)
+    if states.is_cuda:
+        return torch.mm(states, table.t(), out_dtype=logits.dtype, out=logits)
+    return logits.copy_(torch.mm(states, table.t()))
+
+
+def _softmax_(logits: torch.Tensor, labels: torch.Tensor, z_loss: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn logits into their gradient in place, but for a factor for each token; losses and factors.
+
+    The factor is 1 + 2 z ln Z, or 0 where there is no label. It is left for the narrow side of the
+    products that follow, which saves a pass over the logits; so the label loses not 1 but 1 / factor.
+
+    Args:
+        logits: (tokens, vocabulary) in FP32.
+        labels: (tokens,).
+        z_loss: See `summed_loss`.
+    """
+    scored = (labels != IGNORED).float()[:, None]
+    labels = labels.clamp(min=0)[:, None]
+    of_label = logits.gather(1, labels)
+    top, where = logits.max(1, keepdim=True)
+    torch.softmax(logits, 1, out=logits)
+    # The largest chance is 1 / (Z / e^top), never below 1 / vocabulary: its logarithm is exact.
+    log_z = top - logits.gather(1, where).log()
+    losses = log_z - of_label + z_loss * log_z.square()
+    factor = 1 + 2 * z_loss * log_z
+    logits.scatter_add_(1, labels, -1 / factor)
+    return losses * scored, factor * scored
+
+
+def _add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add `left @ right` to an FP32 total: in BF16 small gradients of later chunks would be lost."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += torch.mm(left, right)
 
 
 def bf16_loss(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

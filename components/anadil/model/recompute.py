@@ -11,26 +11,30 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
 from anadil.errors import DataError
+from anadil.model import attention
 
 Policy = Literal["none", "selective", "full"]
 
 KEPT: list[Any] = [
-    getattr(torch.ops.aten, name).default
-    for name in (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_fused_attention_overrideable",
-    )
+    attention.OPERATOR,
+    *(
+        getattr(torch.ops.aten, name).default
+        for name in (
+            "mm",
+            "addmm",
+            "bmm",
+            "baddbmm",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_fused_attention_overrideable",
+        )
+    ),
 ]
 """What `selective` keeps. Source: torchtitan's list of saved operators, with every matrix product."""
 
@@ -42,6 +46,8 @@ def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
         DataError: The architecture keeps them elsewhere.
     """
     layers = getattr(model.base_model, "layers", None)
+    if isinstance(layers, nn.ModuleDict):  # those of one pipeline stage, by their numbers
+        layers = nn.ModuleList(layers.values())
     if not isinstance(layers, nn.ModuleList) or not len(layers):
         raise DataError(
             f"base.model: a {model.config.model_type} model has no `layers` whose activations could be made "
@@ -64,17 +70,13 @@ def checkpoint_layers(layers: Sequence[nn.Module], policy: Policy) -> None:
     """
     if policy == "none":
         return
-    contexts = (
-        partial(create_selective_checkpoint_contexts, KEPT) if policy == "selective" else noop_context_fn
-    )
+    selective = {"context_fn": partial(create_selective_checkpoint_contexts, KEPT)}
     for layer in layers:
         changed: Any = layer
         # A partial of the bound method, not a closure, so that a deep copy calls its own layer.
-        changed.forward = partial(
-            checkpoint,
-            layer.forward,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            context_fn=contexts,
-            determinism_check="default",
-        )
+        changed.forward = partial(_twice, layer.forward, selective if policy == "selective" else {})
+
+
+def _twice(forward: Any, contexts: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """`checkpoint` called from a frame that torch.compile looks into; torch's own it leaves as they are."""
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **contexts, **kwargs)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,40 @@ def fit_vocabulary(model: PreTrainedModel, tokenizer: Path) -> None:
     Raises:
         DataError: The map does not fit the tokenizer or the base model.
     """
-    rows = _rows(tokenizer)
-    num_tokens = max(load_tokenizer(tokenizer).get_vocab().values()) + 1
     held: Any = model.get_input_embeddings()
-    num_base = held.weight.shape[0]
+    rows = vocabulary_rows(tokenizer, held.weight.shape[0])
     if rows is None:
-        if num_tokens > num_base:
-            raise DataError(
-                f"{tokenizer}: {num_tokens} tokens, but the base model has {num_base} embedding rows; "
-                "make the tokenizer from the same base.model"
-            )
         return
-    _check(rows, tokenizer, num_tokens=num_tokens, num_base=num_base)
     tied = bool(model.config.tie_word_embeddings)
-    made = [_means(rows, table) for table in _tables(model, tied=tied)]
+    made = [means(rows, table) for table in _tables(model, tied=tied)]
     model.resize_token_embeddings(len(rows), mean_resizing=False)
     with torch.no_grad():
         for table, weight in zip(_tables(model, tied=tied), made, strict=True):
             table.copy_(weight)
     num_new = sum(len(pieces) != 1 for pieces in rows)
     log.info("embeddings: %s rows, %s of them means of several base rows", f"{len(rows):,}", f"{num_new:,}")
+
+
+def vocabulary_rows(tokenizer: Path, num_base: int) -> list[list[int]] | None:
+    """Base ids whose rows each token's row is the mean of; None where the base's own vocabulary stays.
+
+    Args:
+        tokenizer: The tokenizer artifact.
+        num_base: Embedding rows of the base model.
+
+    Raises:
+        DataError: The map does not fit the tokenizer or the base model.
+    """
+    rows = _rows(tokenizer)
+    num_tokens = max(load_tokenizer(tokenizer).get_vocab().values()) + 1
+    if rows is not None:
+        _check(rows, tokenizer, num_tokens=num_tokens, num_base=num_base)
+    elif num_tokens > num_base:
+        raise DataError(
+            f"{tokenizer}: {num_tokens} tokens, but the base model has {num_base} embedding rows; "
+            "make the tokenizer from the same base.model"
+        )
+    return rows
 
 
 def _rows(tokenizer: Path) -> list[list[int]] | None:
@@ -81,8 +96,13 @@ def _tables(model: PreTrainedModel, *, tied: bool) -> list[torch.Tensor]:
     return [module.weight.data for module in modules]
 
 
-def _means(rows: list[list[int]], table: torch.Tensor) -> torch.Tensor:
-    """Mean of some rows of `table` for each new row, in FP32."""
+def means(rows: Sequence[Sequence[int]], table: torch.Tensor) -> torch.Tensor:
+    """Mean of some rows of `table` for each new row, in FP32.
+
+    Args:
+        rows: Places in `table`, at least one for each new row.
+        table: (rows, width).
+    """
     flat = torch.tensor([piece for pieces in rows for piece in pieces])
     sizes = torch.tensor([len(pieces) for pieces in rows])
     return nn.functional.embedding_bag(flat, table.float(), torch.cumsum(sizes, 0) - sizes, mode="mean")

@@ -4,22 +4,34 @@ import json
 import logging
 import sys
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
-from anadil import artifact, exporter
-from anadil.pretrain import checkpoint
-from anadil.pretrain.checkpoint import State, Tensors
+from anadil import artifact
+from anadil.errors import BudgetReached
+from anadil.pretrain.checkpoints.state import State
+from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
+from anadil.pretrain.faults.documents import decoder, write_documents_of_step
+from anadil.pretrain.faults.injector import Injector
+from anadil.pretrain.faults.memory import out_of_memory
+from anadil.pretrain.faults.replicas import check_replicas, peers_of
+from anadil.pretrain.faults.watchdog import Watchdog
 from anadil.pretrain.journal import Journal
+from anadil.pretrain.meters.meters import Meters
 from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.prefetch import Prefetcher
 from anadil.pretrain.schedule import ends_phase, phase_of
-from anadil.pretrain.trainer import Step, Trainer
+from anadil.pretrain.tiers import Tiers
+from anadil.pretrain.trainer import Batches, Step, Trainer
+from anadil.pretrain.validation import Validation
 from anadil.pretraining import NEUTRAL
 from anadil.progress import progress
-from anadil.stage import Job
+from anadil.stage import Job, Stop
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS = "checkpoints"
+SCORE = "validation_bits_per_byte"
+"""What the journal calls bits per byte of the held-out part."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,67 +41,182 @@ class Training:
     job: Job
     trainer: Trainer
     group: Group
+    meters: Meters
+    watchdog: Watchdog
+    injector: Injector
+    validation: Validation | None
+    tiers: Tiers
     journal: Journal | None = None
     """On the first process, from `resumed` on."""
+    anomalies: Anomalies = field(init=False)
+    _logged: tuple[float, int] = (0.0, 0)
+    """Clock and tokens of the line before."""
 
     def resumed(self) -> State:
         """Where an earlier start of this run was saved; the beginning if it was not."""
-        folder = self.job.work / CHECKPOINTS
-        found = checkpoint.newest(folder, self._origin()) if self.group.is_first else None
-        state = found[1] if found else State(step=0, tokens=0, seconds=0.0)
-        step = self.group.from_first(state.step)
-        tokens = self.group.from_first(state.tokens)
-        state = State(step=step, tokens=tokens, seconds=state.seconds)
+        self.anomalies = Anomalies(self.job.recipe.pretrain.faults)
+        self.trainer.batch_of = self.anomalies.batch_of
+        with self.meters.section("restore"):
+            state = self.tiers.resume() or State(step=0, tokens=0, seconds=0.0)
+        if state.anomalies:
+            self.anomalies.restore(state.anomalies)
+        if state.step:
+            log.info("resuming after step %s", f"{state.step:,}")
         if self.group.is_first:
-            self.journal = Journal(self.job.work, step)
-        if step:
-            log.info("resuming after step %s", f"{step:,}")
-            phases = self.job.recipe.pretrain.phases
-            parameters, moments = checkpoint.load(found[0]) if found else (Tensors(), Tensors())
-            self.trainer.restore_model(parameters)
-            if not ends_phase(step, phases):
-                self.trainer.begin_phase(phases[phase_of(step, phases)[0]])
-                self.trainer.restore_optimizer(moments)
+            self.journal = Journal(self.job.work, state.step)
+        self.meters.resumed(state.step)
         return state
 
     def train(self, state: State) -> State:
-        """Do the steps that are left."""
+        """Do the steps that are left.
+
+        Raises:
+            BudgetReached: The budget is used up; what was done is saved.
+            RecipeError: The loss is no number any more, or jumped.
+        """
         settings = self.job.recipe.pretrain
-        with (
-            self.job.stop.deferred() as stop,
-            progress("pre-training", settings.steps) as shown,
-        ):
-            shown.done = state.step
-            clock = Clock(state)
+        with ExitStack() as held:
+            stop = held.enter_context(self.job.stop.deferred())
+            shown = held.enter_context(progress("pre-training", settings.steps))
+            ahead = held.enter_context(Prefetcher(self.trainer.batches, state.step, settings.steps))
+            stop.unsaved = False
+            clock = time.monotonic() - state.seconds
+            self._logged = (time.monotonic(), state.tokens)
             while state.step < settings.steps:
-                number, within = phase_of(state.step, settings.phases)
-                if within == 0:
-                    self._announce(number)
-                    self.trainer.begin_phase(settings.phases[number])
-                done = self.trainer.step(state.step, stop.signal or 0)
-                state = State(step=state.step + 1, tokens=state.tokens + done.tokens, seconds=clock.seconds())
-                self._log(state, done, clock)
-                border = ends_phase(state.step, settings.phases)
-                if border or done.signal or state.step % settings.checkpoint_every == 0:
-                    self._save(state, border=border)
-                if done.signal:
-                    stop.signal = done.signal
-                    stop.leave()
+                shown.done = state.step
+                self._begin_phase(state)
+                with self.meters.section("data"):
+                    self._beat("data", state.step)
+                    batches = ahead.get(state.step)
+                done, verdict = self._step(state, batches, stop)
+                if verdict.finding is not Finding.FINE:
+                    state = self._roll_back(verdict, done)
+                    ahead.restart(state.step)
+                    continue
+                stop.unsaved = True
+                state = State(
+                    step=state.step + 1,
+                    tokens=state.tokens + done.tokens,
+                    seconds=time.monotonic() - clock,
+                    anomalies=self.anomalies.state(),
+                )
+                self._after(state, done, stop)
                 shown.advance(note=f"loss {done.loss:.3f}")
+            with self.meters.section("checkpoint"):
+                self.tiers.durable.wait()
         return state
 
-    def _announce(self, number: int) -> None:
-        phase = self.job.recipe.pretrain.phases[number]
+    def _begin_phase(self, state: State) -> None:
+        settings = self.job.recipe.pretrain
+        number, within = phase_of(state.step, settings.phases)
+        if within:
+            return
+        phase = settings.phases[number]
+        self._beat("start", state.step)
+        self.trainer.begin_phase(phase)
         log.info(
             "phase %s trains %s: %s parameters, %s steps, learning rate %g",
             number + 1, phase.trains, f"{self.trainer.num_trainable(phase):,}", f"{phase.steps:,}", phase.lr,
         )  # fmt: skip
+        if settings.faults.on_anomaly == "skip" or settings.copies.memory_every:
+            self.trainer.allocate(state.step)
+            self.tiers.remember(state, at_once=True)
 
-    def _log(self, state: State, done: Step, clock: "Clock") -> None:
+    def _step(self, state: State, batches: Batches, stop: Stop) -> tuple[Step, Verdict]:
+        """Gradients, their judgement, and the change of the weights if they may be used."""
+        number = state.step + 1
+        trainer, settings = self.trainer, self.job.recipe.pretrain
+        with (
+            self.meters.section("step"),
+            out_of_memory(
+                self.job.recipe, self.job.work, trainer.micro_batch_size, step=number, rank=self.group.rank
+            ),
+        ):
+            self._beat("forward", state.step)
+            self.injector.inject("forward", number)
+            done = trainer.gradients(
+                state.step, batches, stop.signal or 0, change=lambda loss: self.injector.loss(loss, number)
+            )
+            verdict = self.anomalies.judge(number, done.loss, done.grad_norm, done.phase)
+            self._beat("optimizer", state.step)
+            self.injector.inject("optimizer", number)
+            if verdict.finding is Finding.FINE:
+                trainer.apply()
+                self.injector.flip(trainer.tensors(moments=False), number)
+        if verdict.finding is Finding.STOP:
+            raise refuse(verdict, settings.phases[done.phase].lr, str(self._report(verdict)))
+        if verdict.finding is Finding.FINE:
+            self.meters.step_done(number)
+        return done, verdict
+
+    def _roll_back(self, verdict: Verdict, done: Step) -> State:
+        """Go back to the newest copy, and leave out the batches since."""
+        report = self._report(verdict)
+        state = self.tiers.go_back()
+        self.anomalies.rolled_back(verdict, state.step)
+        log.warning(
+            "%s at step %s: back to step %s, without the batches since; their documents are in %s",
+            verdict.reason, f"{verdict.step:,}", f"{state.step:,}", report,
+        )  # fmt: skip
+        if self.journal is not None:
+            self.journal = Journal(self.job.work, state.step)
+        self.meters.resumed(state.step)
+        assert done.phase == phase_of(state.step, self.job.recipe.pretrain.phases)[0]
+        return replace(state, anomalies=self.anomalies.state())
+
+    def _report(self, verdict: Verdict) -> str:
+        """Where the documents of a step that cannot be used are listed."""
+        if not self.group.is_first:
+            return str(self.job.work)
+        sequences = self.trainer.sequences(verdict.step - 1)
+        decode = decoder(self.job.inputs["tokenizer"])
+        return str(write_documents_of_step(self.job.work, verdict, self.trainer.packed, sequences, decode))
+
+    def _after(self, state: State, done: Step, stop: Stop) -> None:
+        """Validate, log, compare, save and end, each where it is due after a step."""
         settings = self.job.recipe.pretrain
-        due = state.step % settings.log_every == 0 or state.step == 1
-        if self.journal is None or not (due or ends_phase(state.step, settings.phases)):
-            return
+        border = ends_phase(state.step, settings.phases)
+        figures: dict[str, float] = {}
+        if self.validation and (border or state.step % settings.validate_every == 0):
+            with self.meters.section("validation"):
+                self._beat("validate", state.step)
+                self.injector.inject("validate", state.step)
+                figures[SCORE] = self._validate()
+        spent = None
+        if state.step % settings.log_every == 0 or state.step == 1 or border:
+            self._log(state, done, figures)
+            spent = self.meters.budget_reached() if self.group.is_first else None
+            spent = self.group.gather(spent or "")[0]
+        every = settings.faults.replica_check_every
+        if every and state.step % every == 0:
+            tensors = self.trainer.tensors(moments=False)
+            check_replicas(tensors, peers_of(self.trainer.net.mesh), self.group, step=state.step)
+        ends = bool(done.signal or spent)
+        if ends or self.tiers.due(state.step):
+            with self.meters.section("checkpoint"):
+                self._beat("save", state.step)
+                self.injector.inject("save", state.step)
+                self.tiers.save(state, now=ends)
+            stop.unsaved = False
+        self.tiers.remember(state)
+        if done.signal:
+            stop.signal = done.signal
+            stop.leave()
+        if spent:
+            raise BudgetReached(spent)
+
+    def _validate(self) -> float:
+        assert self.validation is not None
+        mesh = self.trainer.net.mesh
+        return self.validation.bits_per_byte(
+            self.trainer.nats, data=mesh.data, data_rank=mesh.data_rank, add_up=self.trainer.add_up
+        )
+
+    def _log(self, state: State, done: Step, figures: dict[str, float]) -> None:
+        """Every process calls it at the same step, because they compare themselves."""
+        phase = self.job.recipe.pretrain.phases[done.phase]
+        now, (then, tokens) = time.monotonic(), self._logged
+        self._logged = (now, state.tokens)
         line = {
             "step": state.step,
             "phase": done.phase + 1,
@@ -97,12 +224,16 @@ class Training:
             "lr": done.lr,
             "grad_norm": done.grad_norm,
             "tokens": state.tokens,
-            "tokens_per_s": round(clock.tokens_per_s(state), 1),
             "seconds": round(state.seconds, 3),
+            **self.meters.figures(state.tokens - tokens, now - then, phase.trains),
+            **figures,
         }
         peak = self.trainer.peak_memory()
+        self.meters.show_own(peak)
         if peak is not None:
             line["peak_memory_bytes"] = peak
+        if self.journal is None:
+            return
         self.journal.add(line)
         # In a container, for whoever reads the log: HyperPod's and SageMaker's patterns, the launcher.
         log.log(
@@ -110,49 +241,23 @@ class Training:
             "step=%d phase=%d loss=%.4f lr=%.3g grad_norm=%.3f tokens_per_s=%.0f",
             *(line[name] for name in ("step", "phase", "loss", "lr", "grad_norm", "tokens_per_s")),
         )
-        self.job.tracker.metrics({key: value for key, value in line.items() if key != "step"}, state.step)
+        shown = {key: value for key, value in line.items() if key != "step"}
+        self.meters.events.add(shown, state.step)
+        self.job.tracker.metrics({**shown, **self.meters.time_shares()}, state.step)
 
-    def _save(self, state: State, *, border: bool) -> None:
-        if self.group.is_first:
-            checkpoint.save(
-                self.job.work / CHECKPOINTS,
-                state,
-                self.trainer.model_tensors(),
-                {} if border else self.trainer.optimizer_tensors(),
-                origin=self._origin(),
-                keep=self.job.recipe.pretrain.keep_checkpoints,
-            )
-            exporter.saved_checkpoint("pretrain", state.step)
-        self.group.wait()
-
-    def _origin(self) -> dict[str, str]:
-        """What decides the losses after a resume."""
-        recipe = self.job.recipe
-        settings = recipe.pretrain.model_dump(mode="json", exclude=set(NEUTRAL))
-        shapes = {name: list(tensor.shape) for name, tensor in self.trainer.parameters.items()}
-        return {
-            **{f"recipe pretrain.{key}": json.dumps(value) for key, value in settings.items()},
-            "recipe seed": str(recipe.seed),
-            "recipe base": recipe.base.model_dump_json(),
-            "input tokens": self.trainer.packed.stream.digest,
-            "model shapes": artifact.key_of({name: str(shape) for name, shape in shapes.items()}),
-        }
+    def _beat(self, section: str, step: int) -> None:
+        self.watchdog.beat(section, step)  # type: ignore[arg-type]  # one of its sections
 
 
-class Clock:
-    """Time in training, over all starts, and the rate since the last question."""
-
-    def __init__(self, state: State) -> None:
-        self._before = state.seconds
-        self._started = time.monotonic()
-        self._last = (self._started, state.tokens)
-
-    def seconds(self) -> float:
-        """Seconds in training so far."""
-        return self._before + time.monotonic() - self._started
-
-    def tokens_per_s(self, state: State) -> float:
-        """Target tokens per second since this was last asked."""
-        now, (then, tokens) = time.monotonic(), self._last
-        self._last = (now, state.tokens)
-        return (state.tokens - tokens) / max(now - then, 1e-9)
+def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
+    """What decides the losses after a resume."""
+    recipe = job.recipe
+    settings = recipe.pretrain.model_dump(mode="json", exclude=set(NEUTRAL))
+    shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
+    return {
+        **{f"recipe pretrain.{key}": json.dumps(value) for key, value in settings.items()},
+        "recipe seed": str(recipe.seed),
+        "recipe base": recipe.base.model_dump_json(),
+        "input tokens": trainer.packed.stream.digest,
+        "model shapes": artifact.key_of(shapes),
+    }

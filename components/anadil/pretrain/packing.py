@@ -5,18 +5,25 @@ pieces, so every token is predicted exactly once in an epoch and no label crosse
 Each piece counts its positions from 0: that is how transformers knows where one ends.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from anadil import artifact
 from anadil.errors import DataError
 from anadil.model.loss import IGNORED
+from anadil.pretrain.kept import is_there, is_whole, making
 from anadil.pretrain.tokens import Places, Stream
 
 Pieces = npt.NDArray[np.int64]
+
+SMALL = 2**15 - 1
+"""Lengths up to it are sorted as 16-bit numbers, which numpy does by counting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +55,64 @@ class Packed:
 
     def targets_of(self, sequences: Places) -> int:
         """Predicted tokens of some sequences."""
-        return sum(int(self.pieces[self.rows[i] : self.rows[i + 1], 1].sum()) for i in sequences)
+        return int(_pieces_of(self, sequences)[1].sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Some sequences as tensors of int64, (sequences, tokens) each."""
+    """Some sequences as tensors of int64, (sequences, tokens) each, and where documents begin in them."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
+    """Counted from 0 in each piece, and in the padding that ends a row."""
     labels: torch.Tensor
+    borders: torch.Tensor
+    """(pieces + 1,) of int32, on the host: where each piece or padding begins in the rows one after
+    another, then the number of all tokens; a row's begin is always among them."""
+
+    def pinned(self) -> "Batch":
+        """The same in page-locked memory, from which a GPU copies while it computes."""
+        return self._with(torch.Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on a device, borders apart; from page-locked memory without waiting for the copy."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        return Batch(
+            input_ids=change(self.input_ids),
+            position_ids=change(self.position_ids),
+            labels=change(self.labels),
+            borders=self.borders,
+        )
+
+
+def packed_stream(stream: Stream, length: int, work: Path, *, write: bool) -> Packed:
+    """What `pack` gives, kept in `work` and read from there by all processes of a machine.
+
+    Args:
+        stream: The tokens.
+        length: Tokens of a sequence.
+        work: Directory that keeps it.
+        write: Whether this process makes it, one on each machine; the others find it made.
+
+    Raises:
+        DataError: There is nothing to predict, or nobody made it.
+    """
+    origin = {"tokens": stream.digest, "length": str(length)}
+    folder = work / f"sequences-{artifact.key_of(origin)}"
+    if write and not is_whole(folder):
+        packed = pack(stream, length)
+        with making(folder, origin) as draft:
+            np.save(draft / "pieces.npy", packed.pieces, allow_pickle=False)
+            np.save(draft / "rows.npy", packed.rows, allow_pickle=False)
+    if not is_there(folder):
+        raise DataError(f"{folder}: not there; each machine's first process makes it in its work directory")
+    pieces, rows = (
+        np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        for name in ("pieces", "rows")
+    )
+    return Packed(stream=stream, pieces=pieces, rows=rows, length=length)
 
 
 def pack(stream: Stream, length: int) -> Packed:
@@ -81,24 +136,39 @@ def pack(stream: Stream, length: int) -> Packed:
 
 
 def batch_of(packed: Packed, sequences: Places) -> Batch:
-    """The tensors of some sequences; padding stands alone, at position 0, and has no label."""
-    shape = (len(sequences), packed.length)
-    inputs = np.zeros(shape, dtype=np.int64)
-    positions = np.zeros(shape, dtype=np.int64)
-    labels = np.full(shape, IGNORED, dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        at = 0
-        for start, num in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
-            ids = packed.stream.ids[start : start + num + 1]
-            inputs[row, at : at + num] = ids[:-1]
-            labels[row, at : at + num] = ids[1:]
-            positions[row, at : at + num] = np.arange(num)
-            at += num
+    """The tensors of some sequences, also of none; the padding of a row is a piece without labels."""
+    rows, length = len(sequences), packed.length
+    chosen, sizes, begins = _pieces_of(packed, sequences)
+    inputs = np.zeros(rows * length, dtype=np.int64)
+    labels = np.full(rows * length, IGNORED, dtype=np.int64)
+    positions = np.arange(rows * length)
+    for at, start, num in zip(begins.tolist(), chosen[:, 0].tolist(), chosen[:, 1].tolist(), strict=True):
+        ids = packed.stream.ids[start : start + num + 1]
+        inputs[at : at + num] = ids[:-1]
+        labels[at : at + num] = ids[1:]
+    ends = begins + sizes
+    borders = np.unique(np.concatenate([begins, ends, np.arange(rows + 1) * length]))
+    positions -= np.repeat(borders[:-1], np.diff(borders))
+    shape = (rows, length)
     return Batch(
-        input_ids=torch.from_numpy(inputs),
-        position_ids=torch.from_numpy(positions),
-        labels=torch.from_numpy(labels),
+        input_ids=torch.from_numpy(inputs.reshape(shape)),
+        position_ids=torch.from_numpy(positions.reshape(shape)),
+        labels=torch.from_numpy(labels.reshape(shape)),
+        borders=torch.from_numpy(borders.astype(np.int32)),
     )
+
+
+def _pieces_of(packed: Packed, sequences: Places) -> tuple[Pieces, Places, Places]:
+    """Pieces of some sequences, their sizes, and where each begins in the rows one after another."""
+    first = packed.rows[sequences]
+    counts = packed.rows[np.asarray(sequences) + 1] - first
+    row = np.repeat(np.arange(len(counts)), counts)
+    before = np.cumsum(counts) - counts
+    chosen = packed.pieces[first[row] + np.arange(len(row)) - before[row]]
+    sizes = chosen[:, 1]
+    total = np.cumsum(sizes) - sizes
+    begins = row * packed.length + total - total[before[row]]
+    return chosen, sizes, begins
 
 
 def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: int) -> Places:
@@ -133,25 +203,68 @@ def _cut(starts: Places, length: int) -> Pieces:
 
 
 def _best_fit(sizes: Places, length: int) -> Places:
-    """The sequence that each piece goes to."""
+    """The sequence that each piece goes to.
+
+    Pieces of one size are placed at once: a sequence that is the fullest with room for one
+    stays the fullest for the next, as long as another fits, so it takes as many as fit.
+    """
+    order = np.argsort(-sizes if length > SMALL else (-sizes).astype(np.int16), kind="stable")
     bins = np.empty(len(sizes), dtype=np.int64)
-    with_room: list[list[int]] = [[] for _ in range(length + 1)]
-    rooms = 0  # bit r is set where some sequence has exactly r positions left
-    num_bins = 0
-    for piece in np.argsort(-sizes, kind="stable"):
-        size = int(sizes[piece])
-        fitting = rooms >> size
-        if fitting:
-            room = size + (fitting & -fitting).bit_length() - 1
-            chosen = with_room[room].pop()
-            if not with_room[room]:
-                rooms &= ~(1 << room)
-        else:
-            room, chosen = length, num_bins
-            num_bins += 1
-        bins[piece] = chosen
-        left = room - size
-        if left:
-            with_room[left].append(chosen)
-            rooms |= 1 << left
+    rooms = Rooms(length)
+    at = 0
+    for size, num in zip(*_largest_first(sizes), strict=True):
+        left = num
+        while left:
+            room = rooms.least(size)
+            share = room // size
+            chosen = rooms.take(room, -(-left // share))
+            placed = min(left, len(chosen) * share)
+            bins[order[at : at + placed]] = np.repeat(chosen, share)[:placed]
+            at += placed
+            left -= placed
+            # The last sequence may have got less than its share.
+            in_last = placed - (len(chosen) - 1) * share
+            rooms.put(room - share * size, chosen[:-1])
+            rooms.put(room - in_last * size, chosen[-1:])
     return bins
+
+
+def _largest_first(sizes: Places) -> tuple[list[int], list[int]]:
+    counts = np.bincount(sizes)
+    found = np.flatnonzero(counts)[::-1]
+    return found.tolist(), counts[found].tolist()
+
+
+class Rooms:
+    """Sequences by the positions that are left in them; those last put are taken first."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._by_room: dict[int, list[Places]] = {}
+        self._some = 0  # bit r is set where some sequence has exactly r positions left
+        self._num = 0
+
+    def least(self, size: int) -> int:
+        """The smallest room of at least `size` positions; that of a new sequence where there is none."""
+        fitting = self._some >> size
+        return size + (fitting & -fitting).bit_length() - 1 if fitting else self._length
+
+    def take(self, room: int, most: int) -> Places:
+        """Up to `most` sequences with this room, at least one; `most` new ones where none has it."""
+        stack = self._by_room.get(room)
+        if not stack:
+            self._num += most
+            return np.arange(self._num - most, self._num)
+        top = stack.pop()
+        if len(top) > most:
+            stack.append(top[:-most])
+            top = top[-most:]
+        if not stack:
+            self._some &= ~(1 << room)
+        return top[::-1]
+
+    def put(self, room: int, sequences: Places) -> None:
+        """Keep sequences with this room, unless they are full or there are none."""
+        if room and len(sequences):
+            self._by_room.setdefault(room, []).append(sequences)
+            self._some |= 1 << room

@@ -1,8 +1,7 @@
 """What training relies on, tried on the model itself before the first step.
 
-transformers keeps packed documents apart by their positions alone, and only if no cache and
-no mask is passed; an architecture that does otherwise trains on leaking documents without a
-sign of it. The loss takes logits to be the head's product with the last hidden state.
+An architecture that attends in a way of its own would train on leaking documents without a sign
+of it. The loss takes logits to be the head's product with the last hidden state.
 """
 
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from anadil.errors import DataError
+from anadil.pretrain.parallel.objective import last_hidden
 
 LENGTHS = (5, 7)
 """Tokens of the two documents that are tried."""
@@ -30,8 +30,10 @@ def check_architecture(model: PreTrainedModel) -> None:
     device = next(model.parameters()).device
     ids = (torch.arange(sum(LENGTHS), device=device) * 7 + 3)[None] % model.config.vocab_size
     positions = torch.cat([torch.arange(num, device=device) for num in LENGTHS])[None]
-    packed = last_hidden(model, ids, positions)
-    alone = last_hidden(model, ids[:, LENGTHS[0] :], positions[:, LENGTHS[0] :])
+    borders = torch.tensor([0, LENGTHS[0], sum(LENGTHS)], dtype=torch.int32)
+    packed = last_hidden(model, ids, positions, borders)
+    ids, positions = ids[:, LENGTHS[0] :], positions[:, LENGTHS[0] :]
+    alone = last_hidden(model, ids, positions, torch.tensor([0, LENGTHS[1]], dtype=torch.int32))
     if _differs(packed[:, LENGTHS[0] :], alone):
         raise DataError(
             f"base.model: in a {kind} model packed documents see each other; use a Llama-like base.model"
@@ -39,17 +41,10 @@ def check_architecture(model: PreTrainedModel) -> None:
     whole: Any = model
     head: Any = model.get_output_embeddings()
     logits = whole(input_ids=ids, position_ids=positions, use_cache=False).logits
-    if _differs(logits, nn.functional.linear(packed, head.weight)):
+    if _differs(logits, nn.functional.linear(alone, head.weight)):
         raise DataError(
             f"base.model: a {kind} model changes its logits after the head; use a Llama-like base.model"
         )
-
-
-def last_hidden(model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Last hidden states of packed sequences, (sequences, tokens, width)."""
-    inner: Any = model.base_model
-    states: torch.Tensor = inner(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
-    return states
 
 
 def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -6,28 +6,40 @@ torchrun --nproc-per-node 8 -m anadil.pretrain ...the same
 
 import json
 import logging
+import math
 import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
-from anadil.config import Recipe
-from anadil.errors import PreflightError
 from anadil.model.kernels import patch_llama
-from anadil.model.load import load_model, pick_device, save_model
+from anadil.model.load import pick_device, save_model
 from anadil.model.loss import uses_liger
 from anadil.model.tiny import base_model
-from anadil.pretrain.checkpoint import State
-from anadil.pretrain.embeddings import fit_vocabulary
-from anadil.pretrain.journal import FILE, Journal
-from anadil.pretrain.loop import Training
-from anadil.pretrain.packing import Packed, pack
+from anadil.pretrain.build import build
+from anadil.pretrain.checkpoints import generation
+from anadil.pretrain.checkpoints.export import export
+from anadil.pretrain.checkpoints.state import State
+from anadil.pretrain.faults import burn_in
+from anadil.pretrain.faults.injector import injector
+from anadil.pretrain.faults.memory import micro_batch_size
+from anadil.pretrain.faults.peers import peers
+from anadil.pretrain.faults.watchdog import Watchdog, connect
+from anadil.pretrain.journal import FILE
+from anadil.pretrain.loop import SCORE, Training, origin_of
+from anadil.pretrain.meters.meters import meters_of
+from anadil.pretrain.meters.rates import rates_of
+from anadil.pretrain.packing import Packed, packed_stream
 from anadil.pretrain.parallel.group import Group, group
-from anadil.pretrain.probe import check_architecture
+from anadil.pretrain.parallel.mesh import Mesh, mesh_of
+from anadil.pretrain.parallel.spread import Net, compute_dtype
+from anadil.pretrain.tiers import CHECKPOINTS, Tiers
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
-from anadil.pretraining import Pretrain
+from anadil.pretrain.validation import validation_of
 from anadil.stage import Figures, Job
 
 log = logging.getLogger(__name__)
@@ -38,40 +50,59 @@ def run(job: Job) -> Figures:
 
     Raises:
         DataError: Corpus, tokenizer or base model cannot be used, or do not fit together.
-        PreflightError: The recipe asks for what this machine or this version cannot do.
+        PreflightError: The recipe asks for what this machine cannot do.
         RecipeError: Training diverged, or a checkpoint of other settings is in the way.
+        BudgetReached: The budget is used up; a checkpoint was written.
         Stopped: SIGTERM arrived; a checkpoint was written.
     """
     device = pick_device()
-    _check_layout(job.recipe.pretrain)
-    liger = uses_liger(job.recipe.pretrain.kernels, device)
-    with group(device) as processes:
-        packed = _packed(job, processes)
-        if liger:
-            patch_llama(job.recipe.pretrain.activation_checkpointing)
-        model = _model(job, processes, device)
-        trainer = Trainer(model, packed, job.recipe, processes)
-        training = Training(job=job, trainer=trainer, group=processes)
-        state = training.train(training.resumed())
-        figures = _write(job, trainer, training.journal, state) if processes.is_first else {}
-        processes.wait()
-    return figures
+    uses_liger(job.recipe.pretrain.kernels, device)
+    with group(device) as processes, peers(processes.rank):
+        return _run(job, processes, device)
 
 
-def _check_layout(settings: Pretrain) -> None:
-    """Refuse degrees of parallelism that only the planner knows.
-
-    Raises:
-        PreflightError: A degree is above 1.
-    """
-    degrees = settings.parallelism.model_dump().items()
-    above = {f"pretrain.parallelism.{name}": degree for name, degree in degrees if degree > 1}
-    if above:
-        asked = ", ".join(f"{key} is {degree}" for key, degree in above.items())
-        raise PreflightError(
-            f"{asked}: sharded training is not in this version, whose trainer keeps a full copy of the model "
-            f"on each device; set {' and '.join(above)} to 1 (more processes share the batch as it is)"
+def _run(job: Job, processes: Group, device: torch.device) -> Figures:
+    settings = job.recipe.pretrain
+    meters = meters_of(job, processes, device)
+    faults = settings.faults
+    if burn_in.wanted(faults.burn_in, device):
+        dtype = compute_dtype(settings, device)
+        burn_in.burn_in(processes, device, dtype, job.work, settings.copies.archive)
+    mesh = mesh_of(settings.parallelism, processes, device.type)
+    net = _net(job, processes, mesh, device)
+    packed = _packed(job, processes)
+    trainer = Trainer(net, packed, job.recipe, processes)
+    trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
+    meters.rates = rates_of(
+        net.model.config, context=settings.sequence_length, devices=processes.size, device=device
+    )
+    watchdog = Watchdog(
+        job.work,
+        faults.hang_after_s,
+        rank=processes.rank,
+        size=processes.size,
+        store=connect(processes.rank) if processes.size > 1 else None,
+    )
+    origin = origin_of(job, trainer)
+    with ExitStack() as held:
+        held.callback(meters.close)
+        tiers = Tiers(job.recipe, job.work, trainer, processes, origin)
+        held.callback(tiers.close)
+        training = Training(
+            job=job,
+            trainer=trainer,
+            group=processes,
+            meters=meters,
+            watchdog=watchdog,
+            injector=injector(processes.rank),
+            validation=validation_of(job.inputs["corpus"], job.inputs["tokenizer"], settings),
+            tiers=tiers,
         )
+        with watchdog.running():
+            state = training.train(training.resumed())
+    figures = _write(job, training, state) if processes.is_first else {}
+    processes.wait()
+    return figures
 
 
 def _packed(job: Job, processes: Group) -> Packed:
@@ -80,10 +111,9 @@ def _packed(job: Job, processes: Group) -> Packed:
     if not writes:
         processes.wait()
     stream = token_stream(job.inputs["corpus"], job.inputs["tokenizer"], job.work, write=writes)
+    packed = packed_stream(stream, settings.sequence_length, job.work, write=writes)
     if writes:
         processes.wait()
-    packed = pack(stream, settings.sequence_length)
-    epochs = settings.steps * settings.batch_size / packed.num_sequences
     log.info(
         "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
         f"{len(stream.starts) - 1:,}",
@@ -92,34 +122,40 @@ def _packed(job: Job, processes: Group) -> Packed:
         f"{packed.length:,}",
         100 * packed.waste,
         f"{settings.steps:,}",
-        epochs,
+        settings.steps * settings.batch_size / packed.num_sequences,
     )
     return packed
 
 
-def _model(job: Job, processes: Group, device: torch.device) -> PreTrainedModel:
-    """The base model on its device, in FP32 (also for the checks), with a row for each token."""
+def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
+    """The base model in the tokenizer's vocabulary, laid over the processes."""
+    settings = job.recipe.pretrain
+    if uses_liger(settings.kernels, device):
+        patch_llama(settings.activation_checkpointing)
+    return build(_base(job, processes), job.inputs["tokenizer"], settings, mesh, device)
+
+
+def _base(job: Job, processes: Group) -> Path:
+    """Local directory of the base model, which one process of each machine makes or fetches."""
     makes = processes.local_rank == 0
     if not makes:
         processes.wait()
     path = base_model(job.recipe.base, job.base_cache)
     if makes:
         processes.wait()
-    model = load_model(path)
-    fit_vocabulary(model, job.inputs["tokenizer"])
-    placed: Any = model
-    placed.to(device)
-    check_architecture(model)
-    return model
+    return path
 
 
-def _write(job: Job, trainer: Trainer, journal: Journal | None, state: State) -> Figures:
+def _write(job: Job, training: Training, state: State) -> Figures:
     """The artifact: model, tokenizer, journal, summary."""
-    assert journal is not None
-    recipe = job.recipe
-    save_model(trainer.model, job.inputs["tokenizer"], job.out, trainer.dtype)
+    trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
+    if trainer.net.mesh.shares_model:
+        last = generation.path_of(job.work / CHECKPOINTS, state.step)
+        export(last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype)
+    else:
+        save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
     shutil.copyfile(job.work / FILE, job.out / FILE)
-    summary = _summary(recipe, trainer, journal, state)
+    summary = _summary(job, training, state)
     (job.out / "training.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     job.records.update(
         documents=len(trainer.packed.stream.starts) - 1, sequences=trainer.packed.num_sequences
@@ -128,36 +164,43 @@ def _write(job: Job, trainer: Trainer, journal: Journal | None, state: State) ->
     return {name: summary[name] for name in shown}
 
 
-def _summary(recipe: Recipe, trainer: Trainer, journal: Journal, state: State) -> dict[str, Any]:
-    packed = trainer.packed
+def _summary(job: Job, training: Training, state: State) -> dict[str, Any]:
+    settings, trainer = job.recipe.pretrain, training.trainer
+    packed, net = trainer.packed, trainer.net
+    assert training.journal is not None
+    lines = training.journal.lines
     phases = [
         {**phase.model_dump(mode="json"), "trainable_parameters": trainer.num_trainable(phase)}
-        for phase in recipe.pretrain.phases
+        for phase in settings.phases
     ]
+    scores = [line[SCORE] for line in lines if SCORE in line]
     return {
-        "loss": journal.lines[-1]["loss"],
+        "loss": lines[-1]["loss"],
         "steps": state.step,
         "tokens": state.tokens,
         "tokens_per_s": round(state.tokens / max(state.seconds, 1e-9), 1),
         "seconds": round(state.seconds, 1),
-        "parameters": sum(parameter.numel() for parameter in trainer.parameters.values()),
+        "parameters": sum(math.prod(shape) for shape in net.shapes.values()),
         "phases": phases,
         "documents": len(packed.stream.starts) - 1,
         "sequences": packed.num_sequences,
         "sequence_length": packed.length,
         "tokens_per_epoch": packed.num_targets,
-        "epochs": round(state.step * recipe.pretrain.batch_size / packed.num_sequences, 4),
+        "epochs": round(state.step * settings.batch_size / packed.num_sequences, 4),
         "packing_waste": round(packed.waste, 6),
-        "device": _device_name(trainer.device),
-        **_peak_memory(journal),
-        "precision": "bf16" if trainer.dtype == torch.bfloat16 else "fp32",
+        **({SCORE: scores[-1]} if scores else {}),
+        "device": _device_name(net.device),
+        **_peak_memory(lines),
+        "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
+        "parallelism": settings.parallelism.model_dump(mode="json"),
+        **training.meters.summary(),
     }
 
 
-def _peak_memory(journal: Journal) -> dict[str, int]:
+def _peak_memory(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The most that a logged step of the first process needed; nothing where no GPU told it."""
-    peaks = [line["peak_memory_bytes"] for line in journal.lines if "peak_memory_bytes" in line]
+    peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
     return {"peak_memory_bytes": max(peaks)} if peaks else {}
 
 

@@ -1,28 +1,39 @@
 """One optimizer step at a time: what is trained, at which rate, on which sequences."""
 
+import math
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from transformers import PreTrainedModel
+from torch import distributed as dist
 
 from anadil.config import Recipe
 from anadil.errors import RecipeError
-from anadil.model.load import cast_parameters, pick_dtype
-from anadil.model.loss import summed_loss
-from anadil.model.recompute import checkpoint_layers, decoder_layers
-from anadil.pretrain.checkpoint import Tensors
-from anadil.pretrain.packing import Packed, batch_of, sequences_of_step
+from anadil.model.loss import IGNORED
+from anadil.pretrain.optimizer import (
+    allocate_state,
+    free_state,
+    make_optimizer,
+    set_rates,
+    set_step,
+    state_tensors,
+    train_only,
+)
+from anadil.pretrain.packing import Batch, Packed, batch_of, sequences_of_step
 from anadil.pretrain.parallel.group import Group
-from anadil.pretrain.probe import last_hidden
-from anadil.pretrain.schedule import learning_rate, phase_of
+from anadil.pretrain.parallel.norm import clip_gradients_
+from anadil.pretrain.parallel.replicate import Replicas
+from anadil.pretrain.parallel.spread import Net
+from anadil.pretrain.schedule import phase_of, rate_factor
+from anadil.pretrain.tokens import Places
 from anadil.pretraining import Phase
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each parameter."""
+Tensors = dict[str, torch.Tensor]
+Batches = Sequence[Batch]
+"""One for each pass of a step."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -45,172 +56,184 @@ class Step:
 class Trainer:
     """The model, its optimizer, and the data that each step takes."""
 
-    def __init__(self, model: PreTrainedModel, packed: Packed, recipe: Recipe, group: Group) -> None:
-        """Make a model in FP32 ready to be trained as the recipe says; it is changed in place."""
-        # Without dropout: eval mode. So no random number is drawn, and a resume needs none.
-        self.model = model.eval()
+    def __init__(self, net: Net, packed: Packed, recipe: Recipe, group: Group) -> None:
+        """Train `net` on the sequences of `packed` as the recipe says."""
+        self.net = net
         self.packed = packed
         self.group = group
         self.settings = recipe.pretrain
         self.seed = recipe.seed
-        self.device = next(model.parameters()).device
-        self.dtype = pick_dtype(recipe.pretrain.precision, self.device)
-        if self.settings.state == "bf16":
-            # Gradients and moments follow the weights, and so do matrix products, without autocast.
-            self.dtype = torch.bfloat16
-            cast_parameters(model, self.dtype)
-        if self.settings.activation_checkpointing != "none":
-            checkpoint_layers(decoder_layers(model), self.settings.activation_checkpointing)
-        self.parameters = dict(model.named_parameters())
+        self.device = net.device
+        self.dtype = net.dtype
+        self.parameters = net.parameters()
         self.optimizer: torch.optim.Optimizer | None = None
+        self.micro_batch_size = recipe.pretrain.micro_batch_size
+        """Sequences of a pass; less than the recipe's after a process ran out of memory."""
+        self.batch_of: Callable[[int], int] = lambda step: step
+        """Number of the batch that a step takes, both from 0: batches may be left out."""
+        self._replicas: Replicas | None = None
 
     def begin_phase(self, phase: Phase) -> None:
         """Freeze what the phase does not train, then make an optimizer for the rest."""
-        chosen = trainable(self.model, phase)
-        for name, parameter in self.parameters.items():
-            parameter.requires_grad_(name in chosen)
-            parameter.grad = None
-        matrices = [self.parameters[name] for name in chosen if self.parameters[name].ndim >= 2]
-        vectors = [self.parameters[name] for name in chosen if self.parameters[name].ndim < 2]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": self.settings.weight_decay},
-                {"params": vectors, "weight_decay": 0.0},
-            ],
-            lr=phase.lr,
-            betas=self.settings.betas,
-            fused=self.device.type == "cuda",
-        )
+        if self._replicas is not None:
+            self._replicas.remove()
+        if self.optimizer is not None:
+            free_state(self.optimizer)  # the last phase's moments go before the next ones come
+        train_only(self.parameters, self._trainable(phase))
+        self.optimizer = make_optimizer(self.parameters, phase, self.settings, self.net.tables)
+        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
+        self._replicas = Replicas(trained, self.net.replicas_group())
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def step(self, step: int, received: int = 0) -> Step:
-        """Train on the sequences of an optimizer step (from 0).
+    def batches(self, step: int) -> Batches:
+        """What this process works on in an optimizer step (from 0), one micro-batch after another.
+
+        Every process has as many, of equal shape where a pipeline needs that; what is missing has no labels.
+        """
+        mesh, size = self.net.mesh, self.micro_batch_size
+        sequences = self.sequences(step)
+        mine = sequences[mesh.data_rank :: mesh.data]
+        most = -(-len(sequences) // mesh.data)
+        micro = [mine[at : at + size] for at in range(0, most, size)]
+        rows = min(size, most) if mesh.pipeline > 1 else 1
+        return [self.net.share(self._batch(each, rows)) for each in micro]
+
+    def gradients(
+        self,
+        step: int,
+        batches: Batches | None = None,
+        received: int = 0,
+        *,
+        change: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
+    ) -> Step:
+        """Sum the gradients of an optimizer step (from 0) and clip them; `apply` then takes them.
 
         Args:
             step: Number of the step.
+            batches: What `batches` gave for it; None makes it now.
             received: Signal that this process has received; 0 for none.
-
-        Raises:
-            RecipeError: The loss or a gradient is no number any more.
+            change: See `Net.backward`.
         """
         assert self.optimizer is not None
         number, within = phase_of(step, self.settings.phases)
         phase = self.settings.phases[number]
-        lr = learning_rate(within, phase, self.settings)
-        for entry in self.optimizer.param_groups:
-            entry["lr"] = lr
+        factor = rate_factor(within, phase, self.settings)
+        set_rates(self.optimizer, factor)
         # Freed, not filled with zeros: else they lie beside the activations of the forward pass.
         self.optimizer.zero_grad(set_to_none=True)
-        loss, tokens, agreed = self._gradients(step, received)
+        # The divisor is that of the whole batch: then neither accumulation nor the number of
+        # processes changes the gradient.
+        tokens = self.packed.targets_of(self.sequences(step))
+        assert self._replicas is not None
+        mine = self.net.backward(
+            self.batches(step) if batches is None else batches,
+            tokens,
+            before_last=self._replicas.arm,
+            change=change,
+        )
+        self._replicas.wait()
+        loss, agreed = self._agree(mine, received)
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        norm = float(nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm))
-        if not (np.isfinite(loss) and np.isfinite(norm)):
-            raise RecipeError(
-                f"pretrain: loss {loss:.4g}, gradient norm {norm:.4g} at step {step + 1} with learning rate "
-                f"{lr:.3g}; lower pretrain.phases[{number}].lr ({phase.lr:g}) and run again "
-                "(the checkpoint before it is kept)"
-            )
-        self.optimizer.step()
-        return Step(phase=number, loss=loss, lr=lr, grad_norm=norm, tokens=tokens, signal=agreed)
+        norm = clip_gradients_(trained, self.settings.max_grad_norm, self.net.mesh)
+        return Step(
+            phase=number,
+            loss=loss / tokens,
+            lr=phase.lr * factor,
+            grad_norm=norm,
+            tokens=tokens,
+            signal=agreed,
+        )
 
-    def _gradients(self, step: int, received: int) -> tuple[float, int, int]:
-        """Sum the gradients of the whole batch; loss per token, tokens and signal over all processes."""
-        sequences = sequences_of_step(
-            step,
+    def apply(self) -> None:
+        """Change the parameters by the gradients."""
+        assert self.optimizer is not None
+        self.optimizer.step()
+        self.net.after_step()
+
+    def step(self, step: int) -> Step:
+        """`gradients` and `apply` of an optimizer step (from 0).
+
+        Raises:
+            RecipeError: The loss or a gradient is no number any more.
+        """
+        done = self.gradients(step)
+        if not (np.isfinite(done.loss) and np.isfinite(done.grad_norm)):
+            raise RecipeError(f"loss {done.loss:.4g}, gradient norm {done.grad_norm:.4g} at step {step + 1}")
+        self.apply()
+        return done
+
+    def nats(self, batch: Batch) -> torch.Tensor:
+        """Summed loss of whole sequences, as far as this process counts it: `add_up` makes it whole."""
+        loss = self.net.loss(self.net.share(batch))
+        return loss if self.net.counts else torch.zeros_like(loss)
+
+    def add_up(self, number: torch.Tensor) -> torch.Tensor:
+        """The sum of a number over all processes."""
+        if not self.net.mesh.is_alone:
+            dist.all_reduce(number)
+        return number
+
+    def sequences(self, step: int) -> Places:
+        """Numbers of the packed sequences of an optimizer step (from 0), over all processes."""
+        return sequences_of_step(
+            self.batch_of(step),
             batch_size=self.settings.batch_size,
             num_sequences=self.packed.num_sequences,
             seed=self.seed,
         )
-        # The divisor is that of the whole batch: then neither accumulation nor the number of
-        # processes changes the gradient.
-        tokens = self.packed.targets_of(sequences)
-        mine = sequences[self.group.rank :: self.group.size]
-        # Loss, then the signals in SIGNALS: one exchange for all three.
-        sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
-        for at in range(0, len(mine), self.settings.micro_batch_size):
-            sums[0] += self._backward(mine[at : at + self.settings.micro_batch_size], tokens)
-        # A parameter may be without gradient here and have one in another process: then it is zero.
-        gradients = []
-        for parameter in self.parameters.values():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                gradients.append(parameter.grad)
-        if received in SIGNALS:
-            sums[1 + SIGNALS.index(received)] += 1
-        self.group.sum_([*gradients, sums])
-        loss, *counts = sums.tolist()
-        agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
-        return loss / tokens, tokens, agreed[0] if agreed else 0
-
-    def _backward(self, sequences: np.ndarray[Any, Any], tokens: int) -> torch.Tensor:
-        batch = batch_of(self.packed, sequences)
-        head: Any = self.model.get_output_embeddings()
-        mixed = self.dtype == torch.bfloat16 and self.settings.state == "fp32"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
-            # The states have no name here, which would keep them through the backward pass.
-            loss = summed_loss(
-                last_hidden(self.model, batch.input_ids.to(self.device), batch.position_ids.to(self.device)),
-                head.weight,
-                batch.labels.to(self.device),
-                kernels=self.settings.kernels,
-            )
-        (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return loss.detach()
 
     def peak_memory(self) -> int | None:
         """Most bytes that this process's GPU held for tensors in the current phase; None on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def num_trainable(self, phase: Phase) -> int:
-        """Numbers that a phase trains."""
-        return sum(self.parameters[name].numel() for name in trainable(self.model, phase))
+        """Numbers of the whole model that a phase trains."""
+        shapes = self.net.shapes
+        return sum(math.prod(shapes[name]) for name in shapes if self._is_trained(name, phase))
 
-    def model_tensors(self) -> Tensors:
-        """Parameters by name; tied ones once."""
-        return {name: parameter.detach().cpu() for name, parameter in self.parameters.items()}
+    def tensors(self, *, moments: bool) -> Tensors:
+        """What a checkpoint holds: parameters by name, tied ones once, and where asked the optimizer's moments."""
+        held: Tensors = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        if moments:
+            assert self.optimizer is not None
+            held |= state_tensors(self.optimizer, self.parameters)
+        return held
 
-    def optimizer_tensors(self) -> Tensors:
-        """Moments as `<moment> <parameter>`."""
+    def allocate(self, step: int) -> None:
+        """Make room for moments that are loaded next, as after optimizer step `step` of all phases."""
         assert self.optimizer is not None
-        return {
-            f"{moment} {name}": self.optimizer.state[parameter][moment].detach().cpu()
-            for name, parameter in self.parameters.items()
-            if parameter in self.optimizer.state
-            for moment in MOMENTS
-        }
+        allocate_state(self.optimizer)
+        self.set_step(step)
 
-    def restore_model(self, tensors: Tensors) -> None:
-        """Put parameters back; on the first process `tensors`, which the others get from it."""
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                if self.group.is_first:
-                    parameter.copy_(tensors[name])
-        self.group.copy_from_first_([parameter.data for parameter in self.parameters.values()])
-
-    def restore_optimizer(self, tensors: Tensors) -> None:
-        """Put the moments of the current phase back; on the first process `tensors`, see above."""
+    def set_step(self, step: int) -> None:
+        """Tell the optimizer that its moments are those after optimizer step `step` of all phases."""
         assert self.optimizer is not None
-        restored = []
-        for name, parameter in self.parameters.items():
-            if parameter.requires_grad:
-                state = {
-                    "step": torch.zeros((), dtype=torch.float32, device=self.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-                if self.group.is_first:
-                    for moment, tensor in state.items():
-                        tensor.detach().copy_(tensors[f"{moment} {name}"])
-                self.optimizer.state[parameter] = state
-                restored += list(state.values())
-        self.group.copy_from_first_(restored)
+        set_step(self.optimizer, phase_of(step, self.settings.phases)[1])
 
+    def _batch(self, sequences: Places, rows: int) -> Batch:
+        """The tensors of some sequences, filled up to `rows` with sequences that have no labels."""
+        missing = max(rows - len(sequences), 0)
+        filled = np.concatenate([sequences, np.zeros(missing, dtype=np.int64)]) if missing else sequences
+        batch = batch_of(self.packed, filled)
+        if missing:
+            batch.labels[len(sequences) :] = IGNORED
+        return batch
 
-def trainable(model: PreTrainedModel, phase: Phase) -> list[str]:
-    """Names of the parameters that a phase trains."""
-    if phase.trains == "all":
-        return [name for name, _ in model.named_parameters()]
-    tables: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
-    kept = {id(table.weight) for table in tables}
-    return [name for name, parameter in model.named_parameters() if id(parameter) in kept]
+    def _agree(self, loss: torch.Tensor, received: int) -> tuple[float, int]:
+        """Loss of the whole batch, and a signal that some process has received."""
+        sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
+        sums[0] = loss if self.net.counts else 0
+        if received in SIGNALS:
+            sums[1 + SIGNALS.index(received)] = 1
+        if not self.net.mesh.is_alone:
+            dist.all_reduce(sums)
+        summed, *counts = sums.tolist()
+        agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
+        return summed, agreed[0] if agreed else 0
+
+    def _trainable(self, phase: Phase) -> list[str]:
+        return [name for name in self.parameters if self._is_trained(name, phase)]
+
+    def _is_trained(self, name: str, phase: Phase) -> bool:
+        return phase.trains == "all" or name in self.net.tables

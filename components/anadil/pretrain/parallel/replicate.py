@@ -21,7 +21,7 @@ class Replicas:
         self._armed = False
         self._under_way: list[Any] = []
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._send)
+            parameter.register_post_accumulate_grad_hook(self._send)  # type: ignore[no-untyped-call]
             for parameter in parameters
             if group is not None
         ]

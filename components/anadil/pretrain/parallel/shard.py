@@ -32,7 +32,7 @@ def shard(model: nn.Module, layers: Iterable[nn.Module], mesh: Mesh, policy: Mix
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             # Without it a divisor of 1 becomes a scaled sum, which gloo does not have.
-            module.set_force_sum_reduction_for_comms(True)  # noqa: FBT003  torch takes it by position
+            module.set_force_sum_reduction_for_comms(True)
 
 
 def policy_of(state: str, dtype: torch.dtype) -> MixedPrecisionPolicy:

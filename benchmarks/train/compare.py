@@ -1,0 +1,204 @@
+"""Anadil's trainer beside transformers' Trainer and TRL's SFTTrainer: tokens, memory, losses.
+
+Each trainer runs in a process of its own on the same weights, sequences and optimizer settings;
+repetitions take turns, so that what else the machine does falls on all of them.
+
+OMP_NUM_THREADS=1 python benchmarks/train/compare.py
+OMP_NUM_THREADS=1 python benchmarks/train/compare.py --precision bf16 --batch 1 --steps 1 --warmup 1
+python benchmarks/train/compare.py --device cuda   # Llama 3.2 1B in BF16
+python benchmarks/train/compare.py --device cuda --largest
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from given import Given
+
+from anadil.metrics import model_flops_utilization
+from anadil.plan.machine import this_machine
+from anadil.plan.shape import KNOWN, shape_from
+
+ONE = Path(__file__).with_name("one.py")
+OURS, THEIRS = "anadil", "transformers"
+TRAINERS = (OURS, THEIRS, "trl")
+ON_GPU = "meta-llama/Llama-3.2-1B"
+MOST = 256
+"""Largest batch that is tried."""
+Figures = dict[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; sizes default to those of `Given`, or on a GPU to those of Llama 3.2 1B."""
+    found = argparse.ArgumentParser(description="Compare trainers on the same steps.")
+    found.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    found.add_argument("--precision", choices=("fp32", "bf16"), help="fp32 on a CPU, bf16 on a GPU")
+    found.add_argument("--trainers", nargs="+", choices=(*TRAINERS, "anadil-torch"), default=list(TRAINERS))
+    for name in ("vocabulary", "hidden", "intermediate", "layers", "batch", "length", "warmup", "steps"):
+        found.add_argument(f"--{name}", type=int)
+    found.add_argument("--text", nargs="+", help="documents as JSON lines, instead of the built-in ones")
+    found.add_argument("--repeat", type=int, default=3, help="runs of each trainer")
+    found.add_argument("--largest", action="store_true", help="find the largest batch that fits instead")
+    found.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    return found
+
+
+def given_of(asked: argparse.Namespace) -> Given:
+    """What each trainer is given."""
+    given = Given()
+    if asked.device == "cuda":
+        shape = shape_from(KNOWN[ON_GPU], ON_GPU)
+        given = Given(
+            device="cuda",
+            precision="bf16",
+            vocabulary=shape.vocabulary,
+            hidden=shape.hidden,
+            intermediate=shape.intermediate,
+            layers=shape.layers,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            length=2_048,
+            steps=10,
+            warmup=3,
+        )
+    chosen = {name: value for name, value in vars(asked).items() if name in Given.__slots__ and value}
+    if asked.text:
+        chosen["text"] = tuple(asked.text)
+    return replace(given, **chosen)
+
+
+def run(name: str, given: Given) -> Figures:
+    """The figures of one run of a trainer.
+
+    Raises:
+        CalledProcessError: It failed; what it said is on stderr.
+    """
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(
+        [sys.executable, str(ONE), name, given.dumps()],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        done.check_returncode()
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def median(runs: list[Figures], name: str) -> float:
+    """Of one figure over the runs of a trainer."""
+    return float(statistics.median(run[name] for run in runs))
+
+
+def difference(ours: Figures, theirs: Figures) -> float:
+    """The largest difference of two loss curves, as a share of the loss."""
+    pairs = zip(ours["losses"], theirs["losses"], strict=True)
+    return float(max(abs(one - other) / other for one, other in pairs))
+
+
+def table(runs: dict[str, list[Figures]], given: Given) -> str:
+    """A Markdown table; ratios are medians over pairs of runs that followed each other."""
+    on_gpu = given.device == "cuda"
+    rate = "tokens_per_s" if on_gpu else "tokens_per_cpu_s"
+    peak = "gpu_peak_mib" if on_gpu else "peak_mib"
+    reference = runs.get(THEIRS) or next(iter(runs.values()))
+    head = ["trainer", "tokens/CPU s", "tokens/s", "x", "peak MiB", "x", "over libraries MiB", "loss differs"]
+    lines = [f"| {' | '.join([*head, 'MFU %'] if on_gpu else head)} |"]
+    lines.append("|" + "---|" * (len(head) + on_gpu))
+    for name, each in runs.items():
+        pairs = list(zip(each, reference, strict=True))
+        cells = [
+            name,
+            f"{median(each, 'tokens_per_cpu_s'):.0f}",
+            f"{median(each, 'tokens_per_s'):.0f}",
+            f"{statistics.median(one[rate] / other[rate] for one, other in pairs):.2f}",
+            f"{median(each, peak):.0f}",
+            f"{statistics.median(one[peak] / other[peak] for one, other in pairs):.2f}",
+            f"{median(each, 'over_baseline_mib'):.0f}",
+            f"{max(difference(one, other) for one, other in pairs):.1e}",
+        ]
+        if on_gpu:
+            cells.append(f"{100 * utilization(median(each, 'tokens_per_s')):.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def utilization(tokens_per_s: float) -> float:
+    """MFU of the 1B model on this machine's device, by the peaks of the planner's table."""
+    shape = shape_from(KNOWN[ON_GPU], ON_GPU)
+    return model_flops_utilization(
+        tokens_per_s=tokens_per_s,
+        num_parameters=shape.parameters,
+        num_layers=shape.layers,
+        hidden=shape.hidden,
+        context=2_048,
+        peak_flops=this_machine().flops_bf16,
+    )
+
+
+def largest_batch(name: str, given: Given) -> int:
+    """The most sequences of a step that fit on the device: doubled until one fails, then halved in."""
+
+    def fits(batch: int) -> bool:
+        try:
+            run(name, replace(given, batch=batch, warmup=1, steps=1))
+        except subprocess.CalledProcessError as error:
+            if "out of memory" not in error.stderr.lower():
+                raise
+            return False
+        return True
+
+    good, bad = 0, 1
+    while bad <= MOST and fits(bad):
+        good, bad = bad, 2 * bad
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def without_torchtitan() -> str:
+    """Why torchtitan has no row."""
+    if find_spec("torchtitan") is None:
+        return "torchtitan is left out: it is not installed"
+    return (
+        "torchtitan is left out: its trainer takes neither weights nor batches from outside, "
+        "and without CUDA it does not start"
+    )
+
+
+def main() -> None:
+    """Print the comparison."""
+    asked = parser().parse_args()
+    given = given_of(asked)
+    print(without_torchtitan(), file=sys.stderr)
+    if asked.largest:
+        print("| trainer | largest batch |\n|---|---|")
+        for name in asked.trainers:
+            print(f"| {name} | {largest_batch(name, given)} |", flush=True)
+        return
+    runs: dict[str, list[Figures]] = {name: [] for name in asked.trainers}
+    for number in range(asked.repeat):
+        for name in asked.trainers:
+            runs[name].append(run(name, given))
+            print(f"run {number + 1} of {name}: {shown(runs[name][-1])}", file=sys.stderr)
+    print(json.dumps(runs) if asked.output == "json" else table(runs, given))
+
+
+def shown(figures: Figures) -> str:
+    """One run, for whoever waits."""
+    return f"{figures['tokens_per_cpu_s']:.0f} tokens/CPU s, {figures['peak_mib']:.0f} MiB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What every trainer of the comparison is given: sizes, weights, sequences."""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil import storage
+from anadil.pretrain.packing import Packed, batch_of, pack, sequences_of_step
+from anadil.pretrain.tokens import Stream
+
+BUILT_IN = ("builtin:az/prose.jsonl", "builtin:az/generated.jsonl")
+END = 0
+"""Id that ends a document."""
+SEED = 20_250_101
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One comparison."""
+
+    vocabulary: int = 100_000
+    hidden: int = 256
+    intermediate: int = 1_024
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    batch: int = 4
+    """Sequences of a step."""
+    length: int = 512
+    """Tokens of a sequence."""
+    warmup: int = 2
+    """Steps before the clocks run."""
+    steps: int = 4
+    """Steps that are timed."""
+    precision: str = "fp32"
+    device: str = "cpu"
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: float = 1.0
+    text: tuple[str, ...] = ()
+    """Files of documents as JSON lines; the built-in ones where there is none."""
+
+    @property
+    def all_steps(self) -> int:
+        """Timed or not."""
+        return self.warmup + self.steps
+
+    def dumps(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+def loads(text: str) -> Given:
+    """What `dumps` wrote."""
+    read = json.loads(text)
+    return Given(**{**read, "betas": tuple(read["betas"]), "text": tuple(read["text"])})
+
+
+def model(given: Given) -> Any:
+    """A Llama with random FP32 weights, the same in every process."""
+    config = LlamaConfig(
+        vocab_size=given.vocabulary,
+        hidden_size=given.hidden,
+        intermediate_size=given.intermediate,
+        num_hidden_layers=given.layers,
+        num_attention_heads=given.heads,
+        num_key_value_heads=given.kv_heads,
+        max_position_embeddings=given.length,
+        tie_word_embeddings=True,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=END,
+        attn_implementation="sdpa",
+    )
+    torch.manual_seed(SEED)
+    with torch.device(given.device):
+        return LlamaForCausalLM(config)
+
+
+def packed(given: Given) -> Packed:
+    """Documents side by side in sequences; a word's id is its CRC-32 modulo the vocabulary.
+
+    So ids are as unevenly used as words are, in a vocabulary of any size, and no tokenizer is needed.
+    """
+    documents = [
+        [*(1 + zlib.crc32(word.encode()) % (given.vocabulary - 1) for word in text.split()), END]
+        for text in _texts(given.text)
+    ]
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])]).astype(np.int64)
+    ids = np.fromiter(chain.from_iterable(documents), dtype=np.int32)
+    return pack(Stream(ids=ids, starts=starts, digest="benchmark"), given.length)
+
+
+def _texts(files: Iterable[str]) -> Iterator[str]:
+    """The documents' texts, in order."""
+    chosen = [Path(file) for file in files] or [storage.built_in(name) for name in BUILT_IN]
+    for path in chosen:
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)["text"]
+
+
+def examples(given: Given) -> list[dict[str, torch.Tensor]]:
+    """The sequences of all steps, in the order in which Anadil's trainer takes them.
+
+    `shift_labels` are labels that transformers and TRL score without shifting them.
+    """
+    source = packed(given)
+    found = []
+    for step in range(given.all_steps):
+        chosen = sequences_of_step(
+            step, batch_size=given.batch, num_sequences=source.num_sequences, seed=SEED
+        )
+        batch = batch_of(source, chosen)
+        found += [
+            {"input_ids": ids, "position_ids": positions, "labels": labels, "shift_labels": labels}
+            for ids, positions, labels in zip(batch.input_ids, batch.position_ids, batch.labels, strict=True)
+        ]
+    return found

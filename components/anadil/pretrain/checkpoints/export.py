@@ -1,0 +1,155 @@
+"""A generation as a Hugging Face model directory, without the machines that trained it.
+
+Everything is verified first. Tensors are read one file's worth at a time, so that the model
+never has to fit into memory as a whole.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.metadata import Metadata
+from transformers import AutoConfig, GenerationConfig
+
+from anadil.errors import DataError
+from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
+from anadil.pretrain.checkpoints import generation
+from anadil.pretrain.checkpoints.metadata import read_metadata
+from anadil.pretrain.checkpoints.state import Found, State
+from anadil.pretrain.checkpoints.tensors import read_tensors
+from anadil.progress import progress
+from anadil.storage import MANIFEST
+
+SHARD_BYTES = 5 * 1000**3
+"""Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
+INPUT = "model.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+
+
+def open_generation(path: Path) -> Found:
+    """One generation, whoever wrote it, every byte compared with its manifest.
+
+    Raises:
+        DataError: There is none.
+        IntegrityError: It is damaged, or was made to run code.
+    """
+    if not (path / MANIFEST).is_file():
+        raise DataError(f"{path}: no finished checkpoint there (no {MANIFEST}); give a step-N directory")
+    manifest = generation.manifest_of(path)
+    generation.verify(path, manifest)
+    file = path / generation.STATE
+    state = State.from_json(file.read_bytes(), str(file))
+    return Found(path=path, state=state, metadata=read_metadata(path, manifest.files))
+
+
+def export(
+    path: Path,
+    base: Path,
+    tokenizer: Path,
+    out: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> dict[str, int]:
+    """Write a directory that transformers and vLLM load as it is; what it holds, in numbers.
+
+    Args:
+        path: The generation, `.../checkpoints/step-N`.
+        base: Hugging Face directory of the base model, of which the config is read.
+        tokenizer: Directory of the run's tokenizer.
+        out: Directory to write, made if it is not there.
+        dtype: Of the weights; as they were trained if it is not given.
+        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+
+    Raises:
+        DataError: There is no such generation, or it is not of this base model.
+        IntegrityError: It is damaged, or was made to run code.
+    """
+    found = open_generation(path)
+    parameters = sorted(name for name in found.names if " " not in name)
+    shards = _shards(found.metadata, parameters, dtype, shard_bytes)
+    out.mkdir(parents=True, exist_ok=True)
+    _write_config(found.metadata, base, tokenizer, out, dtype)
+    places = {}
+    total = 0
+    with progress("exporting", len(shards)) as shown:
+        for number, names in enumerate(shards, 1):
+            file = (
+                "model.safetensors"
+                if len(shards) == 1
+                else f"model-{number:05}-of-{len(shards):05}.safetensors"
+            )
+            total += _write_shard(found, names, out / file, dtype)
+            places.update(dict.fromkeys(names, file))
+            shown.advance()
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (out / "model.safetensors.index.json").write_text(
+            json.dumps(index, indent=1) + "\n", encoding="utf-8"
+        )
+    copy_tokenizer(tokenizer, out)
+    return {"step": found.state.step, "tensors": len(parameters), "bytes": total, "files": len(shards)}
+
+
+def _shards(
+    metadata: Metadata, names: list[str], dtype: torch.dtype | None, shard_bytes: int
+) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name in names:
+        saved: Any = metadata.state_dict_metadata[name]
+        size = saved.size.numel() * (dtype or saved.properties.dtype).itemsize
+        if shards[-1] and filled + size > shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
+
+
+def _write_shard(found: Found, names: list[str], file: Path, dtype: torch.dtype | None) -> int:
+    tensors = {}
+    for name in names:
+        saved: Any = found.metadata.state_dict_metadata[name]
+        whole = torch.empty(saved.size, dtype=saved.properties.dtype)
+        read_tensors(found, {name: whole}, None)
+        tensors[name] = whole if dtype is None else whole.to(dtype)
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _write_config(
+    metadata: Metadata, base: Path, tokenizer: Path, out: Path, dtype: torch.dtype | None
+) -> None:
+    """The base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
+    tensors: dict[str, Any] = metadata.state_dict_metadata
+    if INPUT not in tensors:
+        raise DataError(f"{base}: the checkpoint holds no {INPUT}; only Llama's architecture can be exported")
+    config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    rows, width = tensors[INPUT].size
+    if width != config.hidden_size:
+        raise DataError(
+            f"{base}: hidden size {config.hidden_size}, and the checkpoint has {width}; "
+            "give the base model that it was trained from"
+        )
+    used = load_tokenizer(tokenizer)
+    ends = end_ids(used)
+    config.architectures = ["LlamaForCausalLM"]
+    config.vocab_size = rows
+    config.tie_word_embeddings = OUTPUT not in tensors
+    config.dtype = dtype or tensors[INPUT].properties.dtype
+    config.bos_token_id = used.bos_token_id
+    config.eos_token_id = ends[0] if ends else None
+    config.pad_token_id = used.pad_token_id
+    config.use_cache = True
+    config.save_pretrained(out)
+    generating: Any = GenerationConfig.from_model_config(config)
+    if (base / "generation_config.json").is_file():
+        generating = GenerationConfig.from_pretrained(base, local_files_only=True)
+    generating.bos_token_id = used.bos_token_id
+    generating.eos_token_id = ends or None
+    generating.pad_token_id = used.pad_token_id
+    generating.save_pretrained(out)

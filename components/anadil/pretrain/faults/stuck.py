@@ -1,0 +1,73 @@
+"""Which process a hang is due to, from what each one did last."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+LATER = ("reduce", "optimizer", "validate", "save")
+"""Sections after the micro-batches of a step, in their order."""
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a process did last."""
+
+    rank: int
+    host: str
+    pid: int
+    step: int
+    beats: int
+    """Sections begun in this step."""
+    section: str
+    silent_s: float
+    """Seconds since the last of them."""
+    ticks: int
+    """Looks of the watchdog's thread: they stand still where the process does not run."""
+    runs: bool = True
+
+    def stopped_since(self, before: "Progress") -> "Progress":
+        """The same, marked if the process has not run in between."""
+        return replace(self, runs=self.ticks != before.ticks)
+
+    def reached(self) -> tuple[int, int, int]:
+        """How far the process came; equal processes do the same things in the same order."""
+        later = LATER.index(self.section) + 1 if self.section in LATER else 0
+        return (self.step, later, self.beats)
+
+
+def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
+    """One sentence that names the processes that hold up the others.
+
+    Those that do not run at all; else those that came less far than the others, which wait for
+    them; else nobody: all wait in the same place, so it is the network.
+
+    Args:
+        found: What each process did last, by rank.
+        speaker: Rank of the process that says it.
+        folder: Where the stacks lie.
+    """
+    remedy = f"stacks of each process are in {folder}/hang-rank-*.txt; run the same command again to go on"
+    frozen = [one for one in found.values() if not one.runs]
+    if frozen:
+        what = "does not run (stopped, killed, computing with Python's lock held, or its machine is gone)"
+        return f"the run hangs: {_named(frozen)}, and {what}; {remedy}"
+    slowest = min(one.reached() for one in found.values())
+    behind = [one for one in found.values() if one.reached() == slowest]
+    if len(found) == 1 or len(behind) < len(found):
+        return f"the run hangs: {_named(behind)}; {remedy}"
+    one = found[speaker]
+    return (
+        f"the run hangs: all {len(found)} processes wait in {one.section} of step {one.step}, and none is behind: "
+        f"look at the network between them; {remedy}"
+    )
+
+
+def _named(some: Sequence[Progress]) -> str:
+    texts = [
+        f"rank {one.rank} on {one.host} (process {one.pid}) is stuck in {one.section} of step {one.step}"
+        + (f", silent for {one.silent_s:.0f} s" if one.runs else "")
+        for one in some[:MOST_NAMED]
+    ]
+    more = f" and {len(some) - MOST_NAMED} more" if len(some) > MOST_NAMED else ""
+    return ", ".join(texts) + more

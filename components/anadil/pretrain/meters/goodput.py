@@ -1,0 +1,262 @@
+"""Time of a run by cause, over all its starts: what trained it, and what kept it from training.
+
+Every moment from the first start on belongs to one cause, so the shares add up to 1. They are
+kept in `goodput.json` in the work directory, which is replaced whole while the run goes on: a
+process that is killed leaves what it knew some seconds before. Within a start the clock is the
+monotonic one. Between two starts too, on the same boot of the same machine; elsewhere only the
+wall clock is left, which may have been set.
+"""
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+log = logging.getLogger(__name__)
+
+FILE = "goodput.json"
+Cause = Literal[
+    "init", "restore", "data", "step", "checkpoint", "validation", "wasted", "restart", "hang", "other"
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+BADPUT_TYPES: Mapping[Cause, str] = {
+    "init": "PROGRAM_STARTUP",
+    "restore": "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
+    "data": "DATA_LOADING_SYNC",
+    "checkpoint": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    "validation": "CUSTOM_BADPUT_EVENTS",
+    "wasted": "WASTED_PROGRESS_FROM_DISRUPTION",
+    "restart": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    "hang": "CUSTOM_BADPUT_EVENTS",
+    "other": "OTHER",
+}
+"""What Google's library calls each cause; `step` is goodput.
+Source: ml-goodput-measurement, goodput_utils.py, BadputType."""
+BEAT_S = 5.0
+"""Least time between two writes of the file: what a kill can count as `restart` instead. Assumption."""
+MOST_MARKS = 512
+"""Steps whose time is remembered; between them it is taken as even. Beyond, older ones are thinned out."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Goodput:
+    """Accounts of one run; safe to use from the loop and from a watchdog's thread."""
+
+    def __init__(
+        self,
+        work: Path,
+        *,
+        writes: bool = True,
+        age_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Go on with the accounts of earlier starts; until its first step a start counts as `init`.
+
+        Args:
+            work: Directory that outlives a killed run.
+            writes: Whether this process keeps the file; the others count for themselves.
+            age_s: Seconds since this process began; None asks the system.
+            now: A clock that never goes back.
+            wall: Unix time.
+        """
+        self._path = work / FILE
+        self._writes = writes
+        self._now, self._wall = now, wall
+        self._lock = threading.Lock()
+        self.seconds: dict[Cause, float] = dict.fromkeys(CAUSES, 0.0)
+        self.counts: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+        self.starts = 1
+        self._marks: list[tuple[int, float]] = [(0, 0.0)]
+        self._open: list[Cause] = []
+        self._idle: Cause = "init"
+        self._since = self._written = now()
+        self._begin(process_age_s() if age_s is None else age_s)
+
+    @contextmanager
+    def spend(self, cause: Cause) -> Iterator[None]:
+        """Count the block's time under a cause; blocks inside it take theirs out."""
+        self._settle()
+        if cause == "step":
+            self._idle = "other"
+        self._open.append(cause)
+        try:
+            yield
+        finally:
+            self._settle()
+            self.counts[cause] += 1
+            self._open.pop()
+            self.beat()
+
+    def step_done(self, step: int) -> None:
+        """Optimizer step `step` (from 1) is done: what was spent on it counts, until it is done again."""
+        self._settle()
+        with self._lock:
+            self._mark(step)
+        self.beat()
+
+    def resumed(self, step: int) -> None:
+        """Training goes on after `step`: what was spent on later steps is wasted, as they are done again.
+
+        Call it at each start, also with 0, and at each roll-back.
+        """
+        self._settle()
+        with self._lock:
+            kept = self._spent_until(step)
+            self.seconds["wasted"] += self.seconds["step"] - kept
+            self.seconds["step"] = kept
+            del self._marks[bisect_right(self._marks, (step, math.inf)) :]
+            self._mark(step)
+        self.beat(at_once=True)
+
+    def hung(self) -> None:
+        """Count the block that is open now as a hang, and write; for a watchdog before it ends the process."""
+        with self._lock:
+            now = self._now()
+            self.seconds["hang"] += now - self._since
+            self.counts["hang"] += 1
+            self._since = now
+        self.beat(at_once=True)
+
+    def beat(self, *, at_once: bool = False) -> None:
+        """Write the accounts, if that is due."""
+        if not self._writes or not (at_once or self._now() - self._written >= BEAT_S):
+            return
+        self._settle()
+        with self._lock:
+            self._written = self._now()
+            content = {
+                "seconds": self.seconds,
+                "counts": self.counts,
+                "starts": self.starts,
+                "marks": self._marks,
+                "beat": {"boot": _boot_id(), "monotonic": self._written, "wall": self._wall()},
+            }
+            draft = self._path.with_suffix(".draft")
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
+                draft.replace(self._path)
+            except OSError as error:
+                log.warning("%s cannot be written (%s); a later start will not count this one", draft, error)
+                self._writes = False
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the first start until now."""
+        self._settle()
+        return sum(self.seconds.values())
+
+    @property
+    def running_s(self) -> float:
+        """The same without the time between starts, in which nobody knows whether machines were kept."""
+        return self.total_s - self.seconds["restart"]
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that count."""
+        return self._marks[-1][0]
+
+    def shares(self) -> dict[Cause, float]:
+        """Share of each cause; they add up to 1."""
+        total = self.total_s
+        if not total:
+            return {cause: float(cause == self._idle) for cause in CAUSES}
+        return {cause: self.seconds[cause] / total for cause in CAUSES}
+
+    def summary(self) -> dict[str, Any]:
+        """For `training.json`: seconds and share of each cause, and how often it came."""
+        shares = self.shares()
+        return {
+            "goodput": round(shares["step"], 6),
+            "seconds": round(sum(self.seconds.values()), 3),
+            "starts": self.starts,
+            "causes": {
+                cause: {
+                    "seconds": round(self.seconds[cause], 3),
+                    "share": round(share, 6),
+                    **({"badput_type": BADPUT_TYPES[cause]} if cause in BADPUT_TYPES else {}),
+                }
+                for cause, share in shares.items()
+            },
+        }
+
+    def _settle(self) -> None:
+        """Give the time since the last call to whatever was going on."""
+        with self._lock:
+            now = self._now()
+            self.seconds[self._open[-1] if self._open else self._idle] += now - self._since
+            self._since = now
+
+    def _mark(self, step: int) -> None:
+        if self._marks[-1][0] == step:
+            self._marks.pop()
+        self._marks.append((step, self.seconds["step"]))
+        if len(self._marks) > MOST_MARKS:
+            half = MOST_MARKS // 2
+            self._marks[1:half] = self._marks[2:half:2]
+
+    def _spent_until(self, step: int) -> float:
+        """Seconds of the first `step` steps; those that no earlier start has counted took none."""
+        at = bisect_right(self._marks, (step, math.inf)) - 1
+        done, spent = self._marks[max(at, 0)]
+        if at + 1 >= len(self._marks):
+            return self.seconds["step"] if step > done else spent
+        later, more = self._marks[at + 1]
+        return spent + (more - spent) * (step - done) / (later - done)
+
+    def _begin(self, age_s: float) -> None:
+        gap = self._read() if self._path.is_file() else None
+        if gap is not None:
+            self.starts += 1
+            if age_s > gap:
+                age_s = 0.0  # this very process wrote the file, in an earlier run of the stage
+            self.seconds["restart"] += gap - age_s
+        self.seconds["init"] += age_s
+        self.beat(at_once=True)
+
+    def _read(self) -> float | None:
+        """Take over the accounts of the file; seconds since they were written."""
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            seconds: dict[Cause, float] = {c: float(content["seconds"].get(c, 0)) for c in CAUSES}
+            counts: dict[Cause, int] = {c: int(content["counts"].get(c, 0)) for c in CAUSES}
+            marks = [(int(step), float(spent)) for step, spent in content["marks"]]
+            starts, beat = int(content["starts"]), content["beat"]
+            same_boot = beat["boot"] == _boot_id() != ""
+            gap = self._now() - float(beat["monotonic"]) if same_boot else -1.0
+            if gap < 0:
+                gap = max(0.0, self._wall() - float(beat["wall"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("%s is damaged (%s); time is counted from this start on", self._path, error)
+            return None
+        self.seconds, self.counts, self.starts = seconds, counts, starts
+        self._marks = marks or [(0, 0.0)]
+        return gap
+
+
+def process_age_s() -> float:
+    """Seconds since this process began; 0 where the system does not tell.
+
+    Source: Linux, proc_pid_stat(5), field 22, `starttime`.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

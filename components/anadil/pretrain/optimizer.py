@@ -1,0 +1,105 @@
+"""AdamW over what a phase trains: its groups, its rates, and its moments as named tensors.
+
+The optimizer is made after parameters are spread over processes: one that was made before would
+hold the tensors that they were, and change nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from anadil.pretraining import Phase, Pretrain
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each number, in the precision of the weight (torch.optim.AdamW)."""
+Parameters = Mapping[str, nn.Parameter]
+"""By name; a tied one once."""
+
+
+def train_only(parameters: Parameters, chosen: Collection[str]) -> None:
+    """Freeze all parameters but the chosen ones, and free every gradient."""
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in chosen)
+        parameter.grad = None
+
+
+def make_optimizer(
+    parameters: Parameters, phase: Phase, settings: Pretrain, embeddings: Collection[str]
+) -> torch.optim.AdamW:
+    """AdamW over the parameters that require a gradient, at the phase's peak rates.
+
+    Matrices and embeddings decay as the recipe says, vectors do not. torch's fused kernel changes
+    all tensors of a group at once, on a GPU and, measured with torch 2.13, in a sixth of the time on
+    a CPU; it wants them on one mesh, so each mesh is a group of its own.
+
+    Args:
+        parameters: Spread over processes already, where they are to be. Frozen ones get no state.
+        phase: Whose `lr` and `embedding_lr` are the peaks.
+        settings: Weight decay and betas.
+        embeddings: Names of the input and output embeddings.
+    """
+    groups: dict[Any, dict[str, Any]] = {}
+    for name, parameter in parameters.items():
+        if parameter.requires_grad:
+            lr, decay = _peak_and_decay(name in embeddings, parameter, phase, settings)
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            entry: dict[str, Any] = {"params": [], "lr": lr, "peak_lr": lr, "weight_decay": decay}
+            group = groups.setdefault((name in embeddings, parameter.ndim < 2, mesh), entry)
+            group["params"].append(parameter)
+    return torch.optim.AdamW(list(groups.values()), betas=settings.betas, fused=True)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set each group's rate to its peak times `factor`, which is that of `rate_factor`."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+
+
+def allocate_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give each parameter zero moments at step 0, spread as the parameter is; to be loaded into."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                # torch's fused kernel wants the step beside the parameter.
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                **{name: torch.zeros_like(parameter.detach()) for name in MOMENTS},
+            }
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, parameters: Parameters) -> dict[str, torch.Tensor]:
+    """The moments themselves, by `<moment> <parameter>`; only of parameters that have been trained.
+
+    The number of steps is left out: it is that of the phase; see `set_step`.
+    """
+    return {
+        f"{moment} {name}": optimizer.state[parameter][moment]
+        for name, parameter in parameters.items()
+        if parameter in optimizer.state
+        for moment in MOMENTS
+    }
+
+
+def set_step(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Tell AdamW how many steps its moments have seen: those done in this phase."""
+    for state in optimizer.state.values():
+        state["step"].fill_(step)
+
+
+def free_state(optimizer: torch.optim.Optimizer) -> None:
+    """Let go of moments and gradients at a phase's end, whoever else still holds the optimizer."""
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.state.clear()
+    optimizer.param_groups.clear()
+
+
+def _peak_and_decay(
+    is_embedding: bool, parameter: nn.Parameter, phase: Phase, settings: Pretrain
+) -> tuple[float, float]:
+    if not is_embedding:
+        return phase.lr, settings.weight_decay if parameter.ndim >= 2 else 0.0
+    lr = phase.lr if phase.embedding_lr is None else phase.embedding_lr
+    decay = settings.embedding_weight_decay
+    return lr, settings.weight_decay if decay is None else decay

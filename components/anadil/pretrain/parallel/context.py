@@ -1,0 +1,179 @@
+"""Context parallelism: each process of a group holds one stretch of every sequence of a batch.
+
+All but attention looks at a token by itself. For attention each process gathers keys and values
+of the whole sequences and attends with its own queries: to its own stretch, and to what lies
+before it of the document that reaches into it. Backwards, gradients of keys and values are added
+up over the group and each process gets those of its stretch. Packed documents are short, so
+stretches cost about the same; a document as long as a sequence costs the last process most.
+The gathering waits: nothing is computed meanwhile.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from anadil.errors import PreflightError
+from anadil.model.attention import attend, choose_attention, flat, no_mask, refuse_unknown
+from anadil.pretrain.packing import Batch
+
+NAME = "anadil_context"
+"""What transformers calls this attention."""
+
+
+def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
+    """Refuse degrees that do not cut sequences into stretches of one length.
+
+    Raises:
+        PreflightError: `pretrain.sequence_length` is no multiple of context x tensor.
+    """
+    if sequence_length % (context * tensor):
+        raise PreflightError(
+            f"pretrain.sequence_length: {sequence_length} tokens are no multiple of context {context} x tensor "
+            f"{tensor}, so they cannot be shared evenly; choose a multiple of {context * tensor}, or change "
+            "pretrain.parallelism"
+        )
+
+
+def slice_of(batch: Batch, rank: int, size: int) -> Batch:
+    """A process's stretch of every sequence; borders stay those of the whole sequences.
+
+    Labels are those of packing, already moved by one token, so that none is lost at a cut.
+
+    Args:
+        batch: Whole sequences.
+        rank: Place in the context group.
+        size: Processes of the context group.
+    """
+    length = batch.input_ids.shape[1] // size
+    mine = slice(rank * length, (rank + 1) * length)
+    return replace(
+        batch,
+        input_ids=batch.input_ids[:, mine].contiguous(),
+        position_ids=batch.position_ids[:, mine].contiguous(),
+        labels=batch.labels[:, mine].contiguous(),
+    )
+
+
+def use_context_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> None:
+    """Let a model attend over sequences that `group` shares; see `use_packed_attention`.
+
+    A process belongs to one such group. `borders` are those of the whole sequences.
+
+    Raises:
+        DataError: The architecture does not let its attention be chosen.
+    """
+    AttentionInterface.register(NAME, partial(attention, group=group))
+    AttentionMaskInterface.register(NAME, no_mask)
+    choose_attention(model, NAME)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
+def attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    *,
+    borders: torch.Tensor,
+    group: dist.ProcessGroup,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls in each layer.
+
+    Args:
+        module: The layer's attention.
+        query: This process's stretch, (sequences, heads, tokens, head width).
+        key: The same with the heads of keys.
+        value: As `key`.
+        attention_mask: None.
+        scaling: What scores are multiplied with.
+        borders: Of documents in the whole sequences, see `anadil.model.attention`.
+        group: The processes that share the sequences, in their order.
+        others: What the architecture asks for besides.
+
+    Returns:
+        Attended values, (sequences, tokens, heads, head width).
+
+    Raises:
+        DataError: The architecture changes its scores in a way that this attention does not know.
+    """
+    assert attention_mask is None, "borders take the place of attention_mask"
+    rows, _, length, _ = query.shape
+    size = dist.get_world_size(group)
+    refuse_unknown(module, length * size, others)
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # before the gathering, which then moves half as much
+        key, value = (states.to(torch.get_autocast_dtype(device)) for states in (key, value))
+    part = _part(borders.cpu().numpy().tobytes(), rows, length, dist.get_rank(group), size)
+    # Tokens first, as the gathering lays one process's after another's.
+    own = torch.stack([states.permute(2, 0, 1, 3) for states in (key, value)], dim=2)
+    whole: torch.Tensor = _Gather.apply(own.contiguous(), group)  # type: ignore[no-untyped-call]
+    seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
+    attended = attend(
+        flat(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling
+    )
+    return attended.view(rows, length, *attended.shape[1:]), None
+
+
+class _Gather(torch.autograd.Function):
+    """Tokens of all processes one after another; backwards the sum of all gradients of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        whole = own.new_empty(own.shape[0] * dist.get_world_size(group), *own.shape[1:])
+        dist.all_gather_into_tensor(whole, own, group=group)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        gradient = gradient.contiguous()
+        size = dist.get_world_size(ctx.group)
+        if gradient.is_cuda:
+            own = gradient.new_empty(gradient.shape[0] // size, *gradient.shape[1:])
+            dist.reduce_scatter_tensor(own, gradient, group=ctx.group)
+            return own, None
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient.chunk(size)[dist.get_rank(ctx.group)], None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What the queries of one stretch of every sequence see."""
+
+    query_borders: torch.Tensor
+    key_borders: torch.Tensor
+    begins: tuple[int, ...]
+    """By sequence, the first token of the document that reaches into the stretch."""
+    end: int
+    """The stretch's end."""
+
+
+@lru_cache(maxsize=64)
+def _part(borders: bytes, rows: int, length: int, rank: int, size: int) -> _Part:
+    """The documents of one stretch: queries within it, keys from each document's begin."""
+    documents = list(pairwise(np.frombuffer(borders, dtype=np.int32).tolist()))
+    queries, keys, begins = [0], [0], []
+    for row in range(rows):
+        start = row * length * size
+        begin, end = start + rank * length, start + (rank + 1) * length
+        within = [(first, last) for first, last in documents if first < end and last > begin]
+        begins.append(within[0][0] - start)
+        for first, last in within:
+            queries.append(queries[-1] + min(last, end) - max(first, begin))
+            keys.append(keys[-1] + min(last, end) - first)
+    return _Part(
+        query_borders=torch.tensor(queries, dtype=torch.int32),
+        key_borders=torch.tensor(keys, dtype=torch.int32),
+        begins=tuple(begins),
+        end=(rank + 1) * length,
+    )

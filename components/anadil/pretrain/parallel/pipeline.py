@@ -1,0 +1,231 @@
+"""Pipeline parallelism: each process holds one stretch of the layers, and hidden states pass between.
+
+An optimizer step's micro-batches run one forward, one backward (1F1B), by torch 2.13's
+torch.distributed.pipelining. Positions, borders and labels do not travel: every stage reads them
+from its own copy of the batch.
+
+Under FSDP2 torch's stage gathers parameters once and adds gradients up unsharded, over all
+micro-batches, before it reduces them: a stage then needs memory for both, whole.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from transformers import PreTrainedModel
+
+from anadil.errors import PreflightError
+from anadil.pretrain.packing import Batch
+from anadil.pretrain.parallel.objective import Loss
+
+
+def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:
+    """Refuse what cannot be cut into stages.
+
+    Args:
+        tied: Whether input and output embeddings are one table.
+        layers: Layers of the model.
+        stages: `pretrain.parallelism.pipeline`.
+
+    Raises:
+        PreflightError: There are more stages than layers, or the tables are tied.
+    """
+    if stages > 1 and tied:
+        raise PreflightError(
+            f"pretrain.parallelism.pipeline: {stages} stages would part the input embeddings from the output, "
+            "which are one table in base.model; set pipeline to 1 and share the model with shard"
+        )
+    if layers < stages:
+        raise PreflightError(
+            f"pretrain.parallelism.pipeline: {stages} stages are more than the {layers} layers of base.model; "
+            f"set it to {layers} or less"
+        )
+
+
+def layers_of_stage(layers: int, stage: int, stages: int) -> range:
+    """The layers (from 0) that a stage holds, as `anadil plan` counts them."""
+    borders = [round(number * layers / stages) for number in range(stages + 1)]
+    return range(*list(pairwise(borders))[stage])
+
+
+def cut(model: PreTrainedModel, stage: int, stages: int) -> None:
+    """Take from a Llama-like model what other stages hold; parameters keep their names.
+
+    Layers come to lie in an `nn.ModuleDict` by their numbers. The model cannot be called until
+    `Pipeline` gives it a forward pass.
+
+    Raises:
+        PreflightError: See `check_pipeline`.
+    """
+    inner: Any = model.base_model
+    whole: Any = model
+    layers = list(inner.layers)
+    check_pipeline(tied=bool(model.config.tie_word_embeddings), layers=len(layers), stages=stages)
+    inner.layers = nn.ModuleDict(
+        {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
+    )
+    if stage > 0:
+        inner.embed_tokens = None
+    if stage < stages - 1:
+        inner.norm = None
+        whole.lm_head = None
+
+
+class Pipeline:
+    """One stage of a cut model, which runs micro-batches together with the other stages."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        loss: Loss,
+        group: dist.ProcessGroup,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        tensor: int = 1,
+    ) -> None:
+        """Give the model the forward pass of its stage.
+
+        Args:
+            model: Cut, and then split, compiled and sharded as it has to be.
+            loss: Last hidden states, the head's weight, labels -> summed loss in FP32.
+            group: The processes of the pipeline, first stage first.
+            device: Where this stage computes.
+            dtype: Of the hidden states between stages: FP32 under autocast, else that of the layers.
+            tensor: Processes that share hidden states along the sequence.
+        """
+        self.model: Any = model
+        self.inner: Any = model.base_model
+        self.width: int = model.config.hidden_size
+        self.loss, self.group, self.device, self.dtype, self.tensor = loss, group, device, dtype, tensor
+        self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
+        self._waiting: deque[Batch] = deque()
+        self._losses: list[torch.Tensor] = []
+        self._divisor = 1.0
+        self._schedules: dict[tuple[int, ...], Schedule1F1B] = {}
+        self.model.forward = self._forward
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this stage embeds tokens."""
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this stage computes the loss."""
+        return self.stage == self.stages - 1
+
+    def step(self, batches: Sequence[Batch], divisor: float = 1.0) -> torch.Tensor:
+        """Run micro-batches forwards and backwards; gradients of all are added up, averaged by none.
+
+        Called once between two calls of the optimizer: on the first call of its shape torch
+        drops gradients that are there.
+
+        Args:
+            batches: Micro-batches of one shape, with context parallelism this process's stretches;
+                the same in all stages.
+            divisor: What the loss is divided by before the backward pass.
+
+        Returns:
+            The summed loss of all micro-batches in FP64, undivided and without a gradient, in all
+            stages.
+
+        Raises:
+            PreflightError: There are fewer micro-batches than stages.
+        """
+        self._divisor = divisor
+        return self._run(batches, backward=True)
+
+    @torch.no_grad()
+    def loss_of(self, batches: Sequence[Batch]) -> torch.Tensor:
+        """`step` without a backward pass, for validation."""
+        return self._run(batches, backward=False)
+
+    def _run(self, batches: Sequence[Batch], *, backward: bool) -> torch.Tensor:
+        schedule = self._schedule(batches, backward=backward)
+        run = schedule.step if backward else schedule.eval
+        self._waiting, self._losses = deque(batches), []
+        given = [torch.cat([batch.input_ids for batch in batches]).to(self.device)] if self.is_first else []
+        target = torch.zeros(len(batches)) if self.is_last else None
+        try:
+            run(*given, target=target, return_outputs=False)
+        except RuntimeError as error:
+            # torch wraps whatever a stage raises; who ran out of memory has to be told so.
+            if error.__cause__ is None:
+                raise
+            raise error.__cause__ from None
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        if self.is_last:
+            total += torch.stack(self._losses).double().sum()
+        dist.broadcast(total, group=self.group, group_src=self.stages - 1)
+        return total
+
+    def _schedule(self, batches: Sequence[Batch], *, backward: bool) -> Schedule1F1B:
+        """The order of micro-batches, with places to receive them, for their number and shape."""
+        rows, length = batches[0].input_ids.shape
+        assert all(batch.input_ids.shape == (rows, length) for batch in batches), "one shape for all"
+        if len(batches) < self.stages:
+            raise PreflightError(
+                f"pretrain.parallelism.pipeline: {self.stages} stages need as many micro-batches in a step, and "
+                f"there are {len(batches)}; lower pretrain.micro_batch_size ({rows}) or raise pretrain.batch_size"
+            )
+        key = (len(batches), rows, length, int(backward))
+        if key not in self._schedules:
+            states = torch.empty(
+                rows,
+                length // self.tensor,
+                self.width,
+                dtype=self.dtype,
+                device="meta",
+                requires_grad=backward,
+            )
+            ids = torch.empty(rows, length, dtype=torch.int64, device="meta")
+            loss = torch.empty((), dtype=torch.float32, device="meta", requires_grad=backward)
+            # Shapes are told, else torch runs the first micro-batch twice to find them out.
+            stage = PipelineStage(
+                self.model,
+                self.stage,
+                self.stages,
+                self.device,
+                input_args=ids if self.is_first else states,
+                output_args=loss if self.is_last else states,
+                group=self.group,
+            )
+            self._schedules[key] = Schedule1F1B(
+                stage, len(batches), loss_fn=lambda loss, _: loss / self._divisor, scale_grads=False
+            )
+        return self._schedules[key]
+
+    def _forward(self, given: torch.Tensor) -> torch.Tensor:
+        """Hidden states for the next stage, (sequences, tokens, width), or the summed loss.
+
+        Args:
+            given: Ids of tokens, (sequences, tokens), in the first stage, else hidden states.
+        """
+        batch = self._waiting.popleft()
+        positions = batch.position_ids.to(self.device, non_blocking=True)
+        hidden = self.inner.embed_tokens(given) if self.is_first else given
+        rotary = self.inner.rotary_emb(hidden, positions)
+        for layer in self.inner.layers.values():
+            hidden = layer(
+                hidden,
+                attention_mask=None,
+                position_ids=positions,
+                position_embeddings=rotary,
+                borders=batch.borders,
+                use_cache=False,
+            )
+        if not self.is_last:
+            return hidden
+        loss = self.loss(
+            self.inner.norm(hidden),
+            self.model.lm_head.weight,
+            batch.labels.to(self.device, non_blocking=True),
+        )
+        self._losses.append(loss.detach())
+        return loss

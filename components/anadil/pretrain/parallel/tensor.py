@@ -1,0 +1,178 @@
+"""Tensor parallelism: each matrix product shared by some processes, and the tokens between them.
+
+Queries, keys, values and the MLP's first products are split by columns, the products after them by
+rows, both embeddings by tokens of the vocabulary. Between the products each process holds a stretch
+of the tokens (sequence parallelism), so that norms and sums are shared too. The plan is torchtitan's
+for Llama 3. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
+"""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from anadil.errors import PreflightError
+from anadil.model.vocabulary_parallel import summed_loss_of_rows
+
+KEY = "pretrain.parallelism.tensor"
+
+
+def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
+    """Refuse a model or a sequence that `degree` processes cannot share.
+
+    Args:
+        config: Config of a Llama-like model of transformers, with the vocabulary that is trained.
+        degree: `pretrain.parallelism.tensor`.
+        sequence_length: Tokens of a sequence, those of one process under context parallelism.
+
+    Raises:
+        PreflightError: The degree is above 1 and does not divide what is shared, or embeddings are tied.
+    """
+    if degree == 1:
+        return
+    if config.tie_word_embeddings:
+        raise PreflightError(
+            f"{KEY} is {degree}, but the input and output embeddings of the base model are tied, which "
+            "tensor parallelism would untie; set it to 1 and raise pretrain.parallelism.shard"
+        )
+    shared = {
+        "attention heads": config.num_attention_heads,
+        "key-value heads": config.num_key_value_heads,
+        "columns of the MLP": config.intermediate_size,
+    }
+    for name, number in shared.items():
+        if number % degree:
+            raise PreflightError(
+                f"{KEY}: {degree} does not divide the base model's {number} {name}; choose a divisor of them"
+            )
+    if config.vocab_size % degree:
+        raise PreflightError(
+            f"{KEY}: {degree} does not divide the vocabulary of {config.vocab_size:,} tokens; choose a "
+            "divisor, or make a tokenizer whose number of tokens is a multiple"
+        )
+    if sequence_length % degree:
+        raise PreflightError(
+            f"{KEY}: {degree} does not divide the {sequence_length:,} tokens of a sequence that a process "
+            "works on; choose a divisor, or change pretrain.sequence_length"
+        )
+
+
+def split(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: int) -> None:
+    """Split a Llama, or the pipeline stage that `part` is, in place; parameters become DTensors.
+
+    Called before activation checkpointing, compilation and `fully_shard`, on the meta device or with
+    equal weights on every process. Afterwards `part.model` takes full `input_ids` and full
+    `position_ids` (which must be given), hands from layer to layer and from stage to stage this
+    process's stretch of the tokens, (sequences, tokens / degree, width), and returns it from the
+    norm. The head is not called: see `summed_loss_of_head`. Every parameter requires a gradient
+    afterwards.
+
+    Args:
+        part: Has `model.layers`, an `nn.ModuleList` or an `nn.ModuleDict`, and those of
+            `model.embed_tokens`, `model.norm` and `lm_head` that its stage computes.
+        mesh: The dimension `tensor`.
+        config: Config of the whole model.
+        sequence_length: Tokens of a sequence, those of one process under context parallelism.
+
+    Raises:
+        PreflightError: See `check_tensor`.
+    """
+    check_tensor(config, mesh.size(), sequence_length)
+    ends: dict[str, ParallelStyle] = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "model.norm": LocalNorm(),
+        "lm_head": ColwiseParallel(input_layouts=Shard(1)),
+    }
+    names = dict(part.named_modules())
+    parallelize_module(part, mesh, {name: style for name, style in ends.items() if name in names})
+    layers: Any = part.get_submodule("model.layers")
+    for layer in layers.values() if isinstance(layers, nn.ModuleDict) else layers:
+        _check_layer(layer, config)
+        parallelize_module(layer, mesh, _layer_plan())
+
+
+def summed_loss_of_head(
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0
+) -> torch.Tensor:
+    """`summed_loss_of_rows` with the weight of a head that `split` has split.
+
+    Args:
+        hidden: What the norm returns, (sequences, tokens / degree, width).
+        weight: `lm_head.weight`, a DTensor; under `fully_shard` inside the root's forward.
+        labels: Ids of the tokens to predict, (sequences, tokens).
+        z_loss: `pretrain.z_loss`.
+    """
+    assert isinstance(weight, DTensor)
+    rows = weight.to_local()
+    first_row = weight.device_mesh.get_local_rank() * len(rows)
+    group = weight.device_mesh.get_group()
+    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss)
+
+
+class LocalNorm(ParallelStyle):
+    """A norm of this process's tokens as plain tensors.
+
+    torch's `SequenceParallel` hands DTensors to the norm. Liger's (0.8.5, ops/rms_norm.py) gathers
+    all tokens of a DTensor and returns a plain tensor of them, which the next module would take
+    for a stretch. A norm looks at one token at a time, so plain tensors do for every kernel; only the
+    gradient of its weight, a sum over tokens, must be added up, which DTensor does for a partial
+    gradient. Liger's rotation and SwiGLU get plain tensors anyway.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        weight = module.get_parameter("weight").data
+        laid = DTensor.from_local(weight, device_mesh, [Replicate()], run_check=False)
+        module.register_parameter("weight", nn.Parameter(laid))
+        settings = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        changed: Any = module
+        # A partial, not a closure, so that a deep copy uses its own weight.
+        changed.forward = partial(_norm_of_stretch, module, settings)
+        return module
+
+
+def _norm_of_stretch(module: Any, settings: dict[str, Any], hidden: torch.Tensor) -> torch.Tensor:
+    local = module.weight.to_local(grad_placements=(Partial(),))
+    result: torch.Tensor = type(module).forward(SimpleNamespace(**settings, weight=local), hidden)
+    return result
+
+
+def _check_layer(layer: nn.Module, config: Any) -> None:
+    """Refuse layers with other parameters than the plan's, whose gradients would silently differ."""
+    held = {name.rpartition(".")[0] for name, _ in layer.named_parameters()}
+    planned = {name for name in _layer_plan() if name not in ("self_attn", "mlp")}
+    if held != planned:
+        raise PreflightError(
+            f"{KEY}: a layer of a {config.model_type} model is not a Llama's "
+            f"({', '.join(sorted(held ^ planned))}); set it to 1 and raise pretrain.parallelism.shard"
+        )
+
+
+def _layer_plan() -> dict[str, ParallelStyle]:
+    return {
+        "input_layernorm": LocalNorm(),
+        # transformers passes the hidden states by keyword.
+        "self_attn": PrepareModuleInput(
+            input_kwarg_layouts={"hidden_states": Shard(1)},
+            desired_input_kwarg_layouts={"hidden_states": Replicate()},
+        ),
+        "self_attn.q_proj": ColwiseParallel(),
+        "self_attn.k_proj": ColwiseParallel(),
+        "self_attn.v_proj": ColwiseParallel(),
+        "self_attn.o_proj": RowwiseParallel(output_layouts=Shard(1)),
+        "post_attention_layernorm": LocalNorm(),
+        "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        "mlp.gate_proj": ColwiseParallel(),
+        "mlp.up_proj": ColwiseParallel(),
+        "mlp.down_proj": RowwiseParallel(output_layouts=Shard(1)),
+    }

@@ -1,0 +1,160 @@
+"""Where a run is saved: in memory, on each machine's disk, on the shared disk, in the archive."""
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from anadil import exporter
+from anadil.config import Recipe
+from anadil.errors import PreflightError
+from anadil.pretrain.checkpoints.archive import Archive
+from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder, newest_of
+from anadil.pretrain.checkpoints.memory import MemoryCopies
+from anadil.pretrain.checkpoints.state import State
+from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.schedule import ends_phase, phase_of
+from anadil.pretrain.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+PROBE = ".shared"
+
+
+class Tiers:
+    """All places of one run, each with its own distance between copies."""
+
+    def __init__(
+        self, recipe: Recipe, work: Path, trainer: Trainer, group: Group, origin: Mapping[str, str]
+    ) -> None:
+        """Every process makes one, at the same point of the program.
+
+        Args:
+            recipe: The run's.
+            work: Directory that outlives a killed run.
+            trainer: What is saved.
+            group: All processes.
+            origin: What decides the losses; a resume with another one is refused.
+
+        Raises:
+            PreflightError: Another run writes to the archive, or the machines share no disk where that is needed.
+        """
+        settings = recipe.pretrain
+        self._settings, self._trainer, self._group = settings, trainer, group
+        self._copies = settings.copies
+        layout = settings.parallelism.model_dump_json()
+        self.is_shared = _is_shared(work, group)
+        if not self.is_shared and trainer.net.mesh.shares_model:
+            raise PreflightError(
+                f"{work}: is not the same directory on all machines, and processes that share a model share their "
+                "checkpoints too; put cluster.work (or storage.root) on a volume that all machines mount"
+            )
+        folder = work / CHECKPOINTS
+        archive = (
+            Archive(self._copies.archive, self._copies.archive_keep)
+            if self._copies.archive and self.is_shared
+            else None
+        )
+        if self._copies.archive and archive is None:
+            raise PreflightError(
+                f"{work}: is not the same directory on all machines, from which pretrain.copies.archive is written; "
+                "put cluster.work (or storage.root) on a volume that all machines mount"
+            )
+        self.durable = Checkpoints(
+            folder if self.is_shared else local_folder(folder, origin, layout, group),
+            group,
+            origin,
+            settings.keep_checkpoints,
+            own=not self.is_shared,
+            archive=archive,
+            on_saved=lambda state: exporter.saved_checkpoint("pretrain", state.step),
+        )
+        self._local = None
+        if self._copies.local_every:
+            place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)
+            self._local = Checkpoints(place, group, origin, self._copies.local_keep, own=True)
+        rolls_back = settings.faults.on_anomaly == "skip"
+        self._memory = MemoryCopies(keep=1) if self._copies.memory_every or rolls_back else None
+
+    def resume(self) -> State | None:
+        """Put back what an earlier start saved; None where it saved nothing."""
+        tiers = [self._local, self.durable] if self._local is not None else [self.durable]
+        best = newest_of(tiers)
+        if best is None:
+            return None
+        tier, found = best
+        step = found.state.step
+        phases = self._settings.phases
+        within = not ends_phase(step, phases)
+        if within:
+            self._trainer.begin_phase(phases[phase_of(step, phases)[0]])
+            self._trainer.allocate(step)
+        tier.load(found, self._trainer.tensors(moments=within))
+        self.remember(found.state, at_once=True)
+        return found.state
+
+    def due(self, step: int) -> bool:
+        """Whether the durable tier or the machine's disk gets a copy after `step`."""
+        every, local = self._settings.checkpoint_every, self._copies.local_every
+        border = ends_phase(step, self._settings.phases)
+        return border or step % every == 0 or bool(local and step % local == 0)
+
+    def save(self, state: State, *, now: bool = False) -> None:
+        """Write where it is due after `state.step`.
+
+        Args:
+            state: Where the run stands.
+            now: On the durable tier in any case, and wait until it is there: the run is about to end.
+        """
+        border = ends_phase(state.step, self._settings.phases)
+        durable = now or border or state.step % self._settings.checkpoint_every == 0
+        tensors = self._trainer.tensors(moments=not border)
+        if durable:
+            self.durable.save(state, tensors)
+            if now:
+                self.durable.wait()
+        elif self._local is not None:
+            self._local.save(state, tensors)
+
+    def remember(self, state: State, *, at_once: bool = False) -> None:
+        """Keep a copy in memory where that is due, for `go_back`; none at a phase's border."""
+        if self._memory is None:
+            return
+        if ends_phase(state.step, self._settings.phases):
+            self._memory.clear()
+            return
+        every = self._copies.memory_every or self._settings.checkpoint_every
+        if at_once or state.step % every == 0 or self.due(state.step):
+            self._memory.save(state, self._trainer.tensors(moments=True))
+
+    def go_back(self) -> State:
+        """Put the newest copy in memory back; where the run stood then."""
+        assert self._memory is not None
+        state = self._memory.states[0]
+        tensors = self._trainer.tensors(moments=True)
+        self._memory.restore(state, tensors)
+        self._trainer.set_step(state.step)
+        return state
+
+    def close(self) -> None:
+        """Finish what is being written; raises where it could not be."""
+        try:
+            if self._local is not None:
+                self._local.close()
+        finally:
+            self.durable.close()
+
+
+def _is_shared(work: Path, group: Group) -> bool:
+    """Whether every process sees the first one's work directory."""
+    if group.size == 1:
+        return True
+    probe = work / PROBE
+    mine = uuid.uuid4().hex
+    if group.is_first:
+        probe.write_text(mine, encoding="utf-8")
+    wanted = json.loads(group.gather(json.dumps(mine))[0])
+    sees = probe.is_file() and probe.read_text(encoding="utf-8") == wanted
+    return all(answer == "yes" for answer in group.gather("yes" if sees else "no"))

@@ -1,0 +1,122 @@
+"""Bits per byte of the corpus's held-out part while a model is trained.
+
+Documents are `[prefix] + ids`, as evaluate scores them: the prefix (BOS, else the end token) is
+context only, no end token is scored, and each byte counts once. A document longer than a sequence
+is cut into pieces, of which the later ones see only themselves; evaluate fills its last window up
+with earlier context. So both give the same number for documents that fit into a sequence, and
+this one a slightly higher one for longer documents. The training stream begins with a BOS only
+where the tokenizer has one: without it the first token is scored after an end token here, and
+never in training.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anadil.corpus import read_documents
+from anadil.errors import RecipeError
+from anadil.metrics import bits_per_byte
+from anadil.model.load import document_ids, encode_texts, load_tokenizer
+from anadil.model.loss import IGNORED
+from anadil.pretrain.packing import Batch, Packed, batch_of, pack
+from anadil.pretrain.tokens import Ids, Stream
+from anadil.pretraining import Pretrain
+
+log = logging.getLogger(__name__)
+
+Loss = Callable[[Batch], torch.Tensor]
+Sum = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Held-out documents, encoded and packed; every process holds all of them."""
+
+    packed: Packed
+    num_bytes: int
+    """UTF-8 bytes of the documents' text."""
+    rows: int
+    """Sequences of a forward pass."""
+
+    def bits_per_byte(
+        self, summed_loss: Loss, *, data: int = 1, data_rank: int = 0, add_up: Sum | None = None
+    ) -> float:
+        """Score the documents with the weights as they are; every process gets the same number.
+
+        All processes make equally many forward passes, since a sharded model is gathered in each.
+        The number does not depend on how many processes there are, but for rounding.
+
+        Args:
+            summed_loss: The trainer's own forward pass without z-loss and gradients: batch (on the
+                host) -> summed nats of its labels, or what this process holds of them.
+            data: Groups of processes that work on sequences of their own.
+            data_rank: This process's group.
+            add_up: Gives the sum over all processes of what each of them holds, as for the loss
+                of training; left out, this process holds everything.
+
+        Raises:
+            RecipeError: The loss is no number any more.
+        """
+        nats = torch.zeros((), dtype=torch.float64)
+        mine = np.arange(data_rank, self.packed.num_sequences, data)
+        passes = -(-self.packed.num_sequences // (data * self.rows))
+        with torch.no_grad():
+            for number in range(passes):
+                chosen = mine[number * self.rows : (number + 1) * self.rows]
+                loss = summed_loss(batch_of(self.packed, chosen) if len(chosen) else self._nothing())
+                nats = nats.to(loss.device) + loss.detach().double()
+        total = float((add_up(nats) if add_up else nats).item())
+        if not np.isfinite(total):
+            raise RecipeError(
+                f"pretrain: held-out loss is {total}; lower the learning rate in pretrain.phases and run again"
+            )
+        return bits_per_byte(total, self.num_bytes)
+
+    def _nothing(self) -> Batch:
+        """A sequence without labels, for a process that is done."""
+        batch = batch_of(self.packed, np.zeros(1, dtype=np.int64))
+        return replace(batch, labels=torch.full_like(batch.labels, IGNORED))
+
+
+def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain) -> Validation | None:
+    """The held-out documents that a run is validated on; None where it is not, or there are none.
+
+    Args:
+        corpus: Corpus artifact.
+        tokenizer_dir: Tokenizer artifact.
+        settings: `validate_every`, `validate_documents`, `sequence_length`, `micro_batch_size`.
+
+    Raises:
+        DataError: The tokenizer has no end token.
+        IntegrityError: The held-out part is damaged.
+    """
+    if not settings.validate_every:
+        return None
+    texts = (document.text for document in read_documents(corpus, "heldout") if document.text)
+    chosen = list(islice(texts, settings.validate_documents))
+    if not chosen:
+        log.info("%s/heldout is empty: no bits per byte while training; see clean.heldout_fraction", corpus)
+        return None
+    stream = _stream(chosen, tokenizer_dir)
+    packed = pack(stream, settings.sequence_length)
+    num_bytes = sum(len(text.encode()) for text in chosen)
+    log.info(
+        "validation: %s held-out documents, %s bytes, %s tokens in %s sequences",
+        f"{len(chosen):,}", f"{num_bytes:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
+    )  # fmt: skip
+    return Validation(packed=packed, num_bytes=num_bytes, rows=settings.micro_batch_size)
+
+
+def _stream(texts: list[str], tokenizer_dir: Path) -> Stream:
+    tokenizer = load_tokenizer(tokenizer_dir)
+    bos, end = document_ids(tokenizer, str(tokenizer_dir))
+    prefix = end if bos is None else bos
+    documents = [np.array([prefix, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, texts)]
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
+    ids: Ids = np.concatenate(documents)
+    return Stream(ids=ids, starts=starts, digest="")

@@ -1,0 +1,118 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import distributed as dist
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil.errors import PreflightError
+from anadil.model.attention import use_packed_attention
+from anadil.model.loss import IGNORED, summed_loss
+from anadil.model.recompute import Policy, checkpoint_layers, decoder_layers
+from anadil.pretrain.packing import Batch
+from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
+from anadil.pretrain.parallel.objective import last_hidden
+
+from .ranks import in_ranks
+
+LENGTH = 32
+BORDERS = (0, 3, 21, 22, 32, 64, 72, 80, 83, 96)
+"""Three rows: documents across every cut into 2 and 4, one as long as a row, some that end at a cut."""
+
+
+def batch() -> Batch:
+    random = torch.Generator().manual_seed(3)
+    ids = torch.randint(0, 64, (3, LENGTH), generator=random)
+    positions = torch.cat([torch.arange(end - begin) for begin, end in pairwise(BORDERS)])
+    labels = torch.randint(0, 64, (3, LENGTH), generator=random)
+    labels[2, -13:] = IGNORED
+    return Batch(
+        input_ids=ids,
+        position_ids=positions.view(3, LENGTH),
+        labels=labels,
+        borders=torch.tensor(BORDERS, dtype=torch.int32),
+    )
+
+
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+            initializer_range=0.1,
+        )
+    )
+
+
+def loss_and_gradients(model: LlamaForCausalLM, given: Batch) -> list[torch.Tensor]:
+    states = last_hidden(model, given.input_ids, given.position_ids, given.borders)
+    loss = summed_loss(states, model.lm_head.weight, given.labels)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
+
+
+def shared_equals_whole(rank: int, size: int, policy: Policy) -> None:
+    whole = llama()
+    use_packed_attention(whole)
+    expected = loss_and_gradients(whole, batch())
+    model = llama()
+    use_context_attention(model, dist.group.WORLD)
+    checkpoint_layers(decoder_layers(model), policy)
+
+    found = loss_and_gradients(model, slice_of(batch(), rank, size))
+
+    assert len(found) == len(expected)
+    for mine, all_of_it in zip(found, expected, strict=True):
+        dist.all_reduce(mine)
+        assert (mine - all_of_it).abs().max() < 1e-5 * all_of_it.abs().max()
+
+
+@pytest.mark.parametrize(("size", "policy"), [(2, "none"), (4, "selective"), (4, "full")])
+def test_a_shared_sequence_has_the_loss_and_gradients_of_a_whole_one(size: int, policy: Policy) -> None:
+    in_ranks(shared_equals_whole, size, size, policy)
+
+
+def bf16_is_near(rank: int, size: int) -> None:
+    whole = llama()
+    use_packed_attention(whole)
+    expected = loss_and_gradients(whole, batch())[0]
+    model = llama()
+    use_context_attention(model, dist.group.WORLD)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss_and_gradients(model, slice_of(batch(), rank, size))[0]
+
+    dist.all_reduce(found)
+    assert 0 < abs(found / expected - 1) < 0.01
+
+
+def test_autocast_gathers_in_bf16() -> None:
+    in_ranks(bf16_is_near, 2, 2)
+
+
+def test_stretches_are_the_whole_batch_and_its_borders_stay() -> None:
+    whole = batch()
+
+    stretches = [slice_of(whole, rank, 4) for rank in range(4)]
+
+    for name in ("input_ids", "position_ids", "labels"):
+        parts = [getattr(stretch, name) for stretch in stretches]
+        assert torch.equal(torch.cat(parts, dim=1), getattr(whole, name))
+    assert all(torch.equal(stretch.borders, whole.borders) for stretch in stretches)
+
+
+def test_a_length_that_cannot_be_shared_is_refused_with_the_remedy() -> None:
+    check_context(2048, 4, 2)
+
+    with pytest.raises(
+        PreflightError,
+        match=r"sequence_length: 2044 tokens are no multiple of context 4 x tensor 2.*a multiple of 8",
+    ):
+        check_context(2044, 4, 2)

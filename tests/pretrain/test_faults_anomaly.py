@@ -1,0 +1,177 @@
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from anadil.errors import RecipeError
+from anadil.pretrain.faults.anomaly import WARM_UP, Anomalies, Finding, Verdict, refuse
+from anadil.pretrain.faults.documents import decoder, write_documents_of_step
+from anadil.pretrain.packing import pack, sequences_of_step
+from anadil.pretrain.tokens import token_stream
+from anadil.pretraining import Faults
+
+from .fixtures import make_corpus, make_tokenizer_artifact
+
+SKIP = Faults(on_anomaly="skip")
+
+
+def calm(anomalies: Anomalies, steps: int, loss: float = 3.0, first: int = 1) -> None:
+    for step in range(first, first + steps):
+        assert anomalies.judge(step, loss, 1.0).finding is Finding.FINE
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "reason"),
+    [
+        (math.nan, 1.0, "the loss is nan"),
+        (math.inf, 1.0, "the loss is inf"),
+        (3.0, math.nan, "the gradient's norm is nan"),
+        (3.0, math.inf, "the gradient's norm is inf"),
+    ],
+)
+def test_what_is_no_number_is_found_in_the_first_step(loss: float, norm: float, reason: str) -> None:
+    verdict = Anomalies(Faults()).judge(1, loss, norm)
+
+    assert verdict.finding is Finding.STOP
+    assert verdict.reason == reason
+
+
+def test_a_loss_ten_times_as_large_is_a_spike() -> None:
+    anomalies = Anomalies(SKIP)
+    calm(anomalies, WARM_UP)
+
+    verdict = anomalies.judge(WARM_UP + 1, 30.0, 1.0)
+
+    assert verdict.finding is Finding.SKIP
+    assert verdict.reason == "the loss is 30, 10.0 times the median of the last 20"
+
+
+def test_a_new_phase_is_given_time_to_find_what_is_usual() -> None:
+    anomalies = Anomalies(Faults())
+    calm(anomalies, 200)
+
+    border = anomalies.judge(201, 7.0, 1.0, phase=1)
+
+    assert border.finding is Finding.FINE
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15])
+def test_clean_curves_raise_no_alarm(noise: float) -> None:
+    draw = random.Random(7)
+
+    for _ in range(20):
+        anomalies = Anomalies(Faults())
+        for step in range(1, 1_001):
+            # From a random model's ln 4096, over a warm-up that makes it worse, down to 3.
+            usual = 3 + 5.3 * math.exp(-step / 150) + 1.5 * math.exp(-(((step - 30) / 10) ** 2))
+            loss = usual * draw.gauss(1, noise)
+            assert anomalies.judge(step, loss, 1.0, phase=step // 500).finding is Finding.FINE
+
+
+def test_after_a_roll_back_the_batches_since_the_copy_are_left_out() -> None:
+    anomalies = Anomalies(SKIP)
+    calm(anomalies, 30)
+    verdict = anomalies.judge(31, math.nan, 1.0)
+
+    anomalies.rolled_back(verdict, 28)
+
+    # Steps 29, 30 and 31 had batches 28, 29 and 30.
+    assert [anomalies.batch_of(step) for step in (27, 28, 29)] == [27, 31, 32]
+    assert anomalies.num_skips == 1
+
+
+def test_a_second_roll_back_leaves_out_what_came_after_the_first() -> None:
+    anomalies = Anomalies(SKIP)
+    calm(anomalies, 30)
+    anomalies.rolled_back(anomalies.judge(31, math.nan, 1.0), 30)
+    first = anomalies.batch_of(30)
+    again = anomalies.judge(31, math.inf, 1.0)
+
+    anomalies.rolled_back(again, 25)
+
+    assert first == 31
+    left = [anomalies.batch_of(step) for step in range(23, 27)]
+    assert left == [23, 24, 32, 33]  # batches 25 to 31 are left out, and 30 only once
+
+
+def test_a_roll_back_forgets_the_losses_after_the_copy() -> None:
+    straight, back = Anomalies(SKIP), Anomalies(SKIP)
+    calm(straight, 28)
+    calm(back, 30)
+
+    back.rolled_back(back.judge(31, math.nan, 1.0), 28)
+
+    assert back.state()["losses"] == straight.state()["losses"]
+
+
+def test_too_many_roll_backs_end_the_run_with_advice() -> None:
+    anomalies = Anomalies(Faults(on_anomaly="skip", most_skips=2))
+    calm(anomalies, 30)
+    for _ in range(2):
+        anomalies.rolled_back(anomalies.judge(31, math.nan, 1.0), 30)
+
+    with pytest.raises(RecipeError) as caught:
+        anomalies.rolled_back(anomalies.judge(31, math.nan, 1.0), 30)
+
+    text = str(caught.value)
+    assert "the loss is nan at step 31, after 2 roll-backs (pretrain.faults.most_skips)" in text
+    assert "lower the learning rate of the phase (pretrain.phases[0].lr) or clean the data" in text
+
+
+def test_a_resume_judges_as_the_run_that_was_not_interrupted() -> None:
+    whole = Anomalies(SKIP)
+    calm(whole, 30)
+    whole.rolled_back(whole.judge(31, math.nan, 1.0), 25)
+    resumed = Anomalies(SKIP)
+
+    resumed.restore(json.loads(json.dumps(whole.state())))
+
+    assert resumed.state() == whole.state()
+    assert resumed.batch_of(40) == whole.batch_of(40) == 46
+    assert resumed.judge(26, 6.1, 1.0) == whole.judge(26, 6.1, 1.0)
+
+
+def test_the_error_names_numbers_step_and_the_list_of_documents() -> None:
+    verdict = Verdict(finding=Finding.STOP, step=7, loss=math.nan, norm=2.5, reason="the loss is nan")
+
+    error = refuse(verdict, 0.0024, "work/anomaly-step-7.json")
+
+    assert error.exit_code == 2
+    assert "the loss is nan at step 7 (gradient norm 2.5, learning rate 0.0024)" in str(error)
+    assert "listed in work/anomaly-step-7.json" in str(error)
+    assert "pretrain.faults.on_anomaly=skip" in str(error)
+
+
+def test_the_documents_of_a_step_are_listed_with_their_text(tmp_path: Path) -> None:
+    corpus, tokenizer = make_corpus(tmp_path / "corpus"), make_tokenizer_artifact(tmp_path / "tokenizer")
+    packed = pack(token_stream(corpus, tokenizer, tmp_path / "work", write=True), 64)
+    chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=1)
+    verdict = Verdict(finding=Finding.STOP, step=1, loss=math.nan, norm=math.inf, reason="the loss is nan")
+
+    path = write_documents_of_step(tmp_path, verdict, packed, chosen, decoder(tokenizer))
+
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert path.name == "anomaly-step-1.json"
+    assert (told["loss"], told["grad_norm"]) == ("nan", "inf")
+    assert [each["sequence"] for each in told["sequences"]] == chosen.tolist()
+    listed = [document for each in told["sequences"] for document in each["documents"]]
+    assert sum(document["tokens"] for document in listed) == packed.targets_of(chosen)
+    assert all(len(document["text"]) <= 200 for document in listed)
+    begins = [document["text"] for document in listed if not document["first_token"]]
+    assert all(text.startswith("<|begin_of_text|>") for text in begins)
+    assert any(
+        "Gəncəyə" in text or "Kitabxanada" in text or "Bakı" in text or "hava" in text for text in begins
+    )
+
+
+def test_without_a_tokenizer_the_documents_are_listed_by_number(tmp_path: Path) -> None:
+    corpus, tokenizer = make_corpus(tmp_path / "corpus"), make_tokenizer_artifact(tmp_path / "tokenizer")
+    packed = pack(token_stream(corpus, tokenizer, tmp_path / "work", write=True), 64)
+    chosen = sequences_of_step(0, batch_size=1, num_sequences=packed.num_sequences, seed=1)
+    verdict = Verdict(finding=Finding.SKIP, step=3, loss=9.0, norm=1.0, reason="a spike")
+
+    told = json.loads(write_documents_of_step(tmp_path, verdict, packed, chosen).read_text())
+
+    assert set(told["sequences"][0]["documents"][0]) == {"document", "first_token", "tokens"}

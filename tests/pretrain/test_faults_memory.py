@@ -1,0 +1,110 @@
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.config import Recipe
+from anadil.errors import PreflightError, RetryableError
+from anadil.pretrain.faults.memory import FILE, micro_batch_size, out_of_memory
+from anadil.pretrain.parallel.group import Group
+
+ERROR = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of 79.11 GiB\nmore"
+)
+
+
+def recipe(on: str = "halve", **pretrain: Any) -> Recipe:
+    settings = {
+        "batch_size": 8,
+        "micro_batch_size": 8,
+        "sequence_length": 512,
+        "faults": {"on_out_of_memory": on},
+    }
+    return Recipe.model_validate({"base": {"model": "tiny"}, "pretrain": {**settings, **pretrain}})
+
+
+def test_halve_notes_half_the_micro_batch_for_the_next_start_and_asks_for_it(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RetryableError) as caught,
+        out_of_memory(recipe(), tmp_path, 8, step=12, rank=3),
+    ):
+        raise ERROR
+
+    text = str(caught.value)
+    assert caught.value.exit_code == 138
+    assert "out of memory in step 12 on rank 3 with micro-batch 8 (CUDA out of memory. Tried to" in text
+    assert "goes on from the last checkpoint with micro-batch 4" in text
+    assert "more" not in text
+    assert micro_batch_size(recipe(), tmp_path, Group()) == 4
+
+
+def test_each_start_halves_again_until_there_is_one_sequence(tmp_path: Path) -> None:
+    sizes = []
+    for _ in range(3):
+        sizes.append(micro_batch_size(recipe(), tmp_path, Group()))
+        with pytest.raises(RetryableError), out_of_memory(recipe(), tmp_path, sizes[-1], step=1, rank=0):
+            raise ERROR
+    last = micro_batch_size(recipe(), tmp_path, Group())
+
+    with pytest.raises(PreflightError) as caught, out_of_memory(recipe(), tmp_path, last, step=1, rank=0):
+        raise ERROR
+
+    assert sizes == [8, 4, 2]
+    assert last == 1
+    assert "with micro-batch 1" in str(caught.value)
+
+
+def test_stop_tells_what_the_planner_would_change(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError) as caught, out_of_memory(recipe("stop"), tmp_path, 8, step=1, rank=0):
+        raise ERROR
+
+    text = str(caught.value)
+    assert "the planner expects " in text
+    assert "  --set pretrain.activation_checkpointing=" in text
+    assert "  --set pretrain.micro_batch_size=4" in text
+    assert "--set pretrain.faults.on_out_of_memory=halve" in text
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_cpu_without_memory_is_told_the_same_way(tmp_path: Path) -> None:
+    with pytest.raises(RetryableError), out_of_memory(recipe(), tmp_path, 8, step=1, rank=0):
+        torch.empty(2**50)
+
+
+def test_other_errors_pass(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match="shapes"),
+        out_of_memory(recipe(), tmp_path, 8, step=1, rank=0),
+    ):
+        raise RuntimeError("shapes differ")
+
+
+def test_the_note_is_dropped_when_the_recipe_asks_for_another_micro_batch_or_for_none(tmp_path: Path) -> None:
+    with pytest.raises(RetryableError), out_of_memory(recipe(), tmp_path, 8, step=1, rank=0):
+        raise ERROR
+
+    assert micro_batch_size(recipe(micro_batch_size=6), tmp_path, Group()) == 6
+    assert micro_batch_size(recipe("stop"), tmp_path, Group()) == 8
+
+
+def test_the_smaller_micro_batch_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / FILE).write_text(json.dumps({"asked": 8, "micro_batch_size": 2}))
+
+    with caplog.at_level(logging.WARNING):
+        micro_batch_size(recipe(), tmp_path, Group())
+
+    assert (
+        "micro-batch 2 instead of pretrain.micro_batch_size 8: an earlier start ran out of memory"
+        in caplog.text
+    )
+
+
+def test_a_note_that_cannot_be_read_is_left_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / FILE).write_text("{")
+
+    assert micro_batch_size(recipe(), tmp_path, Group()) == 8
+
+    assert "cannot be read" in caplog.text

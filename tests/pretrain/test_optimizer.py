@@ -1,0 +1,270 @@
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.placement_types import Shard
+
+from anadil.pretrain.optimizer import (
+    allocate_state,
+    free_state,
+    make_optimizer,
+    set_rates,
+    set_step,
+    state_tensors,
+    train_only,
+)
+from anadil.pretraining import Phase, Pretrain
+
+PHASE = Phase(trains="all", steps=8, lr=0.01, embedding_lr=0.002)
+SETTINGS = Pretrain(phases=(PHASE,), weight_decay=0.1, embedding_weight_decay=0.0)
+EMBEDDINGS = ("embed.weight", "head.weight")
+IDS = torch.arange(12).reshape(3, 4) % 11
+
+
+class Model(nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6, dtype=dtype)
+        self.inner = nn.Linear(6, 6, bias=False, dtype=dtype)
+        self.norm = nn.RMSNorm(6, dtype=dtype)
+        self.head = nn.Linear(6, 11, bias=False, dtype=dtype)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.norm(self.inner(self.embed(ids))))
+        return logits.float().square().sum()
+
+
+def model(dtype: torch.dtype = torch.float32) -> Model:
+    torch.manual_seed(3)
+    return Model(dtype)
+
+
+def step(made: Model, optimizer: torch.optim.Optimizer, ids: torch.Tensor = IDS) -> float:
+    loss = made(ids)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())
+
+
+def parameters(made: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(made.named_parameters())
+
+
+def test_matrices_vectors_and_embeddings_have_rates_and_decays_of_their_own() -> None:
+    named = parameters(model())
+
+    optimizer = make_optimizer(named, PHASE, SETTINGS, EMBEDDINGS)
+
+    names = {id(parameter): name for name, parameter in named.items()}
+    found = {
+        names[id(parameter)]: (group["lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert found == {
+        "embed.weight": (0.002, 0.0),
+        "inner.weight": (0.01, 0.1),
+        "norm.weight": (0.01, 0.0),
+        "head.weight": (0.002, 0.0),
+    }
+
+
+def test_embeddings_are_as_the_matrices_where_the_recipe_says_nothing() -> None:
+    phase = PHASE.model_copy(update={"embedding_lr": None})
+    settings = SETTINGS.model_copy(update={"embedding_weight_decay": None})
+
+    optimizer = make_optimizer(parameters(model()), phase, settings, EMBEDDINGS)
+
+    rates = {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
+    assert rates == {(0.01, 0.1), (0.01, 0.0)}
+
+
+def test_rates_are_the_factor_of_each_peak_however_often_they_are_set() -> None:
+    optimizer = make_optimizer(parameters(model()), PHASE, SETTINGS, EMBEDDINGS)
+
+    for factor in (0.5, 0.1):
+        set_rates(optimizer, factor)
+
+    assert sorted({group["lr"] for group in optimizer.param_groups}) == pytest.approx([0.0002, 0.001])
+
+
+def test_frozen_parameters_have_no_state_no_gradient_and_stay() -> None:
+    made = model()
+    named = parameters(made)
+    made(IDS).backward()
+    before = {name: parameter.detach().clone() for name, parameter in named.items()}
+
+    train_only(named, EMBEDDINGS)
+    optimizer = make_optimizer(named, PHASE, SETTINGS, EMBEDDINGS)
+    assert all(parameter.grad is None for parameter in named.values())
+    loss = made(IDS)
+    loss.backward()
+    optimizer.step()
+
+    assert {name for name, parameter in named.items() if parameter.grad is not None} == set(EMBEDDINGS)
+    assert sorted(state_tensors(optimizer, named)) == sorted(
+        f"{moment} {name}" for moment in ("exp_avg", "exp_avg_sq") for name in EMBEDDINGS
+    )
+    changed = {name for name, parameter in named.items() if not torch.equal(parameter, before[name])}
+    assert changed == set(EMBEDDINGS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_resume_is_equal_to_the_bit(dtype: torch.dtype) -> None:
+    whole = model(dtype)
+    optimizer = make_optimizer(parameters(whole), PHASE, SETTINGS, EMBEDDINGS)
+    expected = [step(whole, optimizer) for _ in range(5)]
+
+    first = model(dtype)
+    optimizer = make_optimizer(parameters(first), PHASE, SETTINGS, EMBEDDINGS)
+    found = [step(first, optimizer) for _ in range(2)]
+    saved = {name: tensor.clone() for name, tensor in state_tensors(optimizer, parameters(first)).items()}
+    second = Model(dtype)
+    second.load_state_dict(first.state_dict())
+    optimizer = make_optimizer(parameters(second), PHASE, SETTINGS, EMBEDDINGS)
+    allocate_state(optimizer)
+    for name, tensor in state_tensors(optimizer, parameters(second)).items():
+        tensor.copy_(saved[name])
+    set_step(optimizer, 2)
+    found += [step(second, optimizer) for _ in range(3)]
+
+    assert found == expected
+    assert all(tensor.dtype == dtype for tensor in saved.values())
+    assert all(
+        torch.equal(one, other) for one, other in zip(whole.parameters(), second.parameters(), strict=True)
+    )
+
+
+def test_allocated_moments_are_those_that_a_step_would_make() -> None:
+    made = model()
+    stepped = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
+    step(made, stepped)
+    allocated = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
+
+    allocate_state(allocated)
+
+    for parameter in made.parameters():
+        one, other = stepped.state[parameter], allocated.state[parameter]
+        assert {key: (value.shape, value.dtype, value.device) for key, value in one.items()} == {
+            key: (value.shape, value.dtype, value.device) for key, value in other.items()
+        }
+
+
+def test_moments_and_gradients_are_freed_at_a_phase_border() -> None:
+    made = model()
+    optimizer = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
+    made(IDS).backward()
+    optimizer.step()
+    held = [weakref.ref(tensor) for tensor in state_tensors(optimizer, parameters(made)).values()]
+    held += [weakref.ref(parameter.grad) for parameter in made.parameters() if parameter.grad is not None]
+    assert all(reference() is not None for reference in held)
+
+    free_state(optimizer)
+    gc.collect()
+
+    assert [reference() for reference in held] == [None] * 12
+
+
+def trained_in_phases(made: Model, phases: int) -> tuple[list[float], torch.optim.Optimizer]:
+    """Losses of two steps that train embeddings, then of two that train all, if asked."""
+    losses = []
+    optimizer = None
+    for phase in range(phases):
+        named = parameters(made)
+        if optimizer is not None:
+            free_state(optimizer)
+        train_only(named, EMBEDDINGS if phase == 0 else named)
+        optimizer = make_optimizer(named, PHASE, SETTINGS, EMBEDDINGS)
+        losses += [step(made, optimizer) for _ in range(2)]
+    assert optimizer is not None
+    return losses, optimizer
+
+
+def sharded() -> Model:
+    made = model()
+    mesh = init_device_mesh("cpu", (2,))
+    fully_shard(made.inner, mesh=mesh)
+    fully_shard(made, mesh=mesh)
+    return made
+
+
+def worker() -> None:
+    """On each of two processes, which see the same batch, so that averaging changes nothing."""
+    dist.init_process_group("gloo")
+    plain = model()
+    expected, reference = trained_in_phases(plain, 2)
+    made = sharded()
+
+    found, optimizer = trained_in_phases(made, 2)
+
+    assert found == pytest.approx(expected, rel=1e-6), (found, expected)
+    named = parameters(made)
+    moments = state_tensors(optimizer, named)
+    assert len(moments) == 8
+    assert all(isinstance(tensor, DTensor) for tensor in moments.values())
+    for name, tensor in state_tensors(reference, parameters(plain)).items():
+        moment = moments[name]
+        assert isinstance(moment, DTensor)
+        torch.testing.assert_close(moment.full_tensor(), tensor)
+
+    # A resume in new objects goes on to the bit.
+    again = sharded()
+    for name, parameter in again.named_parameters():
+        parameter.detach().copy_(named[name].detach())
+    resumed = make_optimizer(parameters(again), PHASE, SETTINGS, EMBEDDINGS)
+    allocate_state(resumed)
+    for name, tensor in state_tensors(resumed, parameters(again)).items():
+        assert isinstance(tensor, DTensor)
+        tensor.copy_(moments[name])
+    set_step(resumed, 2)
+    assert [step(again, resumed) for _ in range(2)] == [step(made, optimizer) for _ in range(2)]
+
+    # Parameters on different meshes, and on none, in one optimizer.
+    flat, square = init_device_mesh("cpu", (2,)), init_device_mesh("cpu", (1, 2))
+    mixed = {
+        "a": nn.Parameter(distribute_tensor(torch.ones(4, 4), flat, [Shard(0)])),
+        "b": nn.Parameter(distribute_tensor(torch.ones(4, 4), square, [Shard(0), Shard(1)])),
+        "c": nn.Parameter(torch.ones(4, 4)),
+    }
+    for parameter in mixed.values():
+        parameter.grad = torch.ones_like(parameter)
+    make_optimizer(mixed, PHASE, SETTINGS, ()).step()
+    changed = [p.full_tensor() if isinstance(p, DTensor) else p for p in mixed.values()]
+    assert torch.equal(changed[0], changed[1])
+    assert torch.equal(changed[0], changed[2])
+    dist.destroy_process_group()
+
+
+def test_sharded_parameters_train_freeze_and_resume_as_whole_ones() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "tests.pretrain.test_optimizer",
+    ]  # fmt: skip
+
+    ran = subprocess.run(
+        command,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
+if __name__ == "__main__":
+    worker()

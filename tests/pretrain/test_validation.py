@@ -1,0 +1,208 @@
+"""Bits per byte while training: evaluate's number, every byte once, the same for any number of processes."""
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil import artifact
+from anadil.corpus import Document, write_documents
+from anadil.errors import RecipeError
+from anadil.evaluate.bits_per_byte import score
+from anadil.metrics import bits_per_byte
+from anadil.model.load import encode_text, load_tokenizer
+from anadil.model.loss import IGNORED, summed_loss
+from anadil.pretrain.packing import Batch
+from anadil.pretrain.probe import last_hidden
+from anadil.pretrain.validation import Validation, validation_of
+from anadil.pretraining import Pretrain
+
+from .fixtures import TEXTS, make_tokenizer
+
+HELDOUT = (*TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
+
+
+def make_heldout(folder: Path, texts: tuple[str, ...] = HELDOUT) -> Path:
+    documents = [
+        Document(id=f"{i:04x}", text=text, source="test", url="", lang="az") for i, text in enumerate(texts)
+    ]
+    write_documents(folder, "train", documents[:1])
+    write_documents(folder, "heldout", documents)
+    artifact.seal(folder, kind="corpus", origin={})
+    return folder
+
+
+def settings(length: int = 256, **more: object) -> Pretrain:
+    return Pretrain.model_validate({"sequence_length": length, "micro_batch_size": 2, **more})
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    return make_tokenizer(tmp_path / "tokenizer")
+
+
+def made(corpus: Path, tokenizer: Path, length: int = 256, **more: object) -> Validation:
+    validation = validation_of(corpus, tokenizer, settings(length, **more))
+    assert validation is not None
+    return validation
+
+
+class Scorer:
+    """The model's summed loss of a batch, as the trainer has it; counts what it is asked."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        self.model = model
+        self.batches: list[Batch] = []
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        self.batches.append(batch)
+        hidden = last_hidden(self.model, batch.input_ids, batch.position_ids)
+        return summed_loss(hidden, self.model.lm_head.weight, batch.labels)
+
+
+def test_documents_that_fit_into_a_sequence_get_the_number_of_evaluate(
+    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM
+) -> None:
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+    loaded = load_tokenizer(tokenizer)
+    ids = [np.array(encode_text(loaded, text), dtype=np.int32) for text in HELDOUT]
+    assert max(map(len, ids)) <= 256
+    bos = int(str(loaded.bos_token_id))
+    nats = score(model, ids, prefix=bos, context=256, stride=256, batch_tokens=512, name="base")
+    num_bytes = sum(len(text.encode()) for text in HELDOUT)
+
+    found = validation.bits_per_byte(Scorer(model))
+
+    assert found == pytest.approx(bits_per_byte(float(nats.sum()), num_bytes), rel=1e-6)
+
+
+def test_without_a_bos_the_end_token_stands_before_a_document_as_in_evaluate(
+    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM
+) -> None:
+    path = tokenizer / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"bos_token": "<|begin_of_text|>", ', ""))
+    loaded = load_tokenizer(tokenizer)
+    assert loaded.bos_token_id is None
+    ids = [np.array(encode_text(loaded, text), dtype=np.int32) for text in HELDOUT]
+    eos = int(str(loaded.eos_token_id))
+    nats = score(model, ids, prefix=eos, context=256, stride=256, batch_tokens=512, name="base")
+
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+
+    expected = bits_per_byte(float(nats.sum()), validation.num_bytes)
+    assert validation.bits_per_byte(Scorer(model)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("length", [8, 13, 32])
+def test_every_token_of_a_long_document_is_scored_exactly_once(
+    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, length: int
+) -> None:
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, length)
+    loaded = load_tokenizer(tokenizer)
+    expected = sorted(token for text in HELDOUT for token in encode_text(loaded, text))
+    scorer = Scorer(model)
+
+    validation.bits_per_byte(scorer)
+
+    labels = torch.cat([batch.labels.flatten() for batch in scorer.batches])
+    assert sorted(labels[labels != IGNORED].tolist()) == expected
+    assert validation.num_bytes == sum(len(text.encode()) for text in HELDOUT)
+
+
+def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_token(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, 16)
+
+    found = validation.bits_per_byte(lambda batch: (batch.labels != IGNORED).sum() * math.log(300))
+
+    assert found == pytest.approx(validation.packed.num_targets * math.log2(300) / validation.num_bytes)
+
+
+@pytest.mark.parametrize("data", [2, 3, 5, 64])
+def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
+    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, data: int
+) -> None:
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, 32)
+    alone = validation.bits_per_byte(Scorer(model))
+    parts: list[torch.Tensor] = []
+    scorers = [Scorer(model) for _ in range(data)]
+
+    def keep(nats: torch.Tensor) -> torch.Tensor:
+        parts.append(nats)
+        return nats
+
+    for rank, scorer in enumerate(scorers):
+        validation.bits_per_byte(scorer, data=data, data_rank=rank, add_up=keep)
+    together = bits_per_byte(float(torch.stack(parts).sum()), validation.num_bytes)
+
+    assert together == pytest.approx(alone, rel=1e-6)
+    assert len({len(scorer.batches) for scorer in scorers}) == 1
+
+
+def test_no_gradient_is_kept(tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM) -> None:
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+    losses: list[torch.Tensor] = []
+    scorer = Scorer(model)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        losses.append(scorer(batch))
+        return losses[-1]
+
+    validation.bits_per_byte(loss)
+
+    assert not any(each.requires_grad for each in losses)
+
+
+def test_only_the_first_documents_with_text_count(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_heldout(tmp_path / "corpus", ("", *HELDOUT))
+
+    validation = made(corpus, tokenizer, validate_documents=2)
+
+    assert validation.num_bytes == sum(len(text.encode()) for text in HELDOUT[:2])
+    assert len(validation.packed.stream.starts) == 3
+
+
+def test_an_empty_held_out_part_is_said_once_and_not_validated(
+    tmp_path: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = make_heldout(tmp_path / "corpus", ())
+
+    with caplog.at_level(logging.INFO):
+        found = validation_of(corpus, tokenizer, settings())
+
+    assert found is None
+    assert len(caplog.records) == 1
+    assert "heldout is empty" in caplog.text
+
+
+def test_a_run_that_never_validates_reads_nothing(tmp_path: Path, tokenizer: Path) -> None:
+    assert validation_of(tmp_path / "nowhere", tokenizer, settings(validate_every=0)) is None
+
+
+def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> None:
+    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+
+    with pytest.raises(RecipeError, match="held-out loss is nan; lower the learning rate"):
+        validation.bits_per_byte(lambda _batch: torch.tensor(math.nan))
