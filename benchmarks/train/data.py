@@ -78,10 +78,10 @@ def encoding(texts: list[str], tokenizer_dir: Path) -> list[int]:
             (part / "train" / "part-00000.jsonl.zst").rename(corpus / "train" / f"part-{number:05}.jsonl.zst")
         artifact.seal(corpus, kind="corpus", origin={})
         tokens.SMALL_BYTES = 0
-        tokens.digest_of = str
-        started = time.perf_counter()
+        tokens.digest_of = lambda path: path.name
+        begun = time.perf_counter()
         stream = token_stream(corpus, copy, Path(folder), write=True)
-        wall = time.perf_counter() - started
+        wall = time.perf_counter() - begun
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = used.ru_utime + used.ru_stime
         total = megabytes * num_cores()

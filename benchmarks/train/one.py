@@ -173,7 +173,7 @@ def trl(given: Given) -> Clocks:
     rows = [{name: tensor.tolist() for name, tensor in row.items()} for row in examples(given)]
     dataset = Dataset.from_list(rows)
     words = Tokenizer(models.WordLevel({"end": END}))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **{"eos_token": "end"})
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="end")  # noqa: S106  a token of text
     clocks = Clocks(given)
     with tempfile.TemporaryDirectory() as folder:
         arguments = SFTConfig(

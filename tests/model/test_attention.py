@@ -125,8 +125,9 @@ def test_selective_recompute_runs_attention_once() -> None:
     assert counts["aten::_scaled_dot_product_flash_attention_for_cpu"] == 2 * 3  # layers x lengths
 
 
-@pytest.mark.parametrize("policy", ["none", "selective"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["none", "selective", "full"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_layer_compiles_without_a_break(policy: Policy) -> None:
     plain = llama()
     use_packed_attention(plain)

@@ -9,6 +9,7 @@ from anadil.model.loss import (
     HAS_LIGER,
     IGNORED,
     bf16_loss,
+    chunk_tokens,
     chunked_loss,
     multiplies_bf16,
     summed_loss,
@@ -190,3 +191,22 @@ def test_gradients_are_given_once() -> None:
 
     with pytest.raises(AssertionError, match="scaled in place by an earlier backward pass"):
         torch.autograd.grad(loss, hidden)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "tokens"), [(300, 512), (65_536, 512), (100_000, 256), (128_256, 256), (10**9, 1)]
+)
+def test_a_larger_vocabulary_has_smaller_chunks_on_a_cpu(vocabulary: int, tokens: int) -> None:
+    assert chunk_tokens(torch.empty(1, 1).expand(vocabulary, 1)) == tokens
+    assert chunk_tokens(torch.empty(vocabulary, 1, device="meta")) == CHUNK_TOKENS
+
+
+def test_no_tokens_have_no_loss() -> None:
+    weight = torch.randn(50, 8, requires_grad=True)
+    loss = summed_loss(torch.randn(0, 4, 8), weight, torch.zeros(0, 4, dtype=torch.long), z_loss=0.1)
+
+    loss.backward()  # type: ignore[no-untyped-call]
+
+    assert loss.item() == 0
+    assert weight.grad is not None
+    assert not weight.grad.any()

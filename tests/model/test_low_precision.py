@@ -156,6 +156,22 @@ def test_a_model_of_small_matrices_is_refused_since_nothing_would_be_faster() ->
         use_low_precision(decoder_layers(made), "float8_rowwise")
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("float8_tensorwise", 5), ("float8_rowwise", 2)])
+def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: Kind, expected: int) -> None:
+    config = LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=1,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=64,
+    )
+    with torch.device("meta"):
+        made = LlamaForCausalLM(config)
+
+    assert use_low_precision(layers_for(made, kind), kind) == expected
+
+
 def test_tensor_parallel_shards_must_fit_too() -> None:
     made = llama()
 
@@ -245,7 +261,7 @@ def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
     with torch.device("meta"):
         made = LlamaForCausalLM(LlamaConfig(num_hidden_layers=8, hidden_size=64, vocab_size=64))
     stage = {str(number): made.model.layers[number] for number in (5, 6, 7)}
-    made.model.layers = nn.ModuleDict(stage)  # type: ignore[assignment]  # as a pipeline stage keeps them
+    made.model.layers = nn.ModuleDict(stage)
 
     assert layers_for(made, "nvfp4") == [stage["5"]]
     assert use_low_precision([], "nvfp4") == 0

@@ -187,14 +187,21 @@ def run_in_child(job: Job) -> int:
 
 def run_in_two(job: Job) -> list[int]:
     """Run the stage in two forks that train together over gloo; their exit codes."""
+    return run_in_several(job, 2)
+
+
+def run_in_several(job: Job, processes: int) -> list[int]:
+    """Run the stage in forks that train together over gloo; their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
 
     def work() -> None:
         job.stop.listen()
         run(job)
 
-    children = [in_child(work, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    children = [
+        in_child(work, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(processes)
+    ]
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

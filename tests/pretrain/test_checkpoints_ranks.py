@@ -26,6 +26,7 @@ def test_a_checkpoint_of_two_processes_is_read_by_one_by_four_and_unsharded(tmp_
     run_worker("reshard", tmp_path)
 
 
+@pytest.mark.slow
 def test_faults_of_one_process_or_machine_are_agreed_on_by_all(tmp_path: Path) -> None:
     done = run_worker("faults", tmp_path)
 

@@ -58,43 +58,38 @@ def loss_and_gradients(model: LlamaForCausalLM, given: Batch) -> list[torch.Tens
     return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
-def shared_equals_whole(rank: int, size: int, policy: Policy) -> None:
+def shared_equals_whole(rank: int) -> None:
     whole = llama()
     use_packed_attention(whole)
     expected = loss_and_gradients(whole, batch())
-    model = llama()
-    use_context_attention(model, dist.group.WORLD)
-    checkpoint_layers(decoder_layers(model), policy)
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    cases: list[tuple[dist.ProcessGroup, Policy]] = [
+        (pairs[rank // 2], "none"),
+        (dist.group.WORLD, "selective"),
+        (dist.group.WORLD, "full"),
+    ]
+    for group, policy in cases:
+        model = llama()
+        use_context_attention(model, group)
+        checkpoint_layers(decoder_layers(model), policy)
+        stretch = slice_of(batch(), dist.get_rank(group), dist.get_world_size(group))
 
-    found = loss_and_gradients(model, slice_of(batch(), rank, size))
+        found = loss_and_gradients(model, stretch)
 
-    assert len(found) == len(expected)
-    for mine, all_of_it in zip(found, expected, strict=True):
-        dist.all_reduce(mine)
-        assert (mine - all_of_it).abs().max() < 1e-5 * all_of_it.abs().max()
-
-
-@pytest.mark.parametrize(("size", "policy"), [(2, "none"), (4, "selective"), (4, "full")])
-def test_a_shared_sequence_has_the_loss_and_gradients_of_a_whole_one(size: int, policy: Policy) -> None:
-    in_ranks(shared_equals_whole, size, size, policy)
-
-
-def bf16_is_near(rank: int, size: int) -> None:
-    whole = llama()
-    use_packed_attention(whole)
-    expected = loss_and_gradients(whole, batch())[0]
-    model = llama()
-    use_context_attention(model, dist.group.WORLD)
+        assert len(found) == len(expected)
+        for mine, all_of_it in zip(found, expected, strict=True):
+            dist.all_reduce(mine, group=group)
+            assert (mine - all_of_it).abs().max() < 1e-5 * all_of_it.abs().max()
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = loss_and_gradients(model, slice_of(batch(), rank, size))[0]
+        mixed = loss_and_gradients(model, stretch)[0]
+    dist.all_reduce(mixed)
+    assert 0 < abs(mixed / expected[0] - 1) < 0.01
 
-    dist.all_reduce(found)
-    assert 0 < abs(found / expected - 1) < 0.01
 
-
-def test_autocast_gathers_in_bf16() -> None:
-    in_ranks(bf16_is_near, 2, 2)
+@pytest.mark.slow
+def test_shared_sequences_have_the_loss_and_gradients_of_whole_ones() -> None:
+    in_ranks(shared_equals_whole, 4)
 
 
 def test_stretches_are_the_whole_batch_and_its_borders_stay() -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,9 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
-    yield Trained(tmp_path_factory.mktemp("signals"))
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Trained once for all tests of this file."""
+    return Trained(tmp_path_factory.mktemp("signals"))
 
 
 def until(process: "subprocess.Popen[str]", pattern: str) -> str:
@@ -116,6 +116,21 @@ def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
     ]
     assert took < 30
     assert losses(trained.folder / name) == trained.losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("section", "step"), [("optimizer", 5), ("save", 6)])
+def test_sigterm_in_the_middle_of_a_section_waits_for_the_next_safe_point(
+    trained: Trained, section: str, step: int
+) -> None:
+    fault = {"terminate": {"step": step, "section": section}}
+
+    code, said = finished(trained.start(section, ANADIL_INJECT=json.dumps(fault)))
+    trained.resumed(section)
+
+    assert code == Stopped.exit_code, said
+    assert f"terminate in {section} of step {step} on rank 0" in said
+    assert losses(trained.folder / section) == trained.losses
 
 
 @pytest.mark.slow

@@ -41,10 +41,19 @@ def began(folder: Path) -> dict[str, float]:
     return told
 
 
-def at(rank: int, section: str, *, step: int = 7, beats: int = 3, ticks: int = 9) -> Progress:
+def at(
+    rank: int,
+    section: str,
+    *,
+    step: int = 7,
+    beats: int = 3,
+    ticks: int = 9,
+    where: str = "",
+    waits: bool = False,
+) -> Progress:
     return Progress(
         rank=rank, host=f"node-{rank // 8}", pid=100 + rank, step=step, beats=beats, section=section,
-        silent_s=600, ticks=ticks,
+        silent_s=600, ticks=ticks, where=where, waits=waits,
     )  # fmt: skip
 
 
@@ -79,6 +88,25 @@ def test_a_process_that_does_not_tick_is_named_whatever_it_said_last(tmp_path: P
     text = culprits(found, 0, tmp_path)
 
     assert "rank 9 on node-1 (process 109) is stuck in reduce of step 7, and does not run" in text
+
+
+def test_where_all_came_equally_far_the_one_outside_a_collective_is_named(tmp_path: Path) -> None:
+    inside = at(0, "forward", where="distributed_c10d.py:all_reduce", waits=True)
+    found = {0: inside, 1: at(1, "forward", where="attention.py:forward")}
+
+    text = culprits(found, 0, tmp_path)
+
+    assert (
+        "rank 1 on node-0 (process 101) is stuck in forward of step 7 at attention.py:forward, silent" in text
+    )
+    assert "rank 0" not in text
+
+
+def test_where_all_came_equally_far_the_one_in_another_place_is_named(tmp_path: Path) -> None:
+    found = {rank: at(rank, "forward", where="trainer.py:gradients") for rank in range(4)}
+    found[2] = at(2, "forward", where="injector.py:inject")
+
+    assert "rank 2 on node-0 (process 102)" in culprits(found, 0, tmp_path)
 
 
 def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> None:
@@ -153,7 +181,7 @@ def test_a_process_that_holds_up_the_others_is_named_and_all_end(tmp_path: Path,
         assert len(errors) == 1
         assert "and does not run" in errors[0]
     for line in errors:
-        assert f"(process {stuck.pid}) is stuck in forward of step 5" in line
+        assert f"(process {stuck.pid}) is stuck in forward of step 5 at faulty_worker.py:misbehave" in line
     for rank in range(2):
         assert "sum_" in (tmp_path / f"hang-rank-{rank}.txt").read_text()
 

@@ -94,7 +94,8 @@ def shards_after_a_step(model: Any, whole: Any) -> None:
     assert torch.allclose(made, expected, rtol=1e-5, atol=1e-6)
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
-        assert torch.allclose(ours.grad.full_tensor(), theirs.grad, rtol=1e-4, atol=1e-4)
+        # Two processes with the same sequence.
+        assert (ours.grad.full_tensor() - 2 * theirs.grad).norm() < 1e-5 * theirs.grad.norm()
 
 
 def only_its_own(rank: int, folder: str) -> None:

@@ -19,6 +19,7 @@ from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.objective import last_hidden
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut, layers_of_stage
 from anadil.pretrain.parallel.shard import shard
+from anadil.pretrain.parallel.tensor import split, summed_loss_of_head
 
 from .ranks import in_ranks
 
@@ -90,14 +91,15 @@ def assert_equal(found: Gradients, expected: Gradients, divisor: float = 1.0) ->
         assert difference < 1e-5 * expected[name].abs().max(), name
 
 
-def stages_equal_whole(rank: int, stages: int) -> None:
+def stages_equal_whole(group: dist.ProcessGroup) -> None:
+    stage, stages = dist.get_rank(group), dist.get_world_size(group)
     model = llama()
     use_packed_attention(model)
-    cut(model, rank, stages)
+    cut(model, stage, stages)
     checkpoint_layers(decoder_layers(model), "selective")
-    pipeline = Pipeline(model, summed_loss, dist.group.WORLD, device=CPU)
+    pipeline = Pipeline(model, summed_loss, group, device=CPU)
     names: list[set[str]] = [set()] * stages
-    dist.all_gather_object(names, set(dict(model.named_parameters())))
+    dist.all_gather_object(names, set(dict(model.named_parameters())), group=group)
     assert sum(map(len, names)) == len(set().union(*names))
     assert set().union(*names) == set(dict(llama().named_parameters()))
 
@@ -113,11 +115,6 @@ def stages_equal_whole(rank: int, stages: int) -> None:
         assert abs(found.item() / loss - 1) < 1e-6
         assert abs(validated.item() / loss - 1) < 1e-6
         assert_equal(gradients(model), expected, divisor)
-
-
-@pytest.mark.parametrize("stages", [2, 4])
-def test_stages_have_the_loss_and_gradients_of_one_process(stages: int) -> None:
-    in_ranks(stages_equal_whole, stages, stages)
 
 
 def sharded_stages_equal_whole(rank: int) -> None:
@@ -146,10 +143,6 @@ def sharded_stages_equal_whole(rank: int) -> None:
         optimizer.zero_grad(set_to_none=True)
 
 
-def test_sharded_stages_have_the_loss_and_gradients_of_one_process() -> None:
-    in_ranks(sharded_stages_equal_whole, 4)
-
-
 def stages_of_stretches_equal_whole(rank: int) -> None:
     devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "context"))
     context = devices["context"].get_group()
@@ -169,30 +162,56 @@ def stages_of_stretches_equal_whole(rank: int) -> None:
     assert_equal(gradients(model), expected)
 
 
-def test_stages_of_shared_sequences_have_the_loss_and_gradients_of_one_process() -> None:
-    in_ranks(stages_of_stretches_equal_whole, 4)
-
-
-def refusals_keep_their_names(rank: int) -> None:
+def split_stages_equal_whole(rank: int) -> None:
+    devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "tensor"))
     model = llama()
     use_packed_attention(model)
-    cut(model, rank, 2)
+    cut(model, rank // 2, 2)
+    split(model, devices["tensor"], config=model.config, sequence_length=LENGTH)
+    pipeline = Pipeline(model, summed_loss_of_head, devices["pipeline"].get_group(), device=CPU, tensor=2)
+    given = batches(3)
+    loss, expected = expected_of(given)
+
+    found = pipeline.step(given)
+
+    assert abs(found.item() / loss - 1) < 1e-6
+    assert_equal(gradients(model), expected)
+
+
+def what_is_wrong_is_said(rank: int) -> None:
+    model = llama()
+    use_packed_attention(model)
+    cut(model, rank, 4)
     pipeline = Pipeline(model, summed_loss, dist.group.WORLD, device=CPU)
     with pytest.raises(
         PreflightError,
-        match=r"2 stages need as many micro-batches .* there are 1; lower .*micro_batch_size \(2\)",
+        match=r"4 stages need as many micro-batches .* there are 3; lower .*micro_batch_size \(2\)",
     ):
-        pipeline.step(batches(1))
+        pipeline.step(batches(3))
     if rank == 0:
-        for layer in model.model.layers.values():
-            layer.self_attn.attention_dropout = 0.5
+        for layer in decoder_layers(model):
+            layer.get_submodule("self_attn").attention_dropout = 0.5  # type: ignore[assignment]
         model.train()
-        with pytest.raises(DataError, match="attention_dropout"):
-            pipeline.step(batches(2))
+    # The stage that fails says why, the others that it is gone.
+    with pytest.raises(
+        DataError if rank == 0 else RuntimeError, match="attention_dropout" if rank == 0 else "peer"
+    ):
+        pipeline.step(batches(4))
 
 
-def test_too_few_micro_batches_and_a_failing_stage_say_what_is_wrong() -> None:
-    in_ranks(refusals_keep_their_names, 2)
+def scenarios(rank: int) -> None:
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    stages_equal_whole(pairs[rank // 2])
+    stages_equal_whole(dist.group.WORLD)
+    sharded_stages_equal_whole(rank)
+    stages_of_stretches_equal_whole(rank)
+    split_stages_equal_whole(rank)
+    what_is_wrong_is_said(rank)
+
+
+@pytest.mark.slow
+def test_stages_have_the_loss_and_gradients_of_one_process() -> None:
+    in_ranks(scenarios, 4)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_what_comes_next_is_made_while_the_step_runs() -> None:
 
 
 def test_a_step_that_waits_says_how_long() -> None:
-    with Prefetcher(lambda step: time.sleep(0.05) or step, 0, 2) as ahead:
+    with Prefetcher(lambda _: time.sleep(0.05), 0, 2) as ahead:
         ahead.get(0)
         waited = ahead.waited_s
         time.sleep(0.2)

@@ -200,7 +200,8 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_rate(tmp_path
     job = make_job(tmp_path, make_recipe(base, phases=phases))
 
     with pytest.raises(
-        RecipeError, match=r"is nan at step 4 .*learning rate 1e\+36.*lower the learning rate.*on_anomaly=skip"
+        RecipeError,
+        match=r"is nan at step 4 .*learning rate 1e\+36.*lower the learning rate.*on_anomaly=skip",
     ):
         run(job)
 

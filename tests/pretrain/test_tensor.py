@@ -27,6 +27,7 @@ from anadil.pretraining import Parallelism
 from .ranks import in_ranks
 
 CPU = torch.device("cpu")
+FP32 = MixedPrecisionPolicy()
 LENGTH = 16
 BORDERS = torch.tensor([0, 5, 16, 28, 32, 48, 49, 64], dtype=torch.int32)
 """Documents of four rows."""
@@ -83,9 +84,7 @@ def reference(folder: str) -> LlamaForCausalLM:
     return model
 
 
-def spread(
-    folder: str, mesh: Mesh, policy: Policy = "none", precision: MixedPrecisionPolicy = MixedPrecisionPolicy()
-) -> Any:
+def spread(folder: str, mesh: Mesh, policy: Policy = "none", precision: MixedPrecisionPolicy = FP32) -> Any:
     assert mesh.parameters is not None
     model = empty_model(Path(folder))
     use_packed_attention(model)
@@ -214,7 +213,7 @@ def fused_norm(mesh: Mesh) -> None:
     parallelize_module(norm, mesh.parameters["tensor"], LocalNorm())
     expected_weight = weight.clone().requires_grad_()
     expected = nn.functional.rms_norm(states, (32,), expected_weight, 1e-5)
-    expected.square().sum().backward()
+    expected.square().sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     own = states.chunk(2, 1)[mesh.tensor_rank].clone().requires_grad_()
 
     made = norm(own)

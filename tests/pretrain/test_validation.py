@@ -17,7 +17,6 @@ from anadil.metrics import bits_per_byte
 from anadil.model.load import encode_text, load_tokenizer
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.pretrain.packing import Batch
-from anadil.pretrain.probe import last_hidden
 from anadil.pretrain.validation import Validation, validation_of
 from anadil.pretraining import Pretrain
 
@@ -77,7 +76,10 @@ class Scorer:
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         self.batches.append(batch)
-        hidden = last_hidden(self.model, batch.input_ids, batch.position_ids)
+        # Of transformers' own: positions that begin anew keep documents apart.
+        hidden = self.model.model(
+            input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
+        ).last_hidden_state
         return summed_loss(hidden, self.model.lm_head.weight, batch.labels)
 
 

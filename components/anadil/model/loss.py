@@ -7,11 +7,14 @@ import torch
 from torch import nn
 
 from anadil.errors import PreflightError
+from anadil.units import MIB
 
 IGNORED = -100
 """Label of a position that is not scored."""
 CHUNK_TOKENS = 512
-"""Tokens whose logits stand in memory at a time; 256 to 1,024 were equally fast on a CPU."""
+"""Most tokens whose logits stand in memory at a time; 256 to 1,024 were equally fast on a CPU."""
+CPU_LOGITS_BYTES = 128 * MIB
+"""Of a chunk on a CPU, where the loss of a large vocabulary is most of the memory: at 100,000 tokens, 256."""
 
 HAS_LIGER = find_spec("liger_kernel") is not None
 """Liger comes for x86-64 Linux only. Its presence does not say that there is a GPU."""
@@ -90,10 +93,23 @@ def summed_loss(
         if dtype != torch.float32 or z_loss:
             return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
         # The default options choose a chunk that is four times slower, and no options keep all logits.
-        options = nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_TOKENS, acc_policy="compact")
+        chunk = chunk_tokens(weight)
+        options = nn.LinearCrossEntropyOptions(batch_chunk_size=chunk, acc_policy="compact")
         return nn.functional.linear_cross_entropy(
             hidden.float(), weight.float(), labels, reduction="sum", ignore_index=IGNORED, options=options
         )
+
+
+def chunk_tokens(weight: torch.Tensor) -> int:
+    """Tokens whose FP32 logits stand in memory at a time, a power of two.
+
+    Args:
+        weight: Output embeddings, (vocabulary, width).
+    """
+    if weight.device.type != "cpu":
+        return CHUNK_TOKENS
+    fitting = max(1, CPU_LOGITS_BYTES // (4 * len(weight)))
+    return min(CHUNK_TOKENS, 1 << (fitting.bit_length() - 1))
 
 
 def _liger_loss(
@@ -149,17 +165,16 @@ class _ChunkedLoss(torch.autograd.Function):
         of_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         of_table = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        logits = torch.empty(
-            min(CHUNK_TOKENS, len(states)), len(table), dtype=torch.float32, device=hidden.device
-        )
-        for at in range(0, len(states), CHUNK_TOKENS):
-            some = states[at : at + CHUNK_TOKENS]
+        chunk = min(chunk_tokens(weight), len(states))
+        logits = torch.empty(chunk, len(table), dtype=torch.float32, device=hidden.device)
+        for at in range(0, len(states), chunk):
+            some = states[at : at + chunk]
             chances = _product(some, table, logits[: len(some)])
-            losses, scale = _softmax_(chances, labels[at : at + CHUNK_TOKENS], z_loss)
+            losses, scale = _softmax_(chances, labels[at : at + chunk], z_loss)
             loss += losses.sum()
             chances = chances.to(dtype)
             if of_states is not None:
-                of_states[at : at + CHUNK_TOKENS] = torch.mm(chances, table) * scale
+                of_states[at : at + chunk] = torch.mm(chances, table) * scale
             if of_table is not None:
                 _add_product_(of_table, chances.t(), (some * scale).to(dtype))
         ctx.gradients = (

@@ -129,10 +129,9 @@ class Trainer:
         mine = self.net.backward(
             self.batches(step) if batches is None else batches,
             tokens,
-            before_last=self._replicas.arm,
+            replicas=self._replicas,
             change=change,
         )
-        self._replicas.wait()
         loss, agreed = self._agree(mine, received)
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
         norm = clip_gradients_(trained, self.settings.max_grad_norm, self.net.mesh)

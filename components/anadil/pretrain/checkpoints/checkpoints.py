@@ -56,6 +56,7 @@ class Checkpoints:
         keep: int,
         *,
         own: bool = False,
+        optional: bool = False,
         archive: Archive | None = None,
         on_saved: Callable[[State], None] | None = None,
     ) -> None:
@@ -68,6 +69,8 @@ class Checkpoints:
             keep: Generations to keep.
             own: `folder` is this process's own, on its machine's disk: it holds this process's
                 part alone, and is of use to the same layout and processes only.
+            optional: With `own`: a generation that cannot be written is only warned of, since
+                another tier has one.
             archive: Where finished generations are copied to.
             on_saved: Called on the first process, in another thread, when a generation is sealed.
 
@@ -78,6 +81,7 @@ class Checkpoints:
         self.seconds = 0.0
         """Time that training stood still for `save`, over all calls."""
         self._own = own
+        self._optional = optional
         self._origin = dict(origin)
         self._keep = keep
         self._archive = archive
@@ -133,13 +137,10 @@ class Checkpoints:
         if self._running is not None:
             _, written = self._running
             self._running = None
-            try:
+            if self._own:
+                self._agree(written)
+            else:
                 written.result()
-            except AnadilError as error:
-                if not self._own:
-                    raise
-                # Other processes have written theirs and go on; this tier is one of several.
-                log.warning("%s", error)
 
     def close(self) -> None:
         """Finish what is being written, also to the archive; raises as `save` does."""
@@ -271,6 +272,18 @@ class Checkpoints:
         if state.step != manifest.records["step"]:
             raise IntegrityError(f"{name}: says step {state.step}; remove {path}")
         return Found(path=path, state=state, metadata=read[0])
+
+    def _agree(self, written: Future[None]) -> None:
+        """End as the worst of all processes, each of which has written a generation of its own."""
+        try:
+            if self._optional:
+                written.result()
+            else:
+                self._all.each(written.result)
+        except AnadilError as error:
+            if not self._optional:
+                raise
+            log.warning("%s", error)
 
     def _is_empty(self) -> bool:
         return not generation.steps(self.folder)

@@ -1,5 +1,6 @@
 """Which process a hang is due to, from what each one did last."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,10 @@ class Progress:
     """Seconds since the last of them."""
     ticks: int
     """Looks of the watchdog's thread: they stand still where the process does not run."""
+    where: str = ""
+    """File and function that its main thread is in."""
+    waits: bool = False
+    """Whether that is a collective."""
     runs: bool = True
 
     def stopped_since(self, before: "Progress") -> "Progress":
@@ -40,7 +45,8 @@ def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
     """One sentence that names the processes that hold up the others.
 
     Those that do not run at all; else those that came less far than the others, which wait for
-    them; else nobody: all wait in the same place, so it is the network.
+    them; else those that are in another place of the program; else nobody: all wait in the same
+    place, so it is the network.
 
     Args:
         found: What each process did last, by rank.
@@ -54,6 +60,8 @@ def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
         return f"the run hangs: {_named(frozen)}, and {what}; {remedy}"
     slowest = min(one.reached() for one in found.values())
     behind = [one for one in found.values() if one.reached() == slowest]
+    if len(behind) == len(found) > 1:
+        behind = _elsewhere(behind)
     if len(found) == 1 or len(behind) < len(found):
         return f"the run hangs: {_named(behind)}; {remedy}"
     one = found[speaker]
@@ -63,9 +71,20 @@ def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
     )
 
 
+def _elsewhere(some: Sequence[Progress]) -> list[Progress]:
+    """Those outside a collective while others are in one, or else in a place where few are."""
+    outside = [one for one in some if not one.waits]
+    if outside and len(outside) < len(some):
+        return outside
+    places = Counter(one.where for one in some)
+    rarest = min(places.values())
+    return [one for one in some if places[one.where] == rarest]
+
+
 def _named(some: Sequence[Progress]) -> str:
     texts = [
         f"rank {one.rank} on {one.host} (process {one.pid}) is stuck in {one.section} of step {one.step}"
+        + (f" at {one.where}" if one.where else "")
         + (f", silent for {one.silent_s:.0f} s" if one.runs else "")
         for one in some[:MOST_NAMED]
     ]

@@ -22,6 +22,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -172,9 +173,13 @@ class Watchdog:
         return bool(self._store.check([ALARM]))
 
     def _progress(self) -> Progress:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  as faulthandler does
+        code = frame.f_code if frame else None
         return Progress(
             rank=self._rank, host=socket.gethostname(), pid=os.getpid(), step=self._step, beats=self._beats,
             section=self._section, silent_s=round(time.monotonic() - self._at, 1), ticks=self._ticks,
+            where=f"{Path(code.co_filename).name}:{code.co_name}" if code else "",
+            waits=code is not None and "torch/distributed" in code.co_filename,
         )  # fmt: skip
 
     def _give_up(self) -> None:

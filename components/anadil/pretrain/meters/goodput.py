@@ -2,7 +2,7 @@
 
 Every moment from the first start on belongs to one cause, so the shares add up to 1. They are
 kept in `goodput.json` in the work directory, which is replaced whole while the run goes on: a
-process that is killed leaves what it knew some seconds before. Within a start the clock is the
+process that is killed leaves what it knew about a second before. Within a start the clock is the
 monotonic one. Between two starts too, on the same boot of the same machine; elsewhere only the
 wall clock is left, which may have been set.
 """
@@ -39,9 +39,9 @@ BADPUT_TYPES: Mapping[Cause, str] = {
 }
 """What Google's library calls each cause; `step` is goodput.
 Source: ml-goodput-measurement, goodput_utils.py, BadputType."""
-BEAT_S = 5.0
+BEAT_S = 1.0
 """Least time between two writes of the file: what a kill can count as `restart` instead. Assumption."""
-MOST_MARKS = 512
+MOST_MARKS = 256
 """Steps whose time is remembered; between them it is taken as even. Beyond, older ones are thinned out."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -93,7 +93,7 @@ class Goodput:
             self._settle()
             self.counts[cause] += 1
             self._open.pop()
-            self.beat()
+            self.beat(at_once=cause == "checkpoint")
 
     def step_done(self, step: int) -> None:
         """Optimizer step `step` (from 1) is done: what was spent on it counts, until it is done again."""

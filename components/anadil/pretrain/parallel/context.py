@@ -131,7 +131,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
         whole = own.new_empty(own.shape[0] * dist.get_world_size(group), *own.shape[1:])
-        dist.all_gather_into_tensor(whole, own, group=group)
+        dist.all_gather_single(whole, own, group=group)
         return whole
 
     @staticmethod
@@ -140,7 +140,7 @@ class _Gather(torch.autograd.Function):
         size = dist.get_world_size(ctx.group)
         if gradient.is_cuda:
             own = gradient.new_empty(gradient.shape[0] // size, *gradient.shape[1:])
-            dist.reduce_scatter_tensor(own, gradient, group=ctx.group)
+            dist.reduce_scatter_single(own, gradient, group=ctx.group)
             return own, None
         dist.all_reduce(gradient, group=ctx.group)
         return gradient.chunk(size)[dist.get_rank(ctx.group)], None

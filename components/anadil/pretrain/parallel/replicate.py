@@ -20,15 +20,22 @@ class Replicas:
         self._group = group
         self._armed = False
         self._under_way: list[Any] = []
+        self._parameters = list(parameters)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._send)  # type: ignore[no-untyped-call]
-            for parameter in parameters
+            for parameter in self._parameters
             if group is not None
         ]
 
     def arm(self) -> None:
         """The backward pass that begins now is the last of this step."""
         self._armed = True
+
+    def send(self) -> None:
+        """Sum all gradients now, after passes of which none was known to be a parameter's last."""
+        self._armed = self._group is not None
+        for parameter in self._parameters:
+            self._send(parameter)
 
     def wait(self) -> None:
         """Go on when every gradient is the sum over the group."""

@@ -20,6 +20,7 @@ from anadil.pretrain.parallel.context import check_context, slice_of, use_contex
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.objective import Loss, train_on
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut
+from anadil.pretrain.parallel.replicate import Replicas
 from anadil.pretrain.parallel.shard import last_pass, policy_of, shard
 from anadil.pretrain.parallel.tensor import check_tensor, split, summed_loss_of_head
 from anadil.pretraining import Pretrain
@@ -78,7 +79,7 @@ class Net:
         batches: Sequence[Batch],
         divisor: float,
         *,
-        before_last: Callable[[], None],
+        replicas: Replicas,
         change: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Forward and backward passes of one optimizer step; the summed loss in FP64.
@@ -86,22 +87,24 @@ class Net:
         Args:
             batches: One for each pass.
             divisor: Gradients are those of the sum over it.
-            before_last: Called before the last backward pass begins.
+            replicas: Sums the gradients over the processes that hold the same parameters.
             change: What becomes of each loss; the loss itself but in tests of faults.
         """
         if self.pipeline is not None:
-            before_last()
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                return self.pipeline.step(batches, divisor)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, batch in enumerate(batches, 1):
-            loss = change(self.loss(batch))
-            last = number == len(batches)
-            last_pass(self.model, is_last=last)
-            if last:
-                before_last()
-            (loss / divisor).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            total += loss.detach()
+                total = self.pipeline.step(batches, divisor)
+            replicas.send()
+        else:
+            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            for number, batch in enumerate(batches, 1):
+                loss = change(self.loss(batch))
+                last = number == len(batches)
+                last_pass(self.model, is_last=last)
+                if last:
+                    replicas.arm()
+                (loss / divisor).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                total += loss.detach()
+        replicas.wait()
         return total
 
     @property

@@ -1,0 +1,123 @@
+"""A trace of some optimizer steps: for Chrome's or Perfetto's viewer, and in short as JSON.
+
+`trace.json` opens in https://ui.perfetto.dev. `profile.json` names the operators and kernels that
+took the most time, and says which fused kernels ran: Liger's replace parts of transformers without
+a word, so that a slow run looks like a fast one until somebody looks.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch._C._autograd import DeviceType  # torch.autograd has it without a type
+from torch.profiler import ProfilerActivity, profile, schedule
+
+log = logging.getLogger(__name__)
+
+TRACE = "trace.json"
+SUMMARY = "profile.json"
+NUM_TOP = 20
+"""Operators and kernels in the summary. Assumption."""
+KERNELS: Mapping[str, tuple[str, ...]] = {
+    "norm": ("_rms_norm_forward_kernel",),
+    "swiglu": ("_swiglu_forward_kernel", "_swiglu_fused_gate_up_forward_kernel"),
+    "rope": ("_triton_rope",),
+    "loss": ("liger_cross_entropy_kernel", "_linear_cross_entropy_batch_chunked", "_ChunkedLoss"),
+    "attention": ("flash_fwd", "_varlen_attn", "anadil::packed_attention"),
+}
+"""Parts of the names of fused kernels and operators. Source: Liger 0.8.5, ops/{rms_norm,swiglu,rope,
+cross_entropy}.py; torch 2.13, nn/modules/linear_cross_entropy.py and nn/attention/varlen.py; our own."""
+
+
+class Steps(Protocol):
+    """What the loop tells of each optimizer step."""
+
+    def step(self) -> None:
+        """An optimizer step has ended."""
+
+
+class NoProfile:
+    """In the place of a profile where none is asked for."""
+
+    def step(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[Steps]:
+    """Trace optimizer steps done inside and write `TRACE` and `SUMMARY`; call `.step()` after each.
+
+    Where the steps end before, what was traced until then is written; where none was, nothing.
+
+    Args:
+        folder: Directory that exists; one process writes there.
+        first_step: Steps that are let pass before, counted from here; at least 1, in which the profiler starts.
+        num_steps: Steps that are traced; 0 traces none.
+        device: Of the training.
+    """
+    if num_steps == 0:
+        yield NoProfile()
+        return
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(
+        activities=activities,
+        schedule=schedule(wait=max(first_step - 1, 0), warmup=1, active=num_steps, repeat=1),
+        on_trace_ready=lambda ready: _write(ready, folder, device),
+    ) as tracing:
+        yield tracing
+
+
+def fused_kernels(events: Iterable[str]) -> dict[str, bool]:
+    """Which parts of a step ran as fused kernels or operators, by the names of what ran.
+
+    Args:
+        events: Names of a trace, of operators and kernels alike.
+    """
+    names = set(events)
+    return {
+        part: any(known in name for known in kernels for name in names) for part, kernels in KERNELS.items()
+    }
+
+
+def _write(ready: Any, folder: Path, device: torch.device) -> None:
+    """Write trace and summary, each in one step."""
+    on_gpu = device.type == "cuda"
+    averages = ready.key_averages()
+    # On a GPU the kernels themselves: an operator's time is that of the kernels it started, once more.
+    kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    taken = [
+        (entry.key, entry.self_device_time_total if on_gpu else entry.self_cpu_time_total, entry.count)
+        for entry in averages
+        if entry.device_type == kind and not entry.key.startswith("ProfilerStep")
+    ]
+    taken.sort(key=lambda entry: entry[1], reverse=True)
+    total = sum(microseconds for _, microseconds, _ in taken)
+    names = {entry.key for entry in averages}
+    summary = {
+        "device": device.type,
+        "total_s": round(total / 1e6, 6),
+        "fused": fused_kernels(names),
+        "top": [
+            {
+                "name": name,
+                "share": round(spent / max(total, 1e-9), 4),
+                "s": round(spent / 1e6, 6),
+                "calls": calls,
+            }
+            for name, spent, calls in taken[:NUM_TOP]
+        ],
+    }
+    draft = folder / f"{TRACE}.partial"
+    ready.export_chrome_trace(str(draft))
+    draft.rename(folder / TRACE)
+    draft = folder / f"{SUMMARY}.partial"
+    draft.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    draft.rename(folder / SUMMARY)
+    fused = ", ".join(part for part, seen in fused_kernels(names).items() if seen) or "nothing"
+    log.info("profile: %s; fused: %s", folder / TRACE, fused)

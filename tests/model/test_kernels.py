@@ -1,0 +1,83 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama import modeling_llama
+
+from anadil.errors import PreflightError
+from anadil.model.kernels import patch_llama, set_up_device
+
+GPU = torch.device("cuda", 0)
+PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
+
+
+@pytest.fixture(autouse=True)
+def llama_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PATCHES:
+        monkeypatch.setattr(modeling_llama, name, getattr(modeling_llama, name))
+
+
+@pytest.fixture
+def tf32_is_on() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def patched() -> list[str]:
+    return [name for name in PATCHES if "liger" in getattr(modeling_llama, name).__module__]
+
+
+@pytest.mark.parametrize(
+    ("policy", "config", "expected"),
+    [
+        ("none", None, list(PATCHES)),
+        ("full", LlamaConfig(), list(PATCHES)),
+        ("selective", LlamaConfig(), ["LlamaRMSNorm", "LlamaMLP"]),
+        ("none", LlamaConfig(mlp_bias=True), ["apply_rotary_pos_emb", "LlamaRMSNorm"]),
+    ],
+)
+def test_liger_replaces_what_it_does_right(
+    policy: str, config: LlamaConfig | None, expected: list[str]
+) -> None:
+    pytest.importorskip("liger_kernel")
+
+    patch_llama(policy, config=config)
+
+    assert patched() == expected
+
+
+def test_compiled_layers_keep_torch_s_operations() -> None:
+    patch_llama("none", compiled=True)
+
+    assert patched() == []
+
+
+@pytest.mark.usefixtures("tf32_is_on")
+def test_fp32_products_stay_fp32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+
+    set_up_device(GPU, torch.bfloat16)
+
+    assert chosen == [GPU]
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_a_gpu_without_bf16_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla V100-SXM2-16GB")
+
+    with pytest.raises(PreflightError, match=r"Tesla V100.* of compute capability 7.0 has no BF16.*to fp32"):
+        set_up_device(GPU, torch.bfloat16)
+
+
+@pytest.mark.usefixtures("tf32_is_on")
+def test_a_cpu_has_nothing_to_set() -> None:
+    set_up_device(torch.device("cpu"), torch.float32)
+
+    assert torch.get_float32_matmul_precision() == "high"
