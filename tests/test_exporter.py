@@ -245,6 +245,7 @@ def test_the_first_process_of_a_machine_serves_what_the_others_have_of_their_own
         'anadil_loss{rank="0",stage="pretrain"}'
     ]
     assert 'rank="1"' not in after
+    assert not exporter._shared().exists()
 
 
 @pytest.mark.usefixtures("siblings")

@@ -19,7 +19,10 @@ LIGHT_STAGES = ("clean", "report")
 SHARED_EXTRAS = ("s3", "tracking", "terminal")
 """What any stage may load where it is installed."""
 IMPORT_NAMES = {"liger-kernel": "liger_kernel", "pyyaml": "yaml", "jinja2": "jinja2"}
-BROUGHT_ALONG = {"transformers": {"huggingface_hub", "numpy", "safetensors"}, "jinja2": {"markupsafe"}}
+BROUGHT_ALONG = {
+    "transformers": {"huggingface_hub", "numpy", "safetensors", "tokenizers"},
+    "jinja2": {"markupsafe"},
+}
 """What a package of an extra requires itself."""
 OPTIONAL = {"liger_kernel"}
 """Used where it is installed, which `HAS_LIGER` tells."""

@@ -16,6 +16,8 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import trained_shape
 from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.spread import spread
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe import load_recipe
 from anadil.units import MIB
@@ -49,7 +51,12 @@ def compared(recompute: str, trains: str, state: str) -> tuple[int, int, int]:
         packed=True,
     )
     model = random_model(shape, work, torch.device("cpu"), recipe.seed)
-    trainer = Trainer(model, random_tokens(shape, work, layout.batch_size, recipe.seed), recipe, Group())
+    trainer = Trainer(
+        spread(model, recipe.pretrain, Mesh(), torch.device("cpu")),
+        random_tokens(shape, work, layout.batch_size, recipe.seed),
+        recipe,
+        Group(),
+    )
     trainer.begin_phase(recipe.pretrain.phases[0])
     trainer.step(0)
     return (

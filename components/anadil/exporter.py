@@ -7,6 +7,8 @@ Nothing listens where ANADIL_METRICS_PORT is not set, and nothing here can fail 
 that is taken costs a warning. docs/reference/metrics.md lists the names.
 """
 
+import atexit
+import contextlib
 import functools
 import json
 import logging
@@ -191,6 +193,7 @@ def _role() -> Literal["serves", "leaves", "none"]:
     if not asked:
         return "none"
     if os.environ.get("LOCAL_RANK", "0") != "0":
+        atexit.register(_tidy)
         return "leaves"
     try:
         listener = listen(int(asked))
@@ -217,6 +220,14 @@ def _leave() -> None:
         draft.replace(path)
     except OSError as error:
         log.debug("%s: metrics of this process are not shown (%s)", path, error)
+
+
+def _tidy() -> None:
+    """Leave nothing behind; the last process takes the directory away."""
+    folder = _shared()
+    with contextlib.suppress(OSError):
+        (folder / f"{os.getpid()}.json").unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _left() -> Iterator[tuple[Series, float]]:

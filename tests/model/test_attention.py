@@ -6,16 +6,15 @@ import torch
 from torch import nn
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from anadil.errors import DataError
-from anadil.model.attention import (
+from anadil.errors import DataError, PreflightError
+from anadil.model.attention import attend, attention, by_document, row_borders, use_packed_attention
+from anadil.model.attention_operator import (
     OPERATOR,
-    attend,
-    attention,
-    by_document,
+    backward_on_gpu,
+    check_gpu,
+    on_gpu,
     packed_attention,
     packed_attention_backward,
-    row_borders,
-    use_packed_attention,
 )
 from anadil.model.recompute import Policy, checkpoint_layers, decoder_layers
 
@@ -226,6 +225,26 @@ def test_the_operators_tell_the_shapes_of_their_results() -> None:
         ),
         test_utils=("test_schema", "test_faketensor"),
     )
+
+
+def test_what_a_gpu_is_asked_has_the_order_of_arguments_of_torch() -> None:
+    # Meta tensors go through torch's own operators as far as their shapes.
+    query, key, value = (torch.empty(48, num, 8, device="meta", dtype=torch.bfloat16) for num in (4, 2, 2))
+
+    attended, sums = on_gpu(query, key, value, BORDERS, BORDERS, 0.3)
+    found = backward_on_gpu(attended, query, key, value, attended, sums, BORDERS, BORDERS, 0.3)
+
+    assert attended.shape == query.shape
+    assert (sums.shape, sums.dtype) == ((4, 48), torch.float32)
+    assert [gradient.shape for gradient in found] == [query.shape, key.shape, value.shape]
+
+
+def test_a_gpu_without_flash_attention_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+
+    with pytest.raises(PreflightError, match=r"capability 8.0 or more, and Tesla T4 has 7.5; run on an A100"):
+        check_gpu(torch.device("cuda", 0))
 
 
 def test_a_mask_is_an_error_and_no_leak() -> None:

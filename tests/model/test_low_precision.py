@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -15,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.errors import PreflightError, RecipeError
 from anadil.model import low_precision
+from anadil.model.compiled import compile_layers
 from anadil.model.low_precision import (
     Kind,
     after_step,
@@ -24,7 +27,9 @@ from anadil.model.low_precision import (
     use_low_precision,
 )
 from anadil.model.recompute import checkpoint_layers, decoder_layers
+from anadil.pretrain.parallel.tensor import split
 
+pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
 KINDS: tuple[Kind, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
 TOKENS = (torch.arange(128) * 7 + 3).reshape(2, 64) % 64
 GPU = torch.device("cuda", 0)
@@ -36,7 +41,7 @@ def llama(dtype: torch.dtype = torch.float32, hidden_size: int = 64) -> LlamaFor
     config = LlamaConfig(
         vocab_size=64,
         hidden_size=hidden_size,
-        intermediate_size=160,
+        intermediate_size=192,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -267,6 +272,33 @@ def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
     assert use_low_precision([], "nvfp4") == 0
 
 
+def test_a_format_without_compilation_is_warned_about(a_gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
+    a_gpu((9, 0), "NVIDIA H100 80GB HBM3")
+
+    check_low_precision("float8_rowwise", GPU, BF16, tokens=2048, compiled=False)
+
+    assert "float8_rowwise without pretrain.compile: casts cost more" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_layers_give_the_same_gradients_by_one_program(kind: Kind) -> None:
+    expected = gradients(converted(kind))
+    torch._dynamo.reset()
+    counters.clear()
+    made = converted(kind)
+    checkpoint_layers(decoder_layers(made), "selective")
+
+    compile_layers(decoder_layers(made), backend="aot_eager")
+    found = gradients(made)
+
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    torch._dynamo.reset()
+
+
 def trained(made: nn.Module, *, sharded: bool) -> list[float]:
     optimizer = torch.optim.AdamW(made.parameters(), lr=1e-3, fused=True)
     losses = []
@@ -279,6 +311,31 @@ def trained(made: nn.Module, *, sharded: bool) -> list[float]:
             after_step(made)
         losses.append(float(loss.detach()))
     return losses
+
+
+def split_by_tensor_parallelism(kind: Kind) -> None:
+    """Matrices shared by two processes, and FSDP around them, against one process."""
+    expected = float(states_of(converted(kind)).square().sum().detach())
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shard", "tensor"))
+    made = converted(kind, tensor=2, sharded=True)
+    split(made, mesh["tensor"], config=made.config, sequence_length=64)
+    for layer in decoder_layers(made):
+        fully_shard(layer, mesh=mesh["shard"])
+    fully_shard(made.base_model, mesh=mesh["shard"])
+    found = states_of(made).square().sum()
+    found.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    after_step(made)
+    dist.all_reduce(found.detach_())
+    assert float(found) == pytest.approx(expected, rel=1e-4), kind
+    assert made.model.layers[0].mlp.up_proj.weight.grad is not None
+
+
+def states_of(made: LlamaForCausalLM) -> torch.Tensor:
+    positions = torch.arange(64).expand(2, 64)
+    states: torch.Tensor = made.base_model(
+        input_ids=TOKENS, position_ids=positions, use_cache=False
+    ).last_hidden_state
+    return states
 
 
 def worker() -> None:
@@ -310,9 +367,11 @@ def worker() -> None:
             assert type(tensor.to_local()) is torch.Tensor
             assert tensor.dtype == torch.float32
             assert not torch.equal(tensor.full_tensor(), kept[name]), "the memory is that of the weight"
+        split_by_tensor_parallelism(kind)
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_fsdp_gathers_weights_and_gives_the_same_losses() -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",

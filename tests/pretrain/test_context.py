@@ -63,6 +63,7 @@ def shared_equals_whole(rank: int) -> None:
     use_packed_attention(whole)
     expected = loss_and_gradients(whole, batch())
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    assert dist.group.WORLD is not None
     cases: list[tuple[dist.ProcessGroup, Policy]] = [
         (pairs[rank // 2], "none"),
         (dist.group.WORLD, "selective"),

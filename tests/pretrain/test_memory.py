@@ -4,26 +4,28 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file
 from transformers.models.llama import modeling_llama
 
 from anadil.errors import PreflightError, RecipeError
 from anadil.model.kernels import patch_llama
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
-from anadil.pretrain.checkpoint import generations
+from anadil.pretrain.checkpoints.export import open_generation
 from anadil.pretrain.packing import pack
 from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.spread import spread
 from anadil.pretrain.run import run
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
 from anadil.pretraining import Pretrain
 
-from .fixtures import SignalAt, in_child, losses, make_job, make_recipe, run_in_child, run_in_two
+from .fixtures import SignalAt, generations, in_child, losses, make_job, make_recipe, run_in_child, run_in_two
 
 SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 4, "lr": 0.005}]
 
@@ -31,7 +33,8 @@ SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "st
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     recipe = make_recipe(base, **pretrain)
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
-    trainer = Trainer(load_model(base), pack(stream, recipe.pretrain.sequence_length), recipe, Group())
+    net = spread(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
+    trainer = Trainer(net, pack(stream, recipe.pretrain.sequence_length), recipe, Group())
     trainer.begin_phase(recipe.pretrain.phases[-1])
     return trainer
 
@@ -79,20 +82,19 @@ def test_bf16_state_trains_and_every_tensor_of_it_is_bf16(tmp_path: Path, base: 
     curve = losses(job.out)
     assert curve[12] < curve[1] - 0.5
     assert json.loads((job.out / "training.json").read_text())["precision"] == "bf16"
-    checkpoint = next(path for path in generations(job.work / "checkpoints") if path.name.endswith("10"))
-    moments = load_file(checkpoint / "optimizer.safetensors")
-    kept = [*load_file(checkpoint / "model.safetensors").values()]
-    kept += [tensor for name, tensor in moments.items() if not name.startswith("step ")]
-    assert {tensor.dtype for tensor in kept} == {torch.bfloat16}
+    found = open_generation(next(path for path in generations(job) if path.name.endswith("10")))
+    entries: list[Any] = list(found.metadata.state_dict_metadata.values())
+    kept = {entry.properties.dtype for entry in entries}
+    assert kept == {torch.bfloat16}
 
 
 def test_bf16_state_keeps_the_rotary_frequencies_in_fp32(tmp_path: Path, base: Path) -> None:
     trainer = make_trainer(tmp_path, base, state="bf16")
 
-    buffers = {name: buffer.dtype for name, buffer in trainer.model.named_buffers()}
+    buffers = {name: buffer.dtype for name, buffer in trainer.net.model.named_buffers()}
 
     assert buffers["model.rotary_emb.inv_freq"] == torch.float32
-    assert trainer.model.get_input_embeddings().weight is trainer.model.get_output_embeddings().weight
+    assert trainer.net.model.get_input_embeddings().weight is trainer.net.model.get_output_embeddings().weight
 
 
 @pytest.mark.parametrize("state", ["fp32", "bf16"])
@@ -112,7 +114,7 @@ def test_gradients_are_freed_before_the_next_forward_pass(tmp_path: Path, base: 
     trainer = make_trainer(tmp_path, base)
     trainer.step(0)
     seen = []
-    trainer.model.base_model.register_forward_pre_hook(
+    trainer.net.model.base_model.register_forward_pre_hook(
         lambda *_: seen.append([parameter.grad for parameter in trainer.parameters.values()])
     )
 
@@ -138,15 +140,12 @@ def test_bf16_state_and_fp32_products_contradict_each_other() -> None:
         Pretrain(state="bf16", precision="fp32")
 
 
-def test_sharded_training_is_refused_before_data_is_read(tmp_path: Path, base: Path) -> None:
-    recipe = make_recipe(base, parallelism={"shard": 8, "tensor": 2})
-    job = make_job(tmp_path, recipe)
-    job.inputs["corpus"] = tmp_path / "nowhere"
+def test_degrees_that_do_not_fit_the_processes_are_refused(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, parallelism={"shard": 8, "tensor": 2}))
 
     with pytest.raises(
         PreflightError,
-        match=r"pretrain.parallelism.shard is 8, pretrain.parallelism.tensor is 2: sharded training is not in "
-        r"this version.*full copy.*set pretrain.parallelism.shard and pretrain.parallelism.tensor to 1",
+        match=r"tensor 2 x context 1 x pipeline 1 need a multiple of 2 processes, and there are 1",
     ):
         run(job)
 

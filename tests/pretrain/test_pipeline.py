@@ -91,7 +91,8 @@ def assert_equal(found: Gradients, expected: Gradients, divisor: float = 1.0) ->
         assert difference < 1e-5 * expected[name].abs().max(), name
 
 
-def stages_equal_whole(group: dist.ProcessGroup) -> None:
+def stages_equal_whole(group: dist.ProcessGroup | None) -> None:
+    assert group is not None
     stage, stages = dist.get_rank(group), dist.get_world_size(group)
     model = llama()
     use_packed_attention(model)
@@ -179,6 +180,7 @@ def split_stages_equal_whole(rank: int) -> None:
 
 
 def what_is_wrong_is_said(rank: int) -> None:
+    assert dist.group.WORLD is not None
     model = llama()
     use_packed_attention(model)
     cut(model, rank, 4)

@@ -55,7 +55,7 @@ def job_manifests(
         timeout_s: For one job, from its start.
 
     Raises:
-        RecipeError: A layout does not take all devices, 
+        RecipeError: A layout does not take all devices.
     """
     for layout in candidates:
         if layout.devices != nodes * machine.devices:

@@ -29,6 +29,8 @@ from anadil.plan.llama import llama_config
 from anadil.plan.shape import Shape
 from anadil.pretrain.packing import Packed, pack
 from anadil.pretrain.parallel.group import Group, group
+from anadil.pretrain.parallel.mesh import mesh_of
+from anadil.pretrain.parallel.spread import check_layout, spread
 from anadil.pretrain.tokens import Stream
 from anadil.pretrain.trainer import Trainer
 from anadil.pretraining import Parallelism, Phase
@@ -123,7 +125,6 @@ def works(ask: Ask, device: torch.device) -> tuple[Work, ...]:
         state=settings.state,
         compute="bf16" if dtype == torch.bfloat16 else "fp32",
         kernels="liger" if liger else "torch",
-        packed=True,
     )
     return tuple(replace(work, trains=kind) for kind in ask.trains)
 
@@ -160,7 +161,11 @@ def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
         patch_llama(ask.layout.recompute)
     recipe = _recipe(ask, work)
     packed = random_tokens(ask.shape, work, ask.layout.batch_size, recipe.seed)
-    return Trainer(random_model(ask.shape, work, device, recipe.seed), packed, recipe, processes)
+    settings = recipe.pretrain
+    mesh = mesh_of(settings.parallelism, processes, device.type)
+    model = random_model(ask.shape, work, device, recipe.seed)
+    check_layout(settings, model.config, mesh, device)
+    return Trainer(spread(model, settings, mesh, device), packed, recipe, processes)
 
 
 def _recipe(ask: Ask, work: Work) -> Recipe:

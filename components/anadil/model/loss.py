@@ -165,8 +165,8 @@ class _ChunkedLoss(torch.autograd.Function):
         of_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         of_table = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        chunk = min(chunk_tokens(weight), len(states))
-        logits = torch.empty(chunk, len(table), dtype=torch.float32, device=hidden.device)
+        chunk = chunk_tokens(weight)
+        logits = torch.empty(min(chunk, len(states)), len(table), dtype=torch.float32, device=hidden.device)
         for at in range(0, len(states), chunk):
             some = states[at : at + chunk]
             chances = _product(some, table, logits[: len(some)])

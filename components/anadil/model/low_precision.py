@@ -60,7 +60,13 @@ are fixed, so that every process and every start rotates alike."""
 
 
 def check_low_precision(
-    kind: Kind, device: torch.device, dtype: torch.dtype, *, tokens: int, tensor: int = 1
+    kind: Kind,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    tokens: int,
+    tensor: int = 1,
+    compiled: bool = True,
 ) -> None:
     """Refuse a format that this machine, or this run's shapes, cannot do; before a model is loaded.
 
@@ -71,6 +77,7 @@ def check_low_precision(
         tokens: Tokens of a sequence that one process works on: the length, less the share of context
             parallelism.
         tensor: Processes that share each matrix.
+        compiled: `pretrain.compile`, without which a warning is logged.
 
     Raises:
         PreflightError: GPU, torchao or its kernels are missing.
@@ -96,6 +103,8 @@ def check_low_precision(
             f"pretrain.matmul is {kind}, which needs a multiple of {multiple} tokens of each sequence on a "
             f"process, and there are {tokens}; change pretrain.sequence_length or parallelism.context"
         )
+    if not compiled:
+        log.warning("pretrain.matmul is %s without pretrain.compile: casts cost more than it saves", kind)
 
 
 def layers_for(model: PreTrainedModel, kind: Kind) -> list[nn.Module]:

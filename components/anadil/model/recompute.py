@@ -15,12 +15,12 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from transformers import PreTrainedModel
 
 from anadil.errors import DataError
-from anadil.model import attention
+from anadil.model.attention_operator import OPERATOR
 
 Policy = Literal["none", "selective", "full"]
 
 KEPT: list[Any] = [
-    attention.OPERATOR,
+    OPERATOR,
     *(
         getattr(torch.ops.aten, name).default
         for name in (

@@ -39,7 +39,6 @@ PRICE_ASSUMPTION = (
     "--prices FILE overrides them."
 )
 ASSUMPTIONS = (
-    "Documents are packed, so attention gets a mask and keeps it in every layer.",
     "Checkpoints stop training while they are written, as this version's trainer does.",
     "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs, 8 a node, as published for Llama 3.1 405B.",
     SPEED_ASSUMPTION,

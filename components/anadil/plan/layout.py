@@ -77,4 +77,4 @@ class Work:
     loss: Loss = "fused"
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
-    """Whether attention gets a mask, as several documents in a sequence need without a varlen kernel."""
+    """Whether attention gets a mask, as transformers makes one for several documents in a sequence."""

@@ -29,7 +29,6 @@ def work_of(recipe: Recipe, machine: Machine, trains: Trains = "all") -> Work:
         compute=compute,
         kernels=kernels,
         loss="fused",
-        packed=True,
     )
 
 

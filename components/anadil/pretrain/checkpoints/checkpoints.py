@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 
@@ -90,7 +90,7 @@ class Checkpoints:
         self._writers = Together() if own else self._all
         if self._writers.host is not None:
             # Its own group: the thread's messages must not mix with those of training.
-            background = dist.new_group(backend="gloo", timeout=PATIENCE)
+            background: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
             self._writers = Together(rank=group.rank, size=group.size, host=background)
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")

@@ -84,7 +84,7 @@ def _elsewhere(some: Sequence[Progress]) -> list[Progress]:
 def _named(some: Sequence[Progress]) -> str:
     texts = [
         f"rank {one.rank} on {one.host} (process {one.pid}) is stuck in {one.section} of step {one.step}"
-        + (f" at {one.where}" if one.where else "")
+        + (f" at {one.where}" if one.where and one.runs else "")
         + (f", silent for {one.silent_s:.0f} s" if one.runs else "")
         for one in some[:MOST_NAMED]
     ]

@@ -136,14 +136,9 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        gradient = gradient.contiguous()
-        size = dist.get_world_size(ctx.group)
-        if gradient.is_cuda:
-            own = gradient.new_empty(gradient.shape[0] // size, *gradient.shape[1:])
-            dist.reduce_scatter_single(own, gradient, group=ctx.group)
-            return own, None
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient.chunk(size)[dist.get_rank(ctx.group)], None
+        own = gradient.new_empty(gradient.shape[0] // dist.get_world_size(ctx.group), *gradient.shape[1:])
+        dist.reduce_scatter_single(own, gradient.contiguous(), group=ctx.group)
+        return own, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ for Llama 3. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
 """
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -96,6 +95,8 @@ def split(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: in
     }
     names = dict(part.named_modules())
     parallelize_module(part, mesh, {name: style for name, style in ends.items() if name in names})
+    if "model.embed_tokens" in names:
+        names["model.embed_tokens"].register_forward_hook(_copied)
     layers: Any = part.get_submodule("model.layers")
     for layer in layers.values() if isinstance(layers, nn.ModuleDict) else layers:
         _check_layer(layer, config)
@@ -135,15 +136,24 @@ class LocalNorm(ParallelStyle):
         laid = DTensor.from_local(weight, device_mesh, [Replicate()], run_check=False)
         module.register_parameter("weight", nn.Parameter(laid))
         settings = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        # A class of its own, which torch.compile can follow where it cannot a namespace.
+        seen = type("Seen", (), settings)
         changed: Any = module
         # A partial, not a closure, so that a deep copy uses its own weight.
-        changed.forward = partial(_norm_of_stretch, module, settings)
+        changed.forward = partial(_norm_of_stretch, module, seen)
         return module
 
 
-def _norm_of_stretch(module: Any, settings: dict[str, Any], hidden: torch.Tensor) -> torch.Tensor:
-    local = module.weight.to_local(grad_placements=(Partial(),))
-    result: torch.Tensor = type(module).forward(SimpleNamespace(**settings, weight=local), hidden)
+def _copied(_module: nn.Module, _inputs: Any, states: torch.Tensor) -> torch.Tensor:
+    """A copy, since a compiled layer takes the result of a collective under way for a DTensor (torch 2.13)."""
+    return states.clone()
+
+
+def _norm_of_stretch(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """The norm's own forward on what it takes for itself: its settings, and its weight as a plain tensor."""
+    view = seen()
+    view.weight = module.weight.to_local(grad_placements=(Partial(),))
+    result: torch.Tensor = type(module).forward(view, hidden)
     return result
 
 
