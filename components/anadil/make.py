@@ -21,6 +21,7 @@ from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
 from anadil.lock import locked
+from anadil.preload import preloaded
 from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, in_group, origin_of
 from anadil.tracking import has_unsent, tracked
 from anadil.units import human_figure, human_seconds
@@ -176,7 +177,11 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(partial, origin)):
         return _put(partial, target, work, sealed)
-    fetched = {word: artifact.fetch(uri, word)[0] for word, uri in inputs.items()}
+    # One copy for all processes of a machine, which would fetch as many.
+    fetch = preloaded if stage.distributed else artifact.fetch
+    fetched = {
+        word: (fetch if "://" in uri else artifact.fetch)(uri, word)[0] for word, uri in inputs.items()
+    }
     job = Job(
         recipe=recipe, inputs=fetched, files=files, out=partial, work=work,
         base_cache=_base_cache(recipe), stop=stop,

@@ -49,6 +49,7 @@ NO_RESULT = {
     "notify.py",
     "outcome.py",
     "plan_command.py",
+    "preload.py",
     "progress.py",
     "promote_command.py",
     "sagemaker.py",

@@ -125,7 +125,7 @@ def test_where_the_recipe_fits_it_is_planned_unless_the_fastest_is_asked_for() -
 
 
 def test_a_layout_that_does_not_fit_has_the_verdict_no() -> None:
-    chosen = Answer(layout=Layout(data=16, micro_batch_size=14), origin="recipe", found=None)
+    chosen = Answer(layout=Layout(data=16, micro_batch_size=28), origin="recipe", found=None)
 
     plan = plan_of(AZERBAIJANI, chosen)
 

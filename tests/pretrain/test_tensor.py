@@ -129,6 +129,7 @@ def two(rank: int, folder: str) -> None:
         compare(rank, folder, mesh, policy)
     frozen_backbone(folder, mesh)
     middle_stage(folder, mesh)
+    compiled(folder, mesh)
     fused_norm(mesh)
     unknown_layer(mesh)
 
@@ -143,6 +144,17 @@ def frozen_backbone(folder: str, mesh: Mesh) -> None:
         assert (ours.grad is None) == (theirs.grad is None)
         if theirs.grad is not None:
             close(ours.grad, theirs.grad, name)
+
+
+def compiled(folder: str, mesh: Mesh) -> None:
+    """torch.compile follows a layer from end to end; it takes the embeddings for what they are."""
+    whole, model = reference(folder), spread(folder, mesh)
+    for layer in model.model.layers:
+        layer.compile(backend="aot_eager", fullgraph=True)
+    for each in (whole, model):
+        each(**rows_of(0, 1)).backward()
+    for (name, ours), theirs in zip(model.named_parameters(), whole.parameters(), strict=True):
+        close(ours.grad, theirs.grad, name)
 
 
 def unknown_layer(mesh: Mesh) -> None:

@@ -28,6 +28,7 @@ KEPT: list[Any] = [
             "addmm",
             "bmm",
             "baddbmm",
+            "_scaled_mm",
             "_scaled_dot_product_flash_attention",
             "_scaled_dot_product_flash_attention_for_cpu",
             "_scaled_dot_product_efficient_attention",

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from anadil.model.kernels import patch_llama
+from anadil.model.compiled import check_compiler
+from anadil.model.kernels import patch_llama, set_up_device
 from anadil.model.load import pick_device, save_model
 from anadil.model.loss import uses_liger
 from anadil.model.tiny import base_model
@@ -34,6 +35,7 @@ from anadil.pretrain.meters.meters import meters_of
 from anadil.pretrain.meters.rates import rates_of
 from anadil.pretrain.packing import Packed, packed_stream
 from anadil.pretrain.parallel.group import Group, group
+from anadil.pretrain.parallel.load import empty_model
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.spread import Net, compute_dtype
 from anadil.pretrain.tiers import CHECKPOINTS, Tiers
@@ -70,8 +72,10 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         burn_in.burn_in(processes, device, dtype, job.work, settings.copies.archive)
     mesh = mesh_of(settings.parallelism, processes, device.type)
     net = _net(job, processes, mesh, device)
-    packed = _packed(job, processes)
+    with meters.section("data"):
+        packed = _packed(job, processes)
     trainer = Trainer(net, packed, job.recipe, processes)
+    trainer.waiting = meters.waiting
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     meters.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
@@ -130,9 +134,16 @@ def _packed(job: Job, processes: Group) -> Packed:
 def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
     """The base model in the tokenizer's vocabulary, laid over the processes."""
     settings = job.recipe.pretrain
+    set_up_device(device, compute_dtype(settings, device))
+    if settings.compile:
+        check_compiler(device)
+    base = _base(job, processes)
     if uses_liger(settings.kernels, device):
-        patch_llama(settings.activation_checkpointing)
-    return build(_base(job, processes), job.inputs["tokenizer"], settings, mesh, device)
+        check_compiler(device, "pretrain.kernels", "torch")
+        patch_llama(
+            settings.activation_checkpointing, compiled=settings.compile, config=empty_model(base).config
+        )
+    return build(base, job.inputs["tokenizer"], settings, mesh, device)
 
 
 def _base(job: Job, processes: Group) -> Path:

@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import distributed as dist
 from anadil.config import Recipe
 from anadil.errors import RecipeError
 from anadil.model.loss import IGNORED
+from anadil.model.low_precision import plain
 from anadil.pretrain.optimizer import (
     allocate_state,
     free_state,
@@ -71,6 +73,8 @@ class Trainer:
         """Sequences of a pass; less than the recipe's after a process ran out of memory."""
         self.batch_of: Callable[[int], int] = lambda step: step
         """Number of the batch that a step takes, both from 0: batches may be left out."""
+        self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Entered where this process waits for others."""
         self._replicas: Replicas | None = None
 
     def begin_phase(self, phase: Phase) -> None:
@@ -132,9 +136,11 @@ class Trainer:
             replicas=self._replicas,
             change=change,
         )
-        loss, agreed = self._agree(mine, received)
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        norm = clip_gradients_(trained, self.settings.max_grad_norm, self.net.mesh)
+        with self.waiting():
+            self._replicas.wait()
+            loss, agreed = self._agree(mine, received)
+            norm = clip_gradients_(trained, self.settings.max_grad_norm, self.net.mesh)
         return Step(
             phase=number,
             loss=loss / tokens,
@@ -193,7 +199,7 @@ class Trainer:
 
     def tensors(self, *, moments: bool) -> Tensors:
         """What a checkpoint holds: parameters by name, tied ones once, and where asked the optimizer's moments."""
-        held: Tensors = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        held: Tensors = {name: plain(parameter.detach()) for name, parameter in self.parameters.items()}
         if moments:
             assert self.optimizer is not None
             held |= state_tensors(self.optimizer, self.parameters)

@@ -135,7 +135,8 @@ class _Gather(torch.autograd.Function):
         return whole
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[torch.Tensor, None]:
+        gradient: torch.Tensor = grad_outputs[0]
         own = gradient.new_empty(gradient.shape[0] // dist.get_world_size(ctx.group), *gradient.shape[1:])
         dist.reduce_scatter_single(own, gradient.contiguous(), group=ctx.group)
         return own, None

@@ -13,12 +13,12 @@ from anadil.model.attention import use_packed_attention
 from anadil.model.compiled import compile_layers
 from anadil.model.load import cast_parameters, pick_dtype
 from anadil.model.loss import summed_loss
-from anadil.model.low_precision import after_step, check_low_precision, use_low_precision
+from anadil.model.low_precision import after_step, check_low_precision, layers_for, use_low_precision
 from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.objective import Loss, train_on
+from anadil.pretrain.parallel.objective import train_on
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut
 from anadil.pretrain.parallel.replicate import Replicas
 from anadil.pretrain.parallel.shard import last_pass, policy_of, shard
@@ -87,7 +87,7 @@ class Net:
         Args:
             batches: One for each pass.
             divisor: Gradients are those of the sum over it.
-            replicas: Sums the gradients over the processes that hold the same parameters.
+            replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
             change: What becomes of each loss; the loss itself but in tests of faults.
         """
         if self.pipeline is not None:
@@ -104,7 +104,6 @@ class Net:
                     replicas.arm()
                 (loss / divisor).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 total += loss.detach()
-        replicas.wait()
         return total
 
     @property
@@ -136,7 +135,14 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
     check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
     dtype = compute_dtype(settings, device)
-    check_low_precision(settings.matmul, device, dtype, tokens=length // mesh.context, tensor=mesh.tensor)
+    check_low_precision(
+        settings.matmul,
+        device,
+        dtype,
+        tokens=length // mesh.context,
+        tensor=mesh.tensor,
+        compiled=settings.compile,
+    )
 
 
 def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device) -> Net:
@@ -162,9 +168,8 @@ def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch
         use_packed_attention(model)
     tables = _tables(model)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    loss: Loss = partial(summed_loss, kernels=settings.kernels, z_loss=settings.z_loss)
-    if mesh.tensor > 1:
-        loss = partial(summed_loss_of_head, z_loss=settings.z_loss)
+    scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
+    loss = partial(_objective, scored, settings.z_loss)
     if mesh.pipeline > 1:
         cut(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
@@ -184,11 +189,23 @@ def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch
     return net
 
 
+def _objective(
+    scored: Callable[..., torch.Tensor],
+    z_loss: float,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+) -> torch.Tensor:
+    """The loss of training with its z-loss; without gradients, in validation, the loss alone."""
+    return scored(hidden, weight, labels, z_loss=z_loss if torch.is_grad_enabled() else 0.0)
+
+
 def _change_layers(
     model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
 ) -> None:
     """Precision, tensor parallelism, recomputation and compilation, each on the result of the one before."""
-    use_low_precision(layers, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
+    chosen = layers_for(model, settings.matmul)
+    use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
     if mesh.tensor > 1:
         assert mesh.parameters is not None
         length = settings.sequence_length // mesh.context
