@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description="Compare trainers on the same steps.")
     found.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     found.add_argument("--precision", choices=("fp32", "bf16"), help="fp32 on a CPU, bf16 on a GPU")
-    found.add_argument("--trainers", nargs="+", choices=(*TRAINERS, "anadil-torch"), default=list(TRAINERS))
+    found.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
     for name in ("vocabulary", "hidden", "intermediate", "layers", "batch", "length", "warmup", "steps"):
         found.add_argument(f"--{name}", type=int)
     found.add_argument("--text", nargs="+", help="documents as JSON lines, instead of the built-in ones")

@@ -114,7 +114,7 @@ def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
     assert [line["msg"] for line in errors(said)] == [
         "stopped by SIGTERM; run the same command again to go on"
     ]
-    assert took < 30
+    assert took < 60
     assert losses(trained.folder / name) == trained.losses
 
 
@@ -123,14 +123,14 @@ def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
 def test_sigterm_in_the_middle_of_a_section_waits_for_the_next_safe_point(
     trained: Trained, section: str, step: int
 ) -> None:
-    fault = {"terminate": {"step": step, "section": section}}
+    fault, name = {"terminate": {"step": step, "section": section}}, f"inside-{section}"
 
-    code, said = finished(trained.start(section, ANADIL_INJECT=json.dumps(fault)))
-    trained.resumed(section)
+    code, said = finished(trained.start(name, ANADIL_INJECT=json.dumps(fault)))
+    trained.resumed(name)
 
     assert code == Stopped.exit_code, said
     assert f"terminate in {section} of step {step} on rank 0" in said
-    assert losses(trained.folder / section) == trained.losses
+    assert losses(trained.folder / name) == trained.losses
 
 
 @pytest.mark.slow

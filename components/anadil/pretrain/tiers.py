@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from anadil import exporter
+from anadil import artifact, exporter, storage
 from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.pretrain.checkpoints.archive import Archive
@@ -53,7 +53,10 @@ class Tiers:
             )
         folder = work / CHECKPOINTS
         archive = (
-            Archive(self._copies.archive, self._copies.archive_keep)
+            # A directory for each run: one lock, one origin.
+            Archive(
+                storage.join(self._copies.archive, artifact.key_of(dict(origin))), self._copies.archive_keep
+            )
             if self._copies.archive and self.is_shared
             else None
         )
@@ -74,7 +77,7 @@ class Tiers:
         self._local = None
         if self._copies.local_every:
             place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)
-            self._local = Checkpoints(place, group, origin, self._copies.local_keep, own=True)
+            self._local = Checkpoints(place, group, origin, self._copies.local_keep, own=True, optional=True)
         rolls_back = settings.faults.on_anomaly == "skip"
         self._memory = MemoryCopies(keep=1) if self._copies.memory_every or rolls_back else None
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -13,7 +15,11 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def train_on(model: PreTrainedModel, loss: Loss) -> None:
-    """Replace the forward pass: `model(input_ids, position_ids, labels, borders)` is the summed loss."""
+    """Replace the forward pass: `model(input_ids, position_ids, labels, borders)` is the summed loss.
+
+    Borders are an array of numpy: FSDP moves every tensor that a root module is given to the GPU, where
+    reading them would wait for all that was asked of it before.
+    """
     changed: Any = model
     changed.forward = partial(_loss_of, model, loss)
 
@@ -42,9 +48,9 @@ def _loss_of(
     input_ids: torch.Tensor,
     position_ids: torch.Tensor,
     labels: torch.Tensor,
-    borders: torch.Tensor,
+    borders: npt.NDArray[np.int32],
 ) -> torch.Tensor:
     head: Any = model.get_output_embeddings()
     weight: nn.Parameter = head.weight
     # The states have no name here, which would keep them through the backward pass.
-    return loss(last_hidden(model, input_ids, position_ids, borders), weight, labels)
+    return loss(last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels)

@@ -70,7 +70,7 @@ class Net:
                 batch.input_ids.to(device, non_blocking=True),
                 batch.position_ids.to(device, non_blocking=True),
                 batch.labels.to(device, non_blocking=True),
-                batch.borders,
+                batch.borders.numpy(),
             )
         return loss
 
