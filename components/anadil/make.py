@@ -194,6 +194,7 @@ def _make(
         partial, kind=stage.writes, origin=origin, records=job.records, varying=job.varying, figures=figures,
         recipe=recipe.model_dump(mode="json"), program={"version": __version__, "image": image_name()},
     )  # fmt: skip
+    stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
     return _put(partial, target, work, manifest)
 
 

@@ -33,7 +33,7 @@ def test_a_run_s_log_is_watched_from_its_first_step_to_its_last_line(
     assert len([line for line in lines if '"msg": "pre-training: ' in line]) == 12
     assert len(losses) == 12
     assert all(0 < float(loss[1]) < TOO_HIGH for loss in losses)
-    assert len(steps) > 12  # and encoding the corpus, which comes before
+    assert len(steps) >= 12  # and encoding a larger corpus, which comes before
     # The sequences, both phases and the last line are none of it.
     assert len(lines) - len(steps) >= 4
     for rule in log_rules("pretrain"):

@@ -73,7 +73,7 @@ def rows_of(rank: int, ranks: int) -> dict[str, torch.Tensor]:
         "input_ids": ids[rows],
         "position_ids": positions[rows],
         "labels": labels[rows],
-        "borders": borders,
+        "borders": borders.numpy(),
     }
 
 

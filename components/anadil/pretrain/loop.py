@@ -4,8 +4,11 @@ import json
 import logging
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+
+import torch
 
 from anadil import artifact
 from anadil.errors import BudgetReached
@@ -18,6 +21,7 @@ from anadil.pretrain.faults.replicas import check_replicas, peers_of
 from anadil.pretrain.faults.watchdog import Watchdog
 from anadil.pretrain.journal import Journal
 from anadil.pretrain.meters.meters import Meters
+from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.prefetch import Prefetcher
 from anadil.pretrain.schedule import ends_phase, phase_of
@@ -51,11 +55,20 @@ class Training:
     anomalies: Anomalies = field(init=False)
     _logged: tuple[float, int] = (0.0, 0)
     """Clock and tokens of the line before."""
+    _step_number: int = 0
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """This process has done its part of a step and waits for the others."""
+        self._beat("reduce", self._step_number)
+        with self.meters.waiting():
+            yield
 
     def resumed(self) -> State:
         """Where an earlier start of this run was saved; the beginning if it was not."""
         self.anomalies = Anomalies(self.job.recipe.pretrain.faults)
         self.trainer.batch_of = self.anomalies.batch_of
+        self.trainer.waiting = self._waiting
         with self.meters.section("restore"):
             state = self.tiers.resume() or State(step=0, tokens=0, seconds=0.0)
         if state.anomalies:
@@ -102,8 +115,8 @@ class Training:
                 )
                 self._after(state, done, stop)
                 shown.advance(note=f"loss {done.loss:.3f}")
-            with self.meters.section("checkpoint"):
-                self.tiers.durable.wait()
+            self._beat("start", state.step)  # a slow disk is no hang
+            self.tiers.durable.wait()
         return state
 
     def _begin_phase(self, state: State) -> None:
@@ -125,6 +138,7 @@ class Training:
     def _step(self, state: State, batches: Batches, stop: Stop) -> tuple[Step, Verdict]:
         """Gradients, their judgement, and the change of the weights if they may be used."""
         number = state.step + 1
+        self._step_number = state.step
         trainer, settings = self.trainer, self.job.recipe.pretrain
         with (
             self.meters.section("step"),
@@ -181,7 +195,7 @@ class Training:
             with self.meters.section("validation"):
                 self._beat("validate", state.step)
                 self.injector.inject("validate", state.step)
-                figures[SCORE] = self._validate()
+                figures[SCORE] = self._validate(state.step)
         spent = None
         if state.step % settings.log_every == 0 or state.step == 1 or border:
             self._log(state, done, figures)
@@ -205,11 +219,16 @@ class Training:
         if spent:
             raise BudgetReached(spent)
 
-    def _validate(self) -> float:
+    def _validate(self, step: int) -> float:
         assert self.validation is not None
         mesh = self.trainer.net.mesh
+
+        def nats(batch: Batch) -> torch.Tensor:
+            self._beat("validate", step)
+            return self.trainer.nats(batch)
+
         return self.validation.bits_per_byte(
-            self.trainer.nats, data=mesh.data, data_rank=mesh.data_rank, add_up=self.trainer.add_up
+            nats, data=mesh.data, data_rank=mesh.data_rank, add_up=self.trainer.add_up
         )
 
     def _log(self, state: State, done: Step, figures: dict[str, float]) -> None:

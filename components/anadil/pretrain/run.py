@@ -18,7 +18,7 @@ import torch
 from anadil.model.compiled import check_compiler
 from anadil.model.kernels import patch_llama, set_up_device
 from anadil.model.load import pick_device, save_model
-from anadil.model.loss import uses_liger
+from anadil.model.loss import multiplies_bf16, uses_liger
 from anadil.model.tiny import base_model
 from anadil.pretrain.build import build
 from anadil.pretrain.checkpoints import generation
@@ -75,7 +75,6 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     with meters.section("data"):
         packed = _packed(job, processes)
     trainer = Trainer(net, packed, job.recipe, processes)
-    trainer.waiting = meters.waiting
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     meters.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
@@ -86,6 +85,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         rank=processes.rank,
         size=processes.size,
         store=connect(processes.rank) if processes.size > 1 else None,
+        on_hang=meters.goodput.hung,
     )
     origin = origin_of(job, trainer)
     with ExitStack() as held:
@@ -134,7 +134,12 @@ def _packed(job: Job, processes: Group) -> Packed:
 def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
     """The base model in the tokenizer's vocabulary, laid over the processes."""
     settings = job.recipe.pretrain
-    set_up_device(device, compute_dtype(settings, device))
+    dtype = compute_dtype(settings, device)
+    set_up_device(device, dtype)
+    if dtype == torch.bfloat16 and not multiplies_bf16(device):
+        log.warning(
+            "this CPU has no BF16 products of its own: set pretrain.precision to fp32, which is faster here"
+        )
     if settings.compile:
         check_compiler(device)
     base = _base(job, processes)

@@ -70,6 +70,7 @@ class Watchdog:
         size: int = 1,
         store: Store | None = None,
         start_after_s: float = START_AFTER_S,
+        on_hang: Callable[[], None] | None = None,
         end: Callable[[str], None] | None = None,
     ) -> None:
         """Nothing runs before `running` is entered.
@@ -81,12 +82,14 @@ class Watchdog:
             size: Processes of the job.
             store: Through which they tell each other; None where there is one process.
             start_after_s: The same before the first optimizer step.
+            on_hang: Called before this process ends for a hang.
             end: Called with the reason instead of ending the process; for tests.
         """
         self._hang_after_s = hang_after_s
         self._start_after_s = max(start_after_s, hang_after_s)
         self._rank, self._size, self._store = rank, size, store
         self._file = folder / f"hang-rank-{rank}.txt"
+        self._on_hang = on_hang
         self._end = end or _exit
         self._poll_s = min(MOST_POLL_S, hang_after_s / POLLS)
         self._section: Section = "start"
@@ -190,7 +193,10 @@ class Watchdog:
             faulthandler.dump_traceback(file)
         stacks = self._file.read_text(encoding="utf-8", errors="replace")
         log.warning("rank %s hangs with the run; its stacks, also in %s:\n%s", self._rank, self._file, stacks)
-        self._end(self._verdict())
+        verdict = self._verdict()
+        if self._on_hang is not None:
+            self._on_hang()
+        self._end(verdict)
 
     def _verdict(self) -> str:
         """Who is stuck, on the process that is first to ask; empty on the others."""

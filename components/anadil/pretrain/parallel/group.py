@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+COLLECTIVE = timedelta(hours=2)
+"""Time after which NCCL and gloo break off themselves: later than the watchdog, which says who is stuck."""
 PATIENCE = timedelta(hours=12)
 """How long processes wait for the one that encodes the corpus or fetches the base model."""
 
@@ -71,7 +73,7 @@ def group(device: torch.device) -> Iterator[Group]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE)
     try:
         yield Group(
             rank=dist.get_rank(),

@@ -216,7 +216,7 @@ def _change_layers(
 
 
 def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:
-    """Precision of matrix products."""
+    """Precision of matrix products; a CPU without BF16 products of its own imitates them, many times as slow."""
     return torch.bfloat16 if settings.state == "bf16" else pick_dtype(settings.precision, device)
 
 
