@@ -184,7 +184,7 @@ def _make(
     }
     job = Job(
         recipe=recipe, inputs=fetched, files=files, out=partial, work=work,
-        base_cache=_base_cache(recipe), stop=stop,
+        base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
     figures = _run(stage, job, origin, target, rank)
     if rank > 0:
@@ -268,7 +268,8 @@ def _placeholder(stage: Stage, origin: dict[str, str]) -> Manifest:
     return Manifest(kind=stage.writes, key=artifact.key_of(origin), origin=origin, files={})
 
 
-def _base_cache(recipe: Recipe) -> Path:
+def base_cache(recipe: Recipe) -> Path:
+    """Local directory where the base model `tiny` is kept."""
     root = recipe.storage.root
     if root and "://" not in root:
         return Path(root) / "base"

@@ -42,6 +42,7 @@ NO_RESULT = {
     "cli.py",
     "cluster.py",
     "doctor.py",
+    "export_command.py",
     "exporter.py",
     "hyperpod_command.py",
     "launch_command.py",

@@ -24,6 +24,7 @@ from anadil.pretrain.meters.meters import Meters
 from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.prefetch import Prefetcher
+from anadil.pretrain.profile import profiled
 from anadil.pretrain.schedule import ends_phase, phase_of
 from anadil.pretrain.tiers import Tiers
 from anadil.pretrain.trainer import Batches, Step, Trainer
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 SCORE = "validation_bits_per_byte"
 """What the journal calls bits per byte of the held-out part."""
+PROFILE = "profile"
+"""Directory of the trace that `pretrain.profile_steps` asks for."""
+TRACED_AFTER = 10
+"""Steps before a trace, in which kernels are chosen and memory is taken."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,6 +97,9 @@ class Training:
             stop = held.enter_context(self.job.stop.deferred())
             shown = held.enter_context(progress("pre-training", settings.steps))
             ahead = held.enter_context(Prefetcher(self.trainer.batches, state.step, settings.steps))
+            trace = held.enter_context(
+                profiled(self.job.work / PROFILE, TRACED_AFTER, settings.profile_steps, self.trainer.device)
+            )
             stop.unsaved = False
             clock = time.monotonic() - state.seconds
             self._logged = (time.monotonic(), state.tokens)
@@ -114,6 +122,7 @@ class Training:
                     anomalies=self.anomalies.state(),
                 )
                 self._after(state, done, stop)
+                trace.step()
                 shown.advance(note=f"loss {done.loss:.3f}")
             self._beat("start", state.step)  # a slow disk is no hang
             self.tiers.durable.wait()

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from anadil import cli
+from anadil.model.load import load_model, load_tokenizer
+from anadil.pretrain.run import run
+
+from .pretrain.fixtures import (
+    generations,
+    make_corpus,
+    make_job,
+    make_model,
+    make_recipe,
+    make_tokenizer_artifact,
+)
+
+
+def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_corpus(tmp_path / "corpus")
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    base = make_model(tmp_path / "model")
+    job = make_job(tmp_path, make_recipe(base))
+    run(job)
+    arguments = ["export", str(generations(job)[0]), "--set", f"base.model={base}", "--tokenizer"]
+    arguments += [str(tmp_path / "tokenizer"), "--out", str(tmp_path / "exported")]
+
+    codes = [cli.main(arguments), cli.main(arguments)]
+
+    printed = capsys.readouterr()
+    assert codes == [0, 3]
+    assert printed.out == f"{tmp_path / 'exported'}\n"
+    assert "holds files that are no artifact" in printed.err
+    assert len(load_tokenizer(tmp_path / "exported")) == 300
+    made, trained = load_model(tmp_path / "exported"), load_model(job.out)
+    for one, other in zip(made.parameters(), trained.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not (tmp_path / "exported.partial").exists()
+
+
+def test_a_directory_that_is_no_checkpoint_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    base = make_model(tmp_path / "model")
+    arguments = ["export", str(tmp_path / "nowhere"), "--set", f"base.model={base}", "--tokenizer"]
+
+    code = cli.main([*arguments, str(tmp_path / "tokenizer"), "--out", str(tmp_path / "exported")])
+
+    assert code == 3
+    assert "nowhere: no finished checkpoint there" in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
