@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ class Run:
             if found != saved:
                 self._wrong(begun, f"resumed after step {found}, but step {saved} was saved")
             if self.kills:
-                began = np.datetime64(steps[0]["ts"].rstrip("Z")).astype("datetime64[us]").astype(int) / 1e6
+                began = datetime.fromisoformat(steps[0]["ts"]).timestamp()
                 self.tally.recovered_s.append(began - begun.at)
         here = losses(self.work / JOURNAL)
         if any(self.layout.losses[step] != loss for step, loss in here.items()):

@@ -97,8 +97,9 @@ class Training:
             stop = held.enter_context(self.job.stop.deferred())
             shown = held.enter_context(progress("pre-training", settings.steps))
             ahead = held.enter_context(Prefetcher(self.trainer.batches, state.step, settings.steps))
+            traced = settings.profile_steps if self.group.is_first else 0
             trace = held.enter_context(
-                profiled(self.job.work / PROFILE, TRACED_AFTER, settings.profile_steps, self.trainer.device)
+                profiled(self.job.work / PROFILE, TRACED_AFTER, traced, self.trainer.device)
             )
             stop.unsaved = False
             clock = time.monotonic() - state.seconds

@@ -54,7 +54,7 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
     Where the steps end before, what was traced until then is written; where none was, nothing.
 
     Args:
-        folder: Directory that exists; one process writes there.
+        folder: Directory, made where it is not there; one process writes there.
         first_step: Steps that are let pass before, counted from here; at least 1, in which the profiler starts.
         num_steps: Steps that are traced; 0 traces none.
         device: Of the training.
@@ -62,6 +62,7 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
     if num_steps == 0:
         yield NoProfile()
         return
+    folder.mkdir(parents=True, exist_ok=True)
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)

@@ -132,7 +132,7 @@ class Watchdog:
                 thread.join(2 * STORE_PATIENCE_S)
                 faulthandler.cancel_dump_traceback_later()
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        held.unlink(missing_ok=True)
+                held.unlink(missing_ok=True)
 
     @property
     def allowance_s(self) -> float:

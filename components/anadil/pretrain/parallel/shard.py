@@ -33,6 +33,18 @@ def shard(model: nn.Module, layers: Iterable[nn.Module], mesh: Mesh, policy: Mix
             module.set_gradient_divide_factor(1.0)
             # Without it a divisor of 1 becomes a scaled sum, which gloo does not have.
             module.set_force_sum_reduction_for_comms(True)
+    model.register_forward_hook(_let_go)
+
+
+def _let_go(model: nn.Module, _inputs: object, _output: object) -> None:
+    """Free what the root has gathered when no backward pass follows that would free it.
+
+    Kept from a validation to the next training step it would be trained as in the phase before:
+    gathered parameters learn whether they need a gradient when they are gathered (torch 2.13).
+    """
+    if not torch.is_grad_enabled():
+        whole: Any = model
+        whole.reshard()
 
 
 def policy_of(state: str, dtype: torch.dtype) -> MixedPrecisionPolicy:
