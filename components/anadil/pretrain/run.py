@@ -30,7 +30,8 @@ from anadil.pretrain.faults.memory import micro_batch_size
 from anadil.pretrain.faults.peers import peers
 from anadil.pretrain.faults.watchdog import Watchdog, connect
 from anadil.pretrain.journal import FILE
-from anadil.pretrain.loop import SCORE, Training, origin_of
+from anadil.pretrain.loop import PROFILE, SCORE, Training, origin_of
+from anadil.pretrain.meters.events import FOLDER
 from anadil.pretrain.meters.meters import meters_of
 from anadil.pretrain.meters.rates import rates_of
 from anadil.pretrain.packing import Packed, packed_stream
@@ -171,6 +172,11 @@ def _write(job: Job, training: Training, state: State) -> Figures:
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
     shutil.copyfile(job.work / FILE, job.out / FILE)
+    for kept in (FOLDER, PROFILE):
+        if (job.work / kept).is_dir():
+            shutil.copytree(job.work / kept, job.out / kept, ignore=shutil.ignore_patterns("*.partial"))
+    timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
+    job.varying.extend(sorted(str(path.relative_to(job.out)) for path in timed))
     summary = _summary(job, training, state)
     (job.out / "training.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     job.records.update(

@@ -1,0 +1,148 @@
+"""A whole run that meets a fault: what it does, what it says, and how it goes on."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from anadil.errors import BudgetReached, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
+from anadil.pretrain.faults.injector import VARIABLE
+from anadil.pretrain.run import run
+
+from .fixtures import SignalAt, generations, losses, make_job, make_recipe, run_in_child, run_in_two
+
+NAN = json.dumps({"nan": {"step": 8}})
+
+
+def test_a_batch_whose_loss_is_no_number_is_left_out_and_a_resume_leaves_it_out_too(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = make_recipe(base, faults={"on_anomaly": "skip"})
+    run(make_job(tmp_path, recipe, "clean"))
+    monkeypatch.setenv(VARIABLE, NAN)
+    run(make_job(tmp_path, recipe, "whole"))
+    told = caplog.text
+
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(10, signal.SIGTERM)))
+    monkeypatch.delenv(VARIABLE)
+    run(make_job(tmp_path, recipe))
+
+    # Back to the copy after step 6, without the batches of steps 7 and 8.
+    assert "the loss is nan at step 8: back to step 6, without the batches since" in told
+    clean, whole = losses(tmp_path / "clean/out"), losses(tmp_path / "whole/out")
+    assert [clean[step] for step in range(1, 7)] == [whole[step] for step in range(1, 7)]
+    assert clean[7] != whole[7]
+    assert whole.keys() == set(range(1, 13))
+    assert code == Stopped.exit_code
+    assert losses(tmp_path / "a/out") == whole
+    listed = json.loads((tmp_path / "a/work/anomaly-step-8.json").read_text())
+    assert listed["loss"] == "nan"
+    assert len(listed["sequences"]) == 4
+    assert any("Bakı" in each["text"] or each["text"] for each in listed["sequences"][0]["documents"])
+
+
+def test_both_processes_leave_out_the_batch_that_one_of_them_could_not_use(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"nan": {"step": 8, "rank": 1}}))
+    recipe = make_recipe(base, faults={"on_anomaly": "skip"}, parallelism={"shard": 2})
+
+    codes = run_in_two(make_job(tmp_path, recipe))
+
+    assert codes == [0, 0]
+    assert losses(tmp_path / "a/out").keys() == set(range(1, 13))
+
+
+def test_without_leave_to_skip_the_run_ends_and_lists_the_documents(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, NAN)
+    job = make_job(tmp_path, make_recipe(base))
+
+    with pytest.raises(RecipeError, match=r"the loss is nan at step 8.*anomaly-step-8.json"):
+        run(job)
+
+    assert generations(job)[0].name == "step-00000006"
+
+
+def test_a_process_that_ran_out_of_memory_goes_on_with_half_the_micro_batch(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(base, faults={"on_out_of_memory": "halve"})
+    run(make_job(tmp_path, recipe, "whole"))
+    monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 8}}))
+
+    with pytest.raises(RetryableError, match=r"step 8 on rank 0 with micro-batch 2 .* with micro-batch 1"):
+        run(make_job(tmp_path, recipe))
+    monkeypatch.delenv(VARIABLE)
+    run(make_job(tmp_path, recipe))
+
+    assert losses(tmp_path / "a/out") == pytest.approx(losses(tmp_path / "whole/out"), rel=1e-5)
+
+
+def test_out_of_memory_is_told_with_what_the_planner_knows(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 2}}))
+
+    with pytest.raises(
+        PreflightError, match=r"out of memory in step 2.*the planner expects .* of the device's"
+    ):
+        run(make_job(tmp_path, make_recipe(base)))
+
+
+def test_a_used_up_budget_ends_the_run_saved_and_a_larger_one_goes_on(tmp_path: Path, base: Path) -> None:
+    run(make_job(tmp_path, make_recipe(base), "whole"))
+
+    with pytest.raises(BudgetReached, match="the budget is used up"):
+        run(make_job(tmp_path, make_recipe(base, faults={"budget_hours": 1e-9})))
+    saved = generations(make_job(tmp_path, make_recipe(base)))[0].name
+    run(make_job(tmp_path, make_recipe(base, faults={"budget_hours": 100})))
+
+    assert saved == "step-00000001"
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+def test_a_flipped_bit_in_one_replica_names_it(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"flip": {"step": 5, "rank": 1}}))
+    job = make_job(tmp_path, make_recipe(base, faults={"replica_check_every": 6}))
+
+    codes = run_in_two(job)
+
+    assert codes == [IntegrityError.exit_code] * 2
+    assert "silent corruption: after step 6" in capfd.readouterr().err
+
+
+def test_a_copy_on_the_machine_s_disk_is_newer_than_the_durable_one(tmp_path: Path, base: Path) -> None:
+    copies = {"local_every": 2, "local_path": str(tmp_path / "nvme")}
+    recipe = make_recipe(base, checkpoint_every=100, copies=copies)
+    run(make_job(tmp_path, recipe, "whole"))
+    shutil.rmtree(tmp_path / "nvme")
+
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL)))
+    run(make_job(tmp_path, recipe))
+
+    assert code == -signal.SIGKILL
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+    time = json.loads((tmp_path / "a/out/training.json").read_text())["time"]
+    assert time["starts"] == 2
+
+
+def test_a_run_goes_on_from_its_archive_when_the_work_directory_is_lost(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base, copies={"archive": str(tmp_path / "archive")})
+    run(make_job(tmp_path, recipe, "whole"))
+    shutil.rmtree(tmp_path / "archive")
+
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(10, signal.SIGTERM)))
+    shutil.rmtree(tmp_path / "a/work/checkpoints")
+    run(make_job(tmp_path, recipe))
+
+    found = json.loads((tmp_path / "a/out/training.json").read_text())
+    assert found["steps"] == 12
+    after = losses(tmp_path / "a/out")
+    whole = losses(tmp_path / "whole/out")
+    assert {step: after[step] for step in (11, 12)} == {step: whole[step] for step in (11, 12)}
