@@ -46,10 +46,28 @@ def test_a_plan_says_first_whether_it_fits_and_what_it_costs(capsys: pytest.Capt
 
 
 def test_options_go_before_what_the_recipe_says(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = planned(capsys, "azerbaijani-1b", "--instance", "p5.48xlarge", "--nodes", "1")
+    plan = planned(capsys, "azerbaijani-1b", "--instance", "p5.48xlarge", "--nodes", "4")
 
     assert plan["machine"]["instance"] == "p5.48xlarge"  # type: ignore[index]
-    assert plan["machine"]["devices"] == 8  # type: ignore[index]
+    assert plan["machine"]["devices"] == 32  # type: ignore[index]
+    assert plan["from"] == "recipe"
+
+
+def test_degrees_that_do_not_divide_the_devices_of_an_option_are_planned_anew(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+
+    code = cli.main(["plan", mine, "--instance", "p5.48xlarge", "--nodes", "1", "--write"])
+
+    said = capsys.readouterr()
+    assert code == 0
+    assert (
+        "the recipe's degrees of parallelism do not divide 8 device(s) (1 x p5.48xlarge); planned with FSDP 8, "
+        "micro-batch 28 (--write puts it into the recipe)"
+    ) in " ".join(said.err.split())
+    assert load_recipe(mine).pretrain.parallelism.shard == 8
+    assert planned(capsys, mine)["from"] == "recipe"
 
 
 def test_without_an_instance_this_machine_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +104,11 @@ def test_what_fits_nowhere_is_refused_with_settings_that_fit(capsys: pytest.Capt
 
     assert code == 4
     assert "does not fit" in said
-    assert "--set " in said or "no setting makes it fit" in said
+    assert "  --set pretrain.parallelism.shard=8 --set cluster.instance=p6-b300.48xlarge  (" in said
+    # The recipe's own degree does not divide eight devices, so that each line has to name one that does.
+    assert all("pretrain.parallelism.shard=" in line for line in said.splitlines()[1:])
+    taken = ["--set", "pretrain.parallelism.shard=8", "--nodes", "1", "--instance", "p6-b300.48xlarge"]
+    assert planned(capsys, "japanese-70b", *taken)["from"] == "recipe"
 
 
 def test_a_type_that_is_not_known_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,15 +71,18 @@ def stands_still(folder: Path) -> dict[str, Any]:
         begun.ended(0.02)
     ended = time.time()
     begun.kill()
+    noticed, _ = at(begun, "hangs with the run")
     said, words = at(begun, "the run hangs")
+    stacks = sorted(path.name for path in (folder / "hang.work").glob("hang-rank-?.txt"))
     again = start(folder, "hang", settings)
     assert again.ended()
     return {
         "hang_after_s": HANG_AFTER_S,
+        "s from SIGSTOP to the stacks": round(noticed - due, 2),
         "s from SIGSTOP to the message": round(said - due, 2),
         "s from SIGSTOP to the end of the other": round(ended - due, 2),
         "exit codes": begun.exit_codes(),
-        "stacks": sorted(path.name for path in (folder / "hang.work").glob("hang-rank-*")),
+        "stacks": stacks,
         "message": words,
         "started again": again.exit_codes(),
     }
@@ -92,9 +95,23 @@ def is_slow(folder: Path) -> dict[str, Any]:
     assert begun.ended()
     clean = start(folder, "clean")
     assert clean.ended()
-    named = [line["msg"] for line in begun.said() if "the median of the processes" in line["msg"]]
-    others = [line["msg"] for line in clean.said() if "the median of the processes" in line["msg"]]
-    return {"named": named, "named without the fault": others, "exit codes": begun.exit_codes()}
+    return {
+        "slow steps": [AT, AT + SLOW_STEPS - 1],
+        "named": named(begun),
+        "named without the fault": named(clean),
+        "exit codes": begun.exit_codes(),
+    }
+
+
+def named(begun: Start) -> list[str]:
+    """What a run says of slow processes, and after which step."""
+    found, last = [], ""
+    for line in begun.said():
+        if line["msg"].startswith("step="):
+            last = line["msg"].partition(" ")[0]
+        elif "the median of the processes" in line["msg"]:
+            found.append(f"after {last}: {line['msg'].partition(';')[0]}")
+    return found
 
 
 def main() -> int:

@@ -33,6 +33,7 @@ IMPORT_NAMES = {
     "pyyaml": "yaml",
     "liger-kernel": "liger_kernel",
     "kfp-kubernetes": "kfp.kubernetes",
+    "tensorboardx": "tensorboardX",
 }
 MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 

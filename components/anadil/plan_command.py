@@ -19,7 +19,7 @@ from anadil.plan.layout import Layout
 from anadil.plan.machine import LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.preflight import refusal
 from anadil.plan.search import fit
-from anadil.plan.settings import layout_of
+from anadil.plan.settings import possible_layout
 from anadil.plan.table import lines
 from anadil.plan.write import least_waste, settings_of, write_layout
 from anadil.recipe import load_recipe
@@ -109,10 +109,10 @@ def _measure(options: argparse.Namespace, question: Question, chosen: Answer) ->
 
 
 def _to_measure(question: Question, chosen: Answer) -> list[Layout]:
-    """The recipe's own layout, then the fastest."""
-    own = layout_of(question.recipe, question.machine, question.nodes)
+    """The recipe's own layout where these machines can have it, then the fastest."""
+    own, changed = possible_layout(question.recipe, question.machine, question.nodes)
     found = [] if chosen.found is None else [*chosen.found.best, *chosen.found.frontier[::-1]]
-    layouts = [own, *(each.layout for each in found)]
+    layouts = [*([] if changed else [own]), *(each.layout for each in found)]
     fitting = [
         each
         for each in dict.fromkeys(layouts)
@@ -127,13 +127,23 @@ def _machine(name: str | None, prices: Path | None) -> Machine:
 
 def _refuse_what_cannot_fit(question: Question, chosen: Answer, prices: Path | None) -> None:
     _, verdict = fit(question.shape, chosen.layout, question.work, question.machine)
-    own = layout_of(question.recipe, question.machine, question.nodes)
+    own, changed = possible_layout(question.recipe, question.machine, question.nodes)
     if verdict == "no":
         others = () if question.machine.name == LOCAL else machines(prices)
         raise PreflightError(
-            refusal(question.shape, own, question.work, question.machine, question.nodes, others)
+            refusal(question.shape, own, question.work, question.machine, question.nodes, others, changed)
         )
-    if chosen.origin == "search" and fit(question.shape, own, question.work, question.machine)[1] == "no":
+    if changed:
+        log.warning(
+            "the recipe's degrees of parallelism do not divide %s device(s) (%s x %s); planned with %s, "
+            "micro-batch %s (--write puts it into the recipe)",
+            question.devices,
+            question.nodes,
+            question.machine.name,
+            chosen.layout.name(),
+            chosen.layout.micro_batch_size,
+        )
+    elif chosen.origin == "search" and fit(question.shape, own, question.work, question.machine)[1] == "no":
         log.warning(
             "the recipe's own layout (%s, micro-batch %s) does not fit; planned with the fastest that does "
             "(--write puts it into the recipe)",

@@ -118,7 +118,7 @@ def test_left_out_the_work_is_what_training_does_here() -> None:
     (embeddings, whole) = works(replace(ASK, work=None), CPU)
 
     assert (embeddings.trains, whole.trains) == ("embeddings", "all")
-    assert (whole.compute, whole.kernels, whole.packed) == ("fp32", "torch", True)
+    assert (whole.compute, whole.kernels, whole.packed) == ("fp32", "torch", False)
     assert whole.sequence_length == 2_048
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from anadil import __version__
+from anadil.errors import RecipeError
 from anadil.plan.calibration import Measurement, Prediction, calibrate
 from anadil.plan.compose import Answer, Question, answer, plan_of
 from anadil.plan.layout import Layout
@@ -31,16 +32,17 @@ SECTIONS = (
     "calibration",
     "assumptions",
 )
+COPIES = "pretrain.parallelism.shard=1"
 AZERBAIJANI = Question(
     name="azerbaijani-1b",
-    recipe=load_recipe("azerbaijani-1b", ["pretrain.micro_batch_size=14"]),  # more than fits
+    recipe=load_recipe("azerbaijani-1b", [COPIES]),  # its batch does not fit beside a copy
     machine=machine("p4d.24xlarge"),
     nodes=2,
     epoch_tokens=2_500_000_000,
 )
 JAPANESE = Question(
     name="japanese-70b",
-    recipe=load_recipe("japanese-70b"),
+    recipe=load_recipe("japanese-70b", ["pretrain.activation_checkpointing=none"]),  # more than fits
     machine=machine("p5.48xlarge"),
     nodes=32,
 )
@@ -122,6 +124,26 @@ def test_where_the_recipe_fits_it_is_planned_unless_the_fastest_is_asked_for() -
     assert best.origin == "search"
     assert own.found is not None
     assert best.layout == own.found.best[0].layout != own.layout
+
+
+def test_where_the_recipe_has_no_layout_on_the_machines_the_fastest_is_planned() -> None:
+    recipe = load_recipe("azerbaijani-1b")
+    question = replace(AZERBAIJANI, recipe=recipe, machine=machine("p5.48xlarge"), nodes=1)
+
+    chosen = answer(question)
+
+    assert recipe.pretrain.parallelism.shard == 16
+    assert question.devices == 8
+    assert chosen.found is not None
+    assert (chosen.origin, chosen.layout) == ("search", chosen.found.best[0].layout)
+
+
+def test_without_a_speed_there_is_no_fastest_so_the_degrees_have_to_divide() -> None:
+    unknown = replace(machine("p5.48xlarge"), flops_bf16=0.0, hbm=0.0)
+    question = replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b"), machine=unknown, nodes=1)
+
+    with pytest.raises(RecipeError, match="shard: 16 does not divide the 8 device"):
+        answer(question)
 
 
 def test_a_layout_that_does_not_fit_has_the_verdict_no() -> None:
@@ -250,7 +272,7 @@ def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> 
     assert not any("largest of" in each for each in japanese["assumptions"])
     odd = replace(
         AZERBAIJANI,
-        recipe=load_recipe("azerbaijani-1b", ["pretrain.micro_batch_size=14", "pretrain.batch_size=100"]),
+        recipe=load_recipe("azerbaijani-1b", [COPIES, "pretrain.batch_size=100"]),
     )
     uneven = plan_of(odd, Answer(layout=Layout(data=16, micro_batch_size=7), origin="recipe", found=None))
     assert any("100 sequences do not divide evenly" in each for each in uneven["assumptions"])

@@ -30,20 +30,52 @@ def test_the_example_of_a_price_file_is_one(tmp_path: Path) -> None:
     assert (rack.device, rack.devices, rack.on_demand) == ("H100", 8, None)
 
 
-def test_the_layout_that_the_guide_tries_is_one_that_the_trainer_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The guide's `my.yaml`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANADIL_CACHE", str(tmp_path))
-    command = next(line for line in GUIDE.splitlines() if "--set pretrain.micro_batch_size" in line)
     main(["recipe", "copy", "azerbaijani-1b", "my.yaml"])
     capsys.readouterr()
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("anadil plan my.yaml", 0), ("anadil plan my.yaml --instance g5.xlarge --nodes 1", 4)],
+)
+def test_what_the_guide_shows_is_what_is_printed(
+    command: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = "my. Fits" if code == 0 else "error: pretrain does not fit"
+    (shown,) = re.findall(rf"```text\n({begins}.*?)```", GUIDE, re.DOTALL)
+
+    found = main(shlex.split(command)[1:])
+
+    captured = capsys.readouterr()
+    assert f"{command}\n" in GUIDE
+    assert found == code
+    assert " ".join(shown.split()) in " ".join((captured.out + captured.err).split())
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_layout_that_the_guide_tries_is_one_of_those_that_it_chooses_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = next(line for line in GUIDE.splitlines() if "--set pretrain.parallelism" in line)
+    main(["plan", "my.yaml", "-o", "json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["search"]["best"]}
 
     code = main([*shlex.split(command)[1:], "-o", "json"])
 
     plan = json.loads(capsys.readouterr().out)
+    row = rows["HSDP 2 x 8"]
     assert code == 0
-    assert (plan["from"], plan["layout"]["name"]) == ("recipe", "DDP 16")
+    assert "as here of `HSDP 2 x 8`" in GUIDE
+    assert (plan["from"], plan["layout"]["name"]) == ("recipe", "HSDP 2 x 8")
+    assert {key: row[key] for key in plan["layout"] if key in row} == {
+        key: value for key, value in plan["layout"].items() if key in row
+    }
     assert {phase["memory"]["verdict"] for phase in plan["phases"]} == {"fits"}
 
 
@@ -74,5 +106,5 @@ def test_a_mask_costs_what_the_page_says() -> None:
 
     more = kept(ONE, packed, Layout()) - kept(ONE, work, Layout())
 
-    assert "4 (h - k) + 2S more" in MEMORY
+    assert "A mask, as transformers makes one, would cost 4 (h - k) + 2S more" in MEMORY
     assert more == 4 * (ONE.hidden - ONE.kv_width) + 2 * 2_048

@@ -13,6 +13,7 @@ from anadil.recipe import load_recipe
 from anadil.units import GIB, MIB, human_bytes
 
 A100 = "NVIDIA A100-SXM4-40GB, 40960"
+WHOLE = ["pretrain.micro_batch_size=28", "pretrain.activation_checkpointing=none"]
 LINE = re.compile(r"  ((?:--set \S+ ?)+) \((.+)\)")
 
 
@@ -37,8 +38,8 @@ def refused(name: str, overrides: list[str], *, here: bool) -> str:
     return str(error.value)
 
 
-LARGE = "pretrain.micro_batch_size=14"
-"""More than a copy of the model leaves room for on 40 GB."""
+COPIES = "pretrain.parallelism.shard=1"
+"""A copy of the 1B model leaves no room on 40 GB for the recipe's micro-batch of 14."""
 
 
 def remedies(text: str) -> list[tuple[list[str], str]]:
@@ -48,9 +49,9 @@ def remedies(text: str) -> list[tuple[list[str], str]]:
 
 
 def test_a_refusal_names_model_layout_need_and_device() -> None:
-    text = refused("azerbaijani-1b", [LARGE], here=False)
+    text = refused("azerbaijani-1b", [COPIES], here=False)
 
-    recipe, kind = load_recipe("azerbaijani-1b", [LARGE]), machine("p4d.24xlarge")
+    recipe, kind = load_recipe("azerbaijani-1b", [COPIES]), machine("p4d.24xlarge")
     need, _ = fit(trained_shape(recipe), layout_of(recipe, kind, 2), work_of(recipe, kind), kind)
     assert text.splitlines()[0] == (
         "pretrain does not fit: meta-llama/Llama-3.2-1B (1.18B parameters), DDP 16, micro-batch 14 of "
@@ -62,15 +63,16 @@ def test_a_refusal_names_model_layout_need_and_device() -> None:
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        ("azerbaijani-1b", [LARGE]),
-        ("azerbaijani-1b", [LARGE, "pretrain.batch_size=100", "pretrain.sequence_length=4096"]),
-        ("azerbaijani-1b", [LARGE, "pretrain.state=bf16", "pretrain.kernels=torch", "cluster.nodes=1"]),
-        ("azerbaijani-8b", []),
+        ("azerbaijani-1b", [COPIES]),
+        ("azerbaijani-1b", [COPIES, "pretrain.batch_size=100", "pretrain.sequence_length=4096"]),
+        ("azerbaijani-1b", [COPIES, "pretrain.state=bf16", "pretrain.kernels=torch", "cluster.nodes=1"]),
+        ("azerbaijani-8b", [COPIES]),
         ("azerbaijani-8b", ["cluster.instance=g5.48xlarge"]),
-        ("azerbaijani-8b", ["pretrain.parallelism.tensor=4", "pretrain.micro_batch_size=28"]),
-        ("japanese-70b", []),
+        ("azerbaijani-8b", ["pretrain.parallelism={shard: 2, tensor: 4}", *WHOLE]),
+        ("japanese-70b", [COPIES]),
+        ("japanese-70b", ["cluster.nodes=2", "pretrain.parallelism.shard=16"]),
     ],
-    ids=["1B", "1B, odd batch", "1B, bf16", "8B", "8B on A10G", "8B, TP 4", "70B"],
+    ids=["1B", "1B, odd batch", "1B, bf16", "8B", "8B on A10G", "8B, TP 4", "70B", "70B, few machines"],
 )
 def test_what_a_refusal_offers_fits_when_it_is_set(name: str, overrides: list[str]) -> None:
     text = refused(name, overrides, here=False)
@@ -87,21 +89,21 @@ def test_what_a_refusal_offers_fits_when_it_is_set(name: str, overrides: list[st
 
 def test_what_is_offered_for_this_machine_fits_on_it(driver: Path) -> None:
     answers(driver, *[A100] * 8)
-    text = refused("azerbaijani-1b", [LARGE], here=True)
+    text = refused("azerbaijani-1b", [COPIES], here=True)
 
     offered = remedies(text)
 
     assert "(local, A100 40 GB)" in text
     assert offered
     for settings, need in offered:
-        line = check_fits(load_recipe("azerbaijani-1b", [LARGE, *settings]), here=True)
+        line = check_fits(load_recipe("azerbaijani-1b", [COPIES, *settings]), here=True)
         assert line == f"pretrain needs {need} of 39.4 GiB per device (fits)"
 
 
 def test_a_model_that_no_setting_makes_fit_says_so(driver: Path) -> None:
     answers(driver, "NVIDIA A10G, 23028")
 
-    text = refused("japanese-70b", [], here=True)
+    text = refused("japanese-70b", [COPIES], here=True)
 
     assert text.endswith("; no setting makes it fit: take a smaller base.model or a larger machine")
     assert "\n" not in text
@@ -117,7 +119,7 @@ def test_a_machine_that_is_large_enough_says_one_line(driver: Path) -> None:
 def test_on_this_machine_the_recipes_cluster_does_not_count(driver: Path) -> None:
     answers(driver, *["NVIDIA H200, 143771"] * 8)
 
-    line = check_fits(load_recipe("azerbaijani-1b", [LARGE]), here=True)
+    line = check_fits(load_recipe("azerbaijani-1b", [COPIES]), here=True)
 
     assert line.endswith(" GiB of 139.8 GiB per device (fits)")
 
@@ -133,7 +135,7 @@ def test_a_recipe_without_a_machine_type_is_for_this_machine(driver: Path) -> No
 
 def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
     answers(driver, "NVIDIA A100-SXM4-80GB, 81920")
-    recipe = load_recipe("azerbaijani-1b", ["pretrain.micro_batch_size=2"])
+    recipe = load_recipe("azerbaijani-1b", [COPIES, "pretrain.micro_batch_size=2"])
     kind = this_machine()
     need, word = fit(trained_shape(recipe), layout_of(recipe, kind, 1), work_of(recipe, kind), kind)
     assert word == "fits"
@@ -144,6 +146,6 @@ def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
     assert check_fits(recipe, here=True).endswith("per device (tight)")
 
 
-@pytest.mark.parametrize("name", ["azerbaijani-1b", "japanese-1b"])
-def test_a_shipped_recipe_of_1b_fits_its_machines(name: str) -> None:
+@pytest.mark.parametrize("name", ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b"])
+def test_a_shipped_recipe_fits_its_machines(name: str) -> None:
     assert check_fits(load_recipe(name), here=False).endswith("(fits)")

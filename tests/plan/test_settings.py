@@ -5,7 +5,7 @@ import pytest
 from anadil.errors import RecipeError
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import CPU, Machine, machine
-from anadil.plan.settings import hardest, layout_of, work_of
+from anadil.plan.settings import hardest, layout_of, possible_layout, work_of
 from anadil.recipe import load_recipe
 
 NAME = "azerbaijani-1b"
@@ -24,11 +24,9 @@ def test_auto_is_bf16_with_liger_on_a_gpu_and_fp32_with_torch_on_a_cpu() -> None
         compute="bf16",
         kernels="liger",
         loss="fused",
-        packed=True,
+        packed=False,
     )
-    assert work_of(recipe, LAPTOP) == Work(
-        sequence_length=2_048, compute="fp32", kernels="torch", packed=True
-    )
+    assert work_of(recipe, LAPTOP) == Work(sequence_length=2_048, compute="fp32", kernels="torch")
 
 
 @pytest.mark.parametrize("kind", [P4D, LAPTOP], ids=["GPU", "CPU"])
@@ -50,7 +48,7 @@ def test_what_the_recipe_says_goes_before_auto() -> None:
 
 
 def test_a_recipe_without_degrees_is_a_copy_on_every_device() -> None:
-    recipe = load_recipe(NAME, ["pretrain.micro_batch_size=14"])
+    recipe = load_recipe(NAME, ["pretrain.parallelism={}", "pretrain.micro_batch_size=14"])
 
     assert layout_of(recipe, P4D, 2) == Layout(data=16, micro_batch_size=14, micro_batches=1)
     assert layout_of(recipe, LAPTOP, 1) == Layout(micro_batch_size=14, micro_batches=16)
@@ -119,6 +117,37 @@ def test_a_shard_that_does_not_divide_its_group_names_the_group() -> None:
         "pretrain.parallelism.shard: 16 does not divide the 4 device(s) that hold the same layers "
         "(2 x p4d.24xlarge); choose a divisor"
     )
+
+
+@pytest.mark.parametrize(
+    ("degrees", "layout", "changed"),
+    [
+        ("{shard: 16}", Layout(data=16, shard=16, micro_batch_size=14), {}),
+        ("{shard: 256}", Layout(data=16, shard=16, micro_batch_size=14), {"shard": 16}),
+        (
+            "{shard: 256, tensor: 2}",
+            Layout(data=8, shard=8, tensor=2, micro_batch_size=14, micro_batches=2),
+            {"shard": 8},
+        ),
+        ("{shard: 16, tensor: 3}", Layout(data=16, shard=16, micro_batch_size=14), {"tensor": 1}),
+        (
+            "{context: 3, pipeline: 32}",
+            Layout(data=16, shard=16, micro_batch_size=14),
+            {"context": 1, "pipeline": 1, "shard": 16},
+        ),
+    ],
+)
+def test_degrees_that_do_not_divide_have_a_nearest_layout_that_the_same_settings_give(
+    degrees: str, layout: Layout, changed: dict[str, int]
+) -> None:
+    recipe = load_recipe(NAME, [f"pretrain.parallelism={degrees}"])
+
+    found, settings = possible_layout(recipe, P4D, 2)
+
+    assert found == layout
+    assert settings == {f"pretrain.parallelism.{name}": degree for name, degree in changed.items()}
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    assert layout_of(load_recipe(NAME, [f"pretrain.parallelism={degrees}", *overrides]), P4D, 2) == layout
 
 
 def test_the_hardest_phase_trains_everything_where_one_does() -> None:

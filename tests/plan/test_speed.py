@@ -3,10 +3,11 @@ from dataclasses import replace
 import pytest
 
 from anadil.errors import RecipeError
+from anadil.model.loss import CHUNK_TOKENS, CPU_LOGITS_BYTES
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.machine import Machine, machine
 from anadil.plan.shape import KNOWN, Shape, shape_from
-from anadil.plan.speed import speed
+from anadil.plan.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, speed
 
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")
@@ -193,6 +194,10 @@ def test_a_cpu_gets_a_sane_speed_without_communication() -> None:
     assert found.parts_s["exposed communication"] == 0
     assert 1_000 < found.tokens_per_s < 1_000_000
     assert 0 < found.mfu < 1
+
+
+def test_chunks_of_the_loss_on_a_cpu_are_those_of_the_model() -> None:
+    assert (CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES) == (CHUNK_TOKENS, CPU_LOGITS_BYTES)
 
 
 def test_a_layout_of_other_devices_is_refused() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,13 +122,17 @@ def make_recipe(base: Path, **pretrain: Any) -> Recipe:
 class SignalAt(Tracker):
     """Sends this process a signal when a step is logged."""
 
-    def __init__(self, step: int, signal: int) -> None:
+    def __init__(self, step: int, signal: int, after: Path | None = None) -> None:
+        """Waits for `after`, such as a checkpoint that is written in the background."""
         super().__init__(None)
         self.at = step
         self.signal = signal
+        self.after = after
 
     def metrics(self, values: Any, step: int = 0) -> None:
         if step == self.at:
+            while self.after is not None and not self.after.exists():
+                time.sleep(0.01)
             os.kill(os.getpid(), self.signal)
 
 

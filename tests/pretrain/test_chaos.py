@@ -27,11 +27,10 @@ def told_by(script: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["copies", "shards"])
-def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights(layout: str) -> None:
-    told = told_by("kills.py", "--kills", "3", "--seed", "5", "--layouts", layout)
+def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights() -> None:
+    told = told_by("kills.py", "--kills", "5", "--seed", "5", "--layouts", "shards")
 
-    assert (told["kills"], told["survived"]) == (3, 3)
+    assert (told["kills"], told["survived"]) == (5, 5)
     assert told["runs"] == told["bit-equal runs"] > 0
     assert told["steps lost"]["max"] <= 2 * told["checkpoint every"]
 

@@ -107,7 +107,8 @@ def test_after_sigkill_the_run_goes_on_from_the_last_checkpoint(tmp_path: Path, 
     recipe = make_recipe(base)
     run(make_job(tmp_path, recipe, "whole"))
 
-    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(8, signal.SIGKILL)))
+    saved = tmp_path / "a/work/checkpoints/step-00000006"
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(8, signal.SIGKILL, saved)))
     newest = generations(make_job(tmp_path, recipe))[0].name
     run(make_job(tmp_path, recipe))
 
@@ -121,7 +122,8 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
 ) -> None:
     recipe = make_recipe(base)
     run(make_job(tmp_path, recipe, "whole"))
-    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL)))
+    saved = tmp_path / "a/work/checkpoints/step-00000009"
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL, saved)))
     newest = generations(make_job(tmp_path, recipe))[0]
     tensors = next(newest.glob("*.distcp"))
     weights = bytearray(tensors.read_bytes())

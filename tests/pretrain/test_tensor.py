@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def rows_of(rank: int, ranks: int) -> dict[str, torch.Tensor]:
+def rows_of(rank: int, ranks: int) -> dict[str, Any]:
     """This rank's rows of the batch, with the borders of their documents."""
     random = torch.Generator().manual_seed(3)
     ids = torch.randint(0, 96, (4, LENGTH), generator=random)

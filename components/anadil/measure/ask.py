@@ -33,7 +33,7 @@ class Ask:
     shape: Shape
     layout: Layout
     work: Work | None
-    """None: what training does on the device that the run finds, with packed documents."""
+    """None: what training does on the device that the run finds, with documents as long as a sequence."""
     trains: tuple[Trains, ...]
     """Phase kinds, measured one after another."""
     steps: int

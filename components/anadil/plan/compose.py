@@ -16,7 +16,7 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import CPU, Machine
 from anadil.plan.memory import Memory, peak_memory
 from anadil.plan.search import Candidate, Found, search
-from anadil.plan.settings import hardest, layout_of, work_of
+from anadil.plan.settings import hardest, layout_of, possible_layout, work_of
 from anadil.plan.shape import Shape, base_shape, trained_shape
 from anadil.plan.speed import Speed, speed
 from anadil.pretraining import Phase
@@ -39,7 +39,7 @@ PRICE_ASSUMPTION = (
     "--prices FILE overrides them."
 )
 ASSUMPTIONS = (
-    "Checkpoints stop training while they are written, as this version's trainer does.",
+    "Training waits for a checkpoint until it is in main memory, and 1 s more (assumption); the rest is written beside it.",
     "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs, 8 a node, as published for Llama 3.1 405B.",
     SPEED_ASSUMPTION,
     PRICE_ASSUMPTION,
@@ -87,11 +87,16 @@ class Answer:
 
 
 def answer(question: Question, *, best: bool = False) -> Answer:
-    """The recipe's own layout where it fits, else the fastest that does.
+    """The recipe's own layout where it can be on these machines and fits, else the fastest that does.
+
+    Where none fits, it is the recipe's own, or `possible_layout`.
 
     Args:
         question: What is planned.
         best: Take the fastest in any case.
+
+    Raises:
+        RecipeError: The recipe's degrees do not divide the devices, whose speed is not known.
     """
     found = None
     if question.machine.flops_bf16 and question.machine.hbm:
@@ -102,9 +107,12 @@ def answer(question: Question, *, best: bool = False) -> Answer:
             question.nodes,
             question.recipe.pretrain.batch_size,
         )
-    own = layout_of(question.recipe, question.machine, question.nodes)
-    word = _memory(question, own, question.work)["verdict"]
-    if found is None or not found.best or (word != "no" and not best):
+    if found is None:
+        own = layout_of(question.recipe, question.machine, question.nodes)
+        return Answer(layout=own, origin="recipe", found=None)
+    own, changed = possible_layout(question.recipe, question.machine, question.nodes)
+    fits = not changed and _memory(question, own, question.work)["verdict"] != "no"
+    if not found.best or (fits and not best):
         return Answer(layout=own, origin="recipe", found=found)
     return Answer(layout=found.best[0].layout, origin="search", found=found)
 

@@ -15,7 +15,8 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.shape import Shape
 
 CHUNK_TOKENS = 512
-"""Tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`)."""
+"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
+has fewer, which is 0.1 GB less at 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

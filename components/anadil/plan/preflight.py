@@ -1,6 +1,6 @@
 """Refuse a training run that cannot fit, before anything is rented or computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError
@@ -46,6 +46,7 @@ def refusal(
     kind: Machine,
     nodes: int,
     others: Sequence[Machine] = (),
+    changed: Mapping[str, int | str] | None = None,
 ) -> str:
     """What does not fit, and the nearest settings that do.
 
@@ -56,6 +57,7 @@ def refusal(
         kind: Of each machine.
         nodes: Machines.
         others: Machine types that could be taken instead.
+        changed: By recipe key, what has to be set for the layout; each remedy says it too.
     """
     total, _ = fit(shape, layout, work, kind)
     head = (
@@ -63,7 +65,7 @@ def refusal(
         f"{layout.name()}, micro-batch {layout.micro_batch_size} of {work.sequence_length:,} tokens, needs "
         f"{human_bytes(total)} on a device that has {human_bytes(kind.memory_bytes)} ({kind.name}, {kind.device})"
     )
-    remedies = nearest(shape, layout, work, kind, nodes, others)
+    remedies = nearest(shape, layout, work, kind, nodes, others, changed)
     if not remedies:
         return f"{head}; no setting makes it fit: take a smaller base.model or a larger machine"
     lines = [

@@ -6,7 +6,7 @@ recomputation only those that fit with more.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import get_args
@@ -229,7 +229,13 @@ def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) ->
 
 
 def nearest(
-    shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int, machines: Sequence[Machine] = ()
+    shape: Shape,
+    layout: Layout,
+    work: Work,
+    machine: Machine,
+    nodes: int,
+    machines: Sequence[Machine] = (),
+    changed: Mapping[str, int | str] | None = None,
 ) -> tuple[Remedy, ...]:
     """The nearest settings that fit, in the order in which one would change them.
 
@@ -243,8 +249,9 @@ def nearest(
         machine: What it runs on.
         nodes: Machines.
         machines: Machine types that could be taken instead.
+        changed: By recipe key, what has been set already.
     """
-    trial = _Trial(layout=layout, work=work, machine=machine, nodes=nodes, settings={})
+    trial = _Trial(layout=layout, work=work, machine=machine, nodes=nodes, settings=dict(changed or {}))
     kinds: tuple[Callable[[_Trial], Iterator[_Trial]], ...] = (
         _more_recompute,
         _smaller_batch,

@@ -7,12 +7,13 @@ from anadil.errors import RecipeError
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import CPU, Machine
 from anadil.plan.shape import Trains
+from anadil.pretraining import Parallelism
 
 
 def work_of(recipe: Recipe, machine: Machine, trains: Trains = "all") -> Work:
     """What a step of the recipe computes on a machine, with `auto` filled in.
 
-    The trainer packs documents and gives attention a mask, and never holds all logits.
+    The trainer packs documents, gives attention no mask for them, and never holds all logits.
     """
     settings = recipe.pretrain
     on_gpu = machine.device != CPU
@@ -38,7 +39,34 @@ def layout_of(recipe: Recipe, machine: Machine, nodes: int) -> Layout:
     Raises:
         RecipeError: The degrees of parallelism do not divide the devices.
     """
+    return _layout(recipe, recipe.pretrain.parallelism, machine, nodes)
+
+
+def possible_layout(recipe: Recipe, machine: Machine, nodes: int) -> tuple[Layout, dict[str, int | str]]:
+    """The recipe's own layout; where its degrees do not divide the devices, the nearest one that does.
+
+    That shares parameters over all devices that hold the same layers.
+
+    Returns:
+        The layout, and by recipe key what has to be set for it: nothing where it is the recipe's own.
+    """
     degrees = recipe.pretrain.parallelism
+    try:
+        return _layout(recipe, degrees, machine, nodes), {}
+    except RecipeError:
+        devices = nodes * machine.devices
+    changed: dict[str, int | str] = {}
+    if devices % (degrees.tensor * degrees.context * degrees.pipeline):
+        changed = {name: 1 for name in ("tensor", "context", "pipeline") if getattr(degrees, name) > 1}
+    degrees = degrees.model_copy(update=changed)
+    shard = devices // (degrees.tensor * degrees.pipeline)
+    if shard != degrees.shard:
+        changed["shard"] = shard
+    layout = _layout(recipe, degrees.model_copy(update={"shard": shard}), machine, nodes)
+    return layout, {f"pretrain.parallelism.{name}": degree for name, degree in changed.items()}
+
+
+def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) -> Layout:
     devices = nodes * machine.devices
     model = degrees.tensor * degrees.context * degrees.pipeline
     if devices % model:

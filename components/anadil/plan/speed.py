@@ -18,6 +18,7 @@ from anadil.errors import RecipeError
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
 from anadil.plan.machine import CPU, Machine
 from anadil.plan.shape import Shape
+from anadil.units import MIB
 
 Bound = Literal["compute", "memory", "network"]
 
@@ -69,7 +70,9 @@ FUSED_GRADIENT_BYTES = 8
 """Bytes per number of the output table and chunk: the product adds to a gradient in fp32.
 Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py, for the size of a chunk too."""
 CPU_CHUNK_TOKENS = 512
-"""Tokens of a chunk of the fused loss on a CPU. Source: anadil.model.loss."""
+"""Most tokens of a chunk of the fused loss on a CPU. Source: anadil.model.loss."""
+CPU_CHUNK_BYTES = 128 * MIB
+"""Most bytes of the logits of such a chunk, in FP32. Source: anadil.model.loss."""
 OPTIMIZER_NUMBERS = 10
 """Numbers that a step moves per parameter: a gradient read for its norm, read and written to be scaled;
 weight, gradient and two moments read, weight and moments written. Source: torch's fused AdamW."""
@@ -274,7 +277,8 @@ def _loss_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int
 def _chunk_tokens(shape: Shape, machine: Machine, tokens: int) -> int:
     """Tokens whose logits the fused loss holds at a time: Liger's are as large as the hidden states."""
     if machine.device == CPU:
-        return min(tokens, CPU_CHUNK_TOKENS)
+        fitting = max(1, CPU_CHUNK_BYTES // (4 * shape.vocabulary))
+        return min(tokens, CPU_CHUNK_TOKENS, 1 << (fitting.bit_length() - 1))
     parts = -(-shape.vocabulary // shape.hidden)
     return min(tokens, 1 << (-(-tokens // parts) - 1).bit_length())
 

@@ -58,7 +58,8 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
     rows = vocabulary_rows(tokenizer, config.vocab_size)
     model = empty_model(base, num_tokens=None if rows is None else len(rows))
     check_layout(settings, model.config, mesh, device)
-    check_architecture(_small(config).to(device))
+    small: Any = _small(config)
+    check_architecture(small.to(device))
     net = spread(model, settings, mesh, device)
     load_weights(net.model, Weights(base), device, rows=rows)
     return net
