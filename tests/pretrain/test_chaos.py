@@ -28,9 +28,9 @@ def told_by(script: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights() -> None:
-    told = told_by("kills.py", "--kills", "5", "--seed", "5", "--layouts", "shards")
+    told = told_by("kills.py", "--kills", "4", "--seed", "5", "--layouts", "shards")
 
-    assert (told["kills"], told["survived"]) == (5, 5)
+    assert (told["kills"], told["survived"]) == (4, 4)
     assert told["runs"] == told["bit-equal runs"] > 0
     assert told["steps lost"]["max"] <= 2 * told["checkpoint every"]
 

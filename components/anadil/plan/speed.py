@@ -69,10 +69,8 @@ FUSED_LOGIT_BYTES = 6
 FUSED_GRADIENT_BYTES = 8
 """Bytes per number of the output table and chunk: the product adds to a gradient in fp32.
 Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py, for the size of a chunk too."""
-CPU_CHUNK_TOKENS = 512
-"""Most tokens of a chunk of the fused loss on a CPU. Source: anadil.model.loss."""
-CPU_CHUNK_BYTES = 128 * MIB
-"""Most bytes of the logits of such a chunk, in FP32. Source: anadil.model.loss."""
+CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES = 512, 128 * MIB
+"""Most tokens of a chunk of the fused loss on a CPU, and most bytes of its FP32 logits. Source: anadil.model.loss."""
 OPTIMIZER_NUMBERS = 10
 """Numbers that a step moves per parameter: a gradient read for its norm, read and written to be scaled;
 weight, gradient and two moments read, weight and moments written. Source: torch's fused AdamW."""
