@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import mean, median_low
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 Section = Literal["data", "compute", "save"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 WINDOW = 20
-"""Steps that are averaged."""
+"""Steps that are looked back on."""
 FEWEST = 10
 """Steps before anybody is named: the first ones are not alike."""
 LEAST_EXCESS_S = 0.005
@@ -128,11 +128,11 @@ class Stragglers:
 
     def own(self) -> dict[Section, float]:
         """Seconds per step of this process in each section, over the last steps."""
-        return dict(zip(SECTIONS, self._means(), strict=False))
+        return dict(zip(SECTIONS, self._typical(), strict=False))
 
     def compare(self) -> Comparison:
         """Compare the processes; all of them call this, at the same step. The first one warns of new cases."""
-        own = [*self._means(), self._probe.seconds() if self._probe else 0.0]
+        own = [*self._typical(), self._probe.seconds() if self._probe else 0.0]
         rows = self._gathered(own)
         slow = judge(rows, self.ratio) if len(self._steps) >= FEWEST else ()
         for each in slow:
@@ -149,10 +149,19 @@ class Stragglers:
         dist.all_gather(every, mine, group=self.group.host)
         return [tuple(row.tolist()) for row in every]
 
-    def _means(self) -> list[float]:
-        """Seconds per step by `SECTIONS`, then of compute with its waits."""
-        number = max(1, len(self._steps))
-        return [sum(row[i] for row in self._steps) / number for i in range(len(SECTIONS) + 1)]
+    def _typical(self) -> list[float]:
+        """Seconds per step by `SECTIONS`, then of compute with its waits.
+
+        Medians, which one uneven step does not move: a pause of the scheduler, the first step. Most
+        steps save nothing, so of that it is the mean.
+        """
+        if not self._steps:
+            return [0.0] * (len(SECTIONS) + 1)
+        columns = list(zip(*self._steps, strict=True))
+        return [
+            mean(column) if i == SECTIONS.index("save") else median_low(column)
+            for i, column in enumerate(columns)
+        ]
 
     def _clear(self) -> None:
         self._spent = dict.fromkeys(SECTIONS, 0.0)
