@@ -7,12 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from anadil import artifact
+from anadil.corpus import Document, write_documents
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.model.load import load_model, load_tokenizer
+from anadil.pretrain.loop import SCORE
 from anadil.pretrain.run import run
 from anadil.pretrain.tokens import token_stream
 
 from .fixtures import (
+    TEXTS,
     SignalAt,
     generations,
     losses,
@@ -266,3 +270,23 @@ def test_a_damaged_token_stream_is_made_again(
 
     assert "ids.bin: differs from its manifest" in caplog.text
     assert stream.ids[:].tolist() == before
+
+
+def test_a_score_of_the_held_out_part_is_written_also_where_no_line_is_due(
+    tmp_path: Path, base: Path
+) -> None:
+    documents = [
+        Document(id=str(i), text=text, source="test", url="", lang="az") for i, text in enumerate(TEXTS)
+    ]
+    for part in ("train", "heldout"):
+        write_documents(tmp_path / "scored", part, documents)
+    artifact.seal(tmp_path / "scored", kind="corpus", origin={})
+    job = make_job(tmp_path, make_recipe(base, validate_every=5, log_every=4))
+    job.inputs["corpus"] = tmp_path / "scored"
+
+    run(job)
+
+    lines = [json.loads(line) for line in (job.out / "training.jsonl").read_text().splitlines()]
+    scores = {line["step"]: line[SCORE] for line in lines if SCORE in line}
+    assert scores.keys() == {4, 5, 10, 12}  # each fifth step, and the end of each phase
+    assert scores[12] < scores[4]

@@ -207,7 +207,7 @@ class Training:
                 self.injector.inject("validate", state.step)
                 figures[SCORE] = self._validate(state.step)
         spent = None
-        if state.step % settings.log_every == 0 or state.step == 1 or border:
+        if state.step % settings.log_every == 0 or state.step == 1 or border or figures:
             self._log(state, done, figures)
             spent = self.meters.budget_reached() if self.group.is_first else None
             spent = self.group.gather(spent or "")[0]
