@@ -10,7 +10,7 @@ import pytest
 
 from anadil import artifact, preload, storage
 from anadil.errors import DataError, IntegrityError, PreflightError, Stopped
-from anadil.preload import preloaded, preloaded_directory
+from anadil.preload import preloaded
 
 
 @pytest.fixture(autouse=True)
@@ -129,19 +129,6 @@ def test_no_artifact_and_another_kind_are_data_errors(tmp_path: Path) -> None:
         preloaded(str(tmp_path), "corpus")
     with pytest.raises(DataError, match="holds a corpus, not a tokenizer"):
         preloaded(str(source), "tokenizer")
-
-
-def test_a_directory_without_manifest_is_copied_and_a_changed_one_anew(tmp_path: Path) -> None:
-    source = tmp_path / "model"
-    source.mkdir()
-    (source / "config.json").write_text("{}")
-
-    first = preloaded_directory(source)
-    (source / "config.json").write_text('{"a": 1}')
-    second = preloaded_directory(source)
-
-    assert (first / "config.json").read_text() == "{}"
-    assert (second / "config.json").read_text() == '{"a": 1}'
 
 
 def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,27 +93,6 @@ def preloaded(uri: str, kind: str) -> tuple[Path, Manifest]:
     return target, manifest
 
 
-def preloaded_directory(path: Path) -> Path:
-    """A copy of a directory without manifest, such as a base model's, on this machine's own disk.
-
-    Files are told apart by name, size and time of change, and copies compared by size.
-
-    Raises:
-        DataError: It holds no files.
-        PreflightError: The disk has too little space.
-    """
-    found = sorted(file for file in path.rglob("*") if file.is_file())
-    if not found:
-        raise DataError(f"{path}: no files there; give a directory that holds some")
-    sizes = [(file.relative_to(path).as_posix(), file.stat()) for file in found]
-    identity = [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in sizes]
-    target = cache() / hashlib.sha256("\n".join([str(path.absolute()), *identity]).encode()).hexdigest()[:16]
-    files = [Wanted(name=name, size=stat.st_size, sha256="") for name, stat in sizes]
-    with _alone(target):
-        _fill(target, files, _from_directory(path), str(path))
-    return target
-
-
 def _from_s3(uri: str) -> Fetch:
     from anadil.s3 import S3
 
@@ -178,7 +157,7 @@ def _bring(target: Path, wanted: Wanted, fetch: Fetch, source: str, stop: thread
     for attempt in range(ATTEMPTS + 1):
         count(0)
         if _has_size(target, wanted):
-            if not wanted.sha256 or artifact.describe(path)["sha256"] == wanted.sha256:
+            if artifact.describe(path)["sha256"] == wanted.sha256:
                 return
             log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, wanted.name, target)
             path.unlink()

@@ -22,7 +22,7 @@ SMALL = {
     "repeat": 1,
 }
 ROUNDING = 1e-5
-"""Of a loss after 20 steps in FP32, as a share of it; measured below 3e-7."""
+"""Of a loss after 20 steps in FP32, as a share of it."""
 
 
 def compared(*arguments: str) -> str:

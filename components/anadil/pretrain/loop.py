@@ -96,7 +96,9 @@ class Training:
         with ExitStack() as held:
             stop = held.enter_context(self.job.stop.deferred())
             shown = held.enter_context(progress("pre-training", settings.steps))
-            ahead = held.enter_context(Prefetcher(self.trainer.batches, state.step, settings.steps))
+            ahead = held.enter_context(
+                Prefetcher(self.trainer.batches, state.step, settings.steps, device=self.trainer.device)
+            )
             traced = settings.profile_steps if self.group.is_first else 0
             trace = held.enter_context(
                 profiled(self.job.work / PROFILE, TRACED_AFTER, traced, self.trainer.device)

@@ -1,7 +1,7 @@
 """Reads the `.metadata` of torch.distributed.checkpoint without running what is in it.
 
 The file is a pickle, and `dcp.load` unpickles it as it is, so that whoever can write the file can
-run code (pytorch issue 189308). Here only the names that torch 2.13 itself writes are known. Each
+run code (pytorch/pytorch#189308). Here only the names that torch 2.13 itself writes are known. Each
 stands for a plain record, whose fields are checked before torch's own objects are made of them.
 """
 

@@ -42,12 +42,6 @@ class Group:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def copy_from_first_(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by that of the first process."""
-        if self.host is not None:
-            for tensor in tensors:
-                dist.broadcast(tensor, 0)
-
     def gather(self, text: str) -> list[str]:
         """A short text of every process, by rank."""
         if self.host is None:
@@ -55,14 +49,6 @@ class Group:
         texts: list[Any] = [None] * self.size
         dist.all_gather_object(texts, text, group=self.host)
         return texts
-
-    def from_first(self, number: int) -> int:
-        """A number that the first process knows."""
-        if self.host is None:
-            return number
-        box = torch.tensor([number])
-        dist.broadcast(box, 0, group=self.host)
-        return int(box.item())
 
 
 @contextmanager

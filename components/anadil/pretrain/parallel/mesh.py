@@ -46,11 +46,6 @@ class Mesh:
         return self.shard * self.context * self.tensor * self.pipeline > 1
 
     @property
-    def is_first_stage(self) -> bool:
-        """Whether this process embeds tokens."""
-        return self.pipeline_rank == 0
-
-    @property
     def is_last_stage(self) -> bool:
         """Whether this process computes the loss."""
         return self.pipeline_rank == self.pipeline - 1

@@ -54,24 +54,19 @@ class Net:
         return self.mesh.parameters["replicate"].get_group()
 
     def share(self, batch: Batch) -> Batch:
-        """This process's share of the tokens of some sequences."""
-        if self.mesh.context == 1:
-            return batch
-        return slice_of(batch, self.mesh.context_rank, self.mesh.context)
+        """This process's share of the tokens of some sequences, ready to be copied to its device."""
+        if self.mesh.context > 1:
+            batch = slice_of(batch, self.mesh.context_rank, self.mesh.context)
+        return batch.pinned() if self.device.type == "cuda" else batch
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Summed loss of some sequences in FP32, of which a process of a group that shares it holds all."""
         if self.pipeline is not None:
             return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
         whole: Any = self.model
-        device = self.device
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.mixed):
-            loss: torch.Tensor = whole(
-                batch.input_ids.to(device, non_blocking=True),
-                batch.position_ids.to(device, non_blocking=True),
-                batch.labels.to(device, non_blocking=True),
-                batch.borders.numpy(),
-            )
+        here = batch.to(self.device)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+            loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
         return loss
 
     def backward(
