@@ -44,7 +44,7 @@ class Wanted:
     """Path below the directory."""
     size: int
     sha256: str
-    """Empty where nobody wrote it down; then the size alone is compared."""
+    """As the manifest says."""
 
 
 Count = Callable[[int], None]
