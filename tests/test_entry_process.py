@@ -180,6 +180,23 @@ def test_a_foreseen_failure_has_one_line_and_its_code(
     assert told.count("\n") == 1
 
 
+def test_a_signal_among_the_last_words_is_no_bug() -> None:
+    code = """
+import os, signal
+from anadil import entry
+from anadil.stage import Stop
+
+Stop().listen()
+entry.sagemaker.tell_failure = lambda words: os.kill(os.getpid(), signal.SIGTERM)
+entry.guarded(lambda: os.kill(os.getpid(), signal.SIGTERM))
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.returncode == -signal.SIGTERM
+    assert "Traceback" not in done.stderr
+
+
 def test_the_last_words_are_left_for_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "termination-log"
     path.touch()

@@ -7,7 +7,9 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -97,6 +99,10 @@ def guarded(work: Callable[[], int]) -> int:
 
 def last_words(message: str, code: int, *, logged: bool = False) -> int:
     """Log why the program ends, and leave it where the platform looks for it; the exit code."""
+    if threading.current_thread() is threading.main_thread():
+        # One more signal would break into these words with a traceback and exit code 1.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
     if not logged:
         log.error("%s", message)
     words = json.dumps({"exit_code": code, "message": logs.masked(message)[:600]})
@@ -138,7 +144,6 @@ def die_with_parent() -> None:
     if not parent or not sys.platform.startswith("linux"):
         return
     import ctypes
-    import signal
 
     pr_set_pdeathsig = 1  # linux/prctl.h
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

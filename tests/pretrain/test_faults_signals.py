@@ -156,5 +156,6 @@ def test_a_second_sigterm_does_not_wait_and_spoils_nothing(trained: Trained) -> 
     code, said = finished(process)
     trained.resumed("twice")
 
-    assert code == Stopped.exit_code, said
+    # The second one's own default where the first had all but ended the process.
+    assert code in (Stopped.exit_code, -signal.SIGTERM), said
     assert losses(trained.folder / "twice") == trained.losses
