@@ -17,6 +17,7 @@ from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
 from anadil.pretrain.checkpoints.export import open_generation
 from anadil.pretrain.packing import pack
+from anadil.pretrain.parallel import spread as spread_module
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.spread import spread
@@ -41,8 +42,9 @@ def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_checkpointed_activations_leave_losses_and_weights_as_they_are(
-    tmp_path: Path, base: Path, precision: str
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
+    monkeypatch.setattr(spread_module, "multiplies_bf16", lambda _device: True)
     policies = ("none", "selective", "full")
     settings = {"phases": SHORT, "precision": precision}
 

@@ -11,7 +11,9 @@ from anadil import artifact
 from anadil.corpus import Document, write_documents
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.model.load import load_model, load_tokenizer
+from anadil.pretrain import run as stage_run
 from anadil.pretrain.loop import SCORE
+from anadil.pretrain.parallel import spread
 from anadil.pretrain.run import run
 from anadil.pretrain.tokens import token_stream
 
@@ -189,7 +191,10 @@ def test_a_run_of_one_process_is_resumed_by_two(tmp_path: Path, base: Path) -> N
     assert losses(tmp_path / "a/out") == pytest.approx(losses(tmp_path / "whole/out"), rel=1e-5)
 
 
-def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(tmp_path: Path, base: Path) -> None:
+def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "multiplies_bf16", lambda _device: True)
     run(make_job(tmp_path, make_recipe(base), "fp32"))
     job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")
 
@@ -199,6 +204,22 @@ def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(tmp_path: Path, base: 
     assert first == pytest.approx(losses(tmp_path / "fp32/out")[1], rel=1e-3)
     assert torch.tensor(first).bfloat16().item() != first
     assert load_model(job.out, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in (spread, stage_run):
+        monkeypatch.setattr(module, "multiplies_bf16", lambda _device: False)
+    run(make_job(tmp_path, make_recipe(base), "fp32"))
+    job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")
+
+    with caplog.at_level("WARNING"):
+        run(job)
+
+    assert losses(job.out) == losses(tmp_path / "fp32/out")
+    assert "this CPU has no BF16 products of its own: they are computed in FP32" in caplog.text
+    assert json.loads((job.out / "training.json").read_text())["precision"] == "fp32"
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_rate(tmp_path: Path, base: Path) -> None:

@@ -137,10 +137,15 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
     settings = job.recipe.pretrain
     dtype = compute_dtype(settings, device)
     set_up_device(device, dtype)
-    if dtype == torch.bfloat16 and not multiplies_bf16(device):
-        log.warning(
-            "this CPU has no BF16 products of its own: set pretrain.precision to fp32, which is faster here"
-        )
+    if not multiplies_bf16(device):
+        if settings.state == "bf16":
+            log.warning(
+                "this CPU has no BF16 products of its own: set pretrain.state to fp32, which is faster here"
+            )
+        elif settings.precision == "bf16" and dtype == torch.float32:
+            log.warning(
+                "this CPU has no BF16 products of its own: they are computed in FP32, which is faster here"
+            )
     if settings.compile:
         check_compiler(device)
     base = _base(job, processes)
