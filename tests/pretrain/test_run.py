@@ -293,21 +293,51 @@ def test_a_damaged_token_stream_is_made_again(
     assert stream.ids[:].tolist() == before
 
 
-def test_a_score_of_the_held_out_part_is_written_also_where_no_line_is_due(
-    tmp_path: Path, base: Path
-) -> None:
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    """A corpus whose held-out part is not empty."""
     documents = [
         Document(id=str(i), text=text, source="test", url="", lang="az") for i, text in enumerate(TEXTS)
     ]
     for part in ("train", "heldout"):
         write_documents(tmp_path / "scored", part, documents)
     artifact.seal(tmp_path / "scored", kind="corpus", origin={})
+    return tmp_path / "scored"
+
+
+def scores(out: Path) -> dict[int, float]:
+    lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
+    return {line["step"]: line[SCORE] for line in lines if SCORE in line}
+
+
+def test_a_score_of_the_held_out_part_is_written_also_where_no_line_is_due(
+    tmp_path: Path, base: Path, scored: Path
+) -> None:
     job = make_job(tmp_path, make_recipe(base, validate_every=5, log_every=4))
-    job.inputs["corpus"] = tmp_path / "scored"
+    job.inputs["corpus"] = scored
 
     run(job)
 
-    lines = [json.loads(line) for line in (job.out / "training.jsonl").read_text().splitlines()]
-    scores = {line["step"]: line[SCORE] for line in lines if SCORE in line}
-    assert scores.keys() == {4, 5, 10, 12}  # each fifth step, and the end of each phase
-    assert scores[12] < scores[4]
+    found = scores(job.out)
+    assert found.keys() == {4, 5, 10, 12}  # each fifth step, and the end of each phase
+    assert found[12] < found[4]
+
+
+def test_sigterm_in_a_validation_leaves_it_out_and_loses_nothing_else(
+    tmp_path: Path, base: Path, scored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [make_job(tmp_path, make_recipe(base, validate_every=5), name) for name in ("whole", "a", "a")]
+    for job in jobs:
+        job.inputs["corpus"] = scored
+    run(jobs[0])
+
+    with monkeypatch.context() as patch:
+        patch.setenv("ANADIL_INJECT", json.dumps({"terminate": {"step": 5, "section": "validate"}}))
+        code = run_in_child(jobs[1])
+    saved = generations(jobs[1])[0].name
+    run(jobs[2])
+
+    assert code == Stopped.exit_code
+    assert saved == "step-00000005"
+    assert losses(jobs[2].out) == losses(jobs[0].out)
+    assert scores(jobs[2].out).keys() == scores(jobs[0].out).keys() - {5}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -207,7 +208,12 @@ class Training:
             with self.meters.section("validation"):
                 self._beat("validate", state.step)
                 self.injector.inject("validate", state.step)
-                figures[SCORE] = self._validate(state.step)
+                score = self._validate(state.step, stop)
+            if score is None:
+                done = replace(done, signal=stop.signal or signal.SIGTERM)
+                log.info("validation of step %s is left out, since the run stops", f"{state.step:,}")
+            else:
+                figures[SCORE] = score
         spent = None
         if state.step % settings.log_every == 0 or state.step == 1 or border or figures:
             self._log(state, done, figures)
@@ -231,16 +237,24 @@ class Training:
         if spent:
             raise BudgetReached(spent)
 
-    def _validate(self, step: int) -> float:
+    def _validate(self, step: int, stop: Stop) -> float | None:
+        """Bits per byte; None where a signal has come to some process and the run is not over anyway."""
         assert self.validation is not None
         mesh = self.trainer.net.mesh
+
+        def ends() -> bool:
+            return any(self.group.gather("stop" if stop.signal else ""))
 
         def nats(batch: Batch) -> torch.Tensor:
             self._beat("validate", step)
             return self.trainer.nats(batch)
 
         return self.validation.bits_per_byte(
-            nats, data=mesh.data, data_rank=mesh.data_rank, add_up=self.trainer.add_up
+            nats,
+            data=mesh.data,
+            data_rank=mesh.data_rank,
+            add_up=self.trainer.add_up,
+            ends=ends if step < self.job.recipe.pretrain.steps else None,
         )
 
     def _log(self, state: State, done: Step, figures: dict[str, float]) -> None:

@@ -44,8 +44,14 @@ class Validation:
     """Sequences of a forward pass."""
 
     def bits_per_byte(
-        self, summed_loss: Loss, *, data: int = 1, data_rank: int = 0, add_up: Sum | None = None
-    ) -> float:
+        self,
+        summed_loss: Loss,
+        *,
+        data: int = 1,
+        data_rank: int = 0,
+        add_up: Sum | None = None,
+        ends: Callable[[], bool] | None = None,
+    ) -> float | None:
         """Score the documents with the weights as they are; every process gets the same number.
 
         All processes make equally many forward passes, since a sharded model is gathered in each.
@@ -58,6 +64,7 @@ class Validation:
             data_rank: This process's group.
             add_up: Gives the sum over all processes of what each of them holds, as for the loss
                 of training; left out, this process holds everything.
+            ends: Asked between passes whether to give up, with None; all processes have to agree.
 
         Raises:
             RecipeError: The loss is no number any more.
@@ -67,6 +74,8 @@ class Validation:
         passes = -(-self.packed.num_sequences // (data * self.rows))
         with torch.no_grad():
             for number in range(passes):
+                if number and ends and ends():
+                    return None
                 chosen = mine[number * self.rows : (number + 1) * self.rows]
                 loss = summed_loss(batch_of(self.packed, chosen) if len(chosen) else self._nothing())
                 nats = nats.to(loss.device) + loss.detach().double()
