@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from anadil.errors import Stopped
 from anadil.model.load import load_model
@@ -44,6 +43,7 @@ FOUR: list[dict[str, int]] = [
 ]
 STAGES = {"micro_batch_size": 1, "batch_size": 8}
 """A pipeline needs as many passes as stages."""
+PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 4, "lr": 0.005}]
 
 
 def name_of(degrees: dict[str, int]) -> str:
@@ -67,14 +67,15 @@ def trains_alike(tmp_path: Path, model: Path, processes: int, **settings: Any) -
     assert losses(tmp_path / "many/out") == pytest.approx(losses(tmp_path / "one/out"), rel=1e-5)
     one, many = (load_model(tmp_path / name / "out") for name in ("one", "many"))
     for (name, expected), (_, found) in zip(one.named_parameters(), many.named_parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-5, msg=name)
+        # Not each weight: where a gradient is all rounding, Adam makes whole steps of it.
+        assert (found - expected).norm() < 1e-3 * expected.norm(), name
 
 
 @pytest.mark.parametrize("degrees", TWO, ids=name_of)
 def test_two_processes_train_as_one_whatever_they_share(
     tmp_path: Path, untied: Path, degrees: dict[str, int]
 ) -> None:
-    trains_alike(tmp_path, untied, 2, **STAGES, parallelism=degrees)
+    trains_alike(tmp_path, untied, 2, **STAGES, phases=PHASES, parallelism=degrees)
 
 
 @pytest.mark.slow
@@ -82,7 +83,7 @@ def test_two_processes_train_as_one_whatever_they_share(
 def test_four_processes_train_as_one_whatever_they_share(
     tmp_path: Path, untied: Path, degrees: dict[str, int]
 ) -> None:
-    trains_alike(tmp_path, untied, 4, **STAGES, parallelism=degrees)
+    trains_alike(tmp_path, untied, 4, **STAGES, phases=PHASES, parallelism=degrees)
 
 
 def test_a_tied_model_is_sharded_without_losing_its_tie(tmp_path: Path, base: Path) -> None:
