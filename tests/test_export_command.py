@@ -41,6 +41,24 @@ def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_n
     assert not (tmp_path / "exported.partial").exists()
 
 
+def test_another_tokenizer_than_that_of_the_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_corpus(tmp_path / "corpus")
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    make_tokenizer_artifact(tmp_path / "other", vocab_size=290)
+    base = make_model(tmp_path / "model")
+    job = make_job(tmp_path, make_recipe(base))
+    run(job)
+    arguments = ["export", str(generations(job)[0]), "--set", f"base.model={base}", "--tokenizer"]
+
+    code = cli.main([*arguments, str(tmp_path / "other"), "--out", str(tmp_path / "exported")])
+
+    assert code == 3
+    assert "other: is not the tokenizer that" in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
+
+
 def test_a_directory_that_is_no_checkpoint_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

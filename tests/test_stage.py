@@ -10,7 +10,7 @@ from anadil.config import Recipe
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import FLOW, STAGES
 from anadil.recipe import parse_recipe
-from anadil.stage import Stop, code_digest, external_files, image_name, origin_of
+from anadil.stage import Stop, base_files, code_digest, external_files, image_name, origin_of
 
 INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
 
@@ -77,6 +77,21 @@ def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
     new = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
 
     assert differences(old, new) == ["base files changed"]
+
+
+def test_other_weights_of_the_same_size_are_another_base_model(tmp_path: Path) -> None:
+    size = 40 * 1024**2
+    (tmp_path / "model.safetensors").write_bytes(bytes(size))
+    old = base_files(str(tmp_path))
+    again = base_files(str(tmp_path))
+
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.seek(size // 2)
+        file.write(b"\1" * (size // 4))
+    new = base_files(str(tmp_path))
+
+    assert old == again
+    assert old != new
 
 
 def test_the_code_of_a_stage_is_its_own() -> None:

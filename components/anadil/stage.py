@@ -30,6 +30,7 @@ from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import Stage
 from anadil.pretraining import NEUTRAL
 from anadil.tracking import Tracker
+from anadil.units import KIB, MIB
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ NO_RESULT = {
     "tracking.py",
 }
 """Shared modules that decide what is said, not what is made."""
+PIECES, PIECE_BYTES = 64, 64 * KIB
+"""Of a large file of a base model, that are read to tell it from another."""
 
 
 class Run(Protocol):
@@ -200,7 +203,7 @@ def origin_of(
     for uri in files:
         origin[f"file {uri}"] = storage.store(uri).fingerprint(uri)
     if "base" in stage.sections:
-        origin.update(_base_files(recipe.base.model))
+        origin.update(base_files(recipe.base.model))
     return origin
 
 
@@ -234,17 +237,29 @@ def _plain(node: object) -> object:
     return node.model_dump(mode="json")
 
 
-def _base_files(model: str) -> dict[str, str]:
-    """Names, sizes and (of files under 16 MiB) digests of a base model's directory."""
+def base_files(model: str) -> dict[str, str]:
+    """What tells a base model's directory from another: names, sizes and digests of its files.
+
+    Of a file of 16 MiB or more, pieces all over it are read: other weights differ everywhere.
+    """
     folder = Path(model).expanduser()
     if model == TINY or not folder.is_dir():
         return {}
     parts = []
     for file in sorted(path for path in folder.iterdir() if path.is_file()):
         size = file.stat().st_size
-        content = artifact.describe(file)["sha256"] if size < 16 * 1024**2 else ""
+        content = artifact.describe(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
         parts.append(f"{file.name} {size} {content}")
     return {"base files": hashlib.sha256("\n".join(parts).encode()).hexdigest()}
+
+
+def _sampled(path: Path, size: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for number in range(PIECES):
+            file.seek(size * number // PIECES)
+            digest.update(file.read(PIECE_BYTES))
+    return digest.hexdigest()
 
 
 def image_name() -> str:

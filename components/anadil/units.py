@@ -2,6 +2,7 @@
 
 GIB = 1024**3
 MIB = 1024**2
+KIB = 1024
 
 
 def human_bytes(num_bytes: float) -> str:

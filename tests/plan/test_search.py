@@ -74,6 +74,14 @@ def test_the_best_is_as_fast_as_every_other_that_fits_well(eight: Found) -> None
     assert eight.best[0].speed.tokens_per_s == max(each.speed.tokens_per_s for each in well)
 
 
+def test_every_stage_of_a_pipeline_gets_a_micro_batch(seventy: Found) -> None:
+    small = search(SEVENTY, WORK, P5, 4, 64, keep=10_000)
+
+    found = [each.layout for each in (*small.best, *small.frontier, *seventy.best)]
+    assert max(layout.pipeline for layout in found) > 1
+    assert all(layout.micro_batches >= layout.pipeline for layout in found)
+
+
 def test_tight_layouts_come_after_those_that_fit_well(eight: Found) -> None:
     words = [each.verdict for each in eight.best]
 
@@ -140,6 +148,8 @@ def test_what_the_search_leaves_out_does_not_fit(shape: Shape, work: Work, batch
             work,
             P4D,
         )[1]
+        if layout.micro_batches // size >= layout.pipeline
+        else "no"
         for layout in layouts(shape, work, P4D, 1, batch_size)
         for recompute in RECOMPUTE
         for size in divisors(layout.micro_batches)

@@ -47,6 +47,20 @@ def test_what_the_recipe_says_goes_before_auto() -> None:
     assert work.trains == "embeddings"
 
 
+def test_a_pipeline_with_fewer_micro_batches_than_stages_is_refused_with_the_remedy() -> None:
+    changes = [
+        "pretrain.parallelism={pipeline: 4}", "pretrain.batch_size=64", "pretrain.micro_batch_size=14"
+    ]  # fmt: skip
+
+    with pytest.raises(
+        RecipeError, match=r"14 of the 32 sequences .* make 3 micro-batches, .*lower it to 8, or"
+    ):
+        layout_of(load_recipe(NAME, changes), P4D, 1)
+
+    recipe = load_recipe(NAME, [*changes, "pretrain.micro_batch_size=8"])
+    assert layout_of(recipe, P4D, 1).micro_batches == 4
+
+
 def test_a_recipe_without_degrees_is_a_copy_on_every_device() -> None:
     recipe = load_recipe(NAME, ["pretrain.parallelism={}", "pretrain.micro_batch_size=14"])
 

@@ -14,12 +14,16 @@ from anadil.model.attention import use_packed_attention
 from anadil.model.loss import summed_loss
 from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.packing import Batch
+from anadil.pretrain.parallel import spread as spread_module
 from anadil.pretrain.parallel.context import slice_of, use_context_attention
-from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.objective import last_hidden
-from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut, layers_of_stage
+from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut, layers_of_stage
+from anadil.pretrain.parallel.replicate import Replicas
 from anadil.pretrain.parallel.shard import shard
 from anadil.pretrain.parallel.tensor import split, summed_loss_of_head
+from anadil.pretraining import Parallelism, Pretrain
 
 from .ranks import in_ranks
 
@@ -179,17 +183,37 @@ def split_stages_equal_whole(rank: int) -> None:
     assert_equal(gradients(model), expected)
 
 
+def bf16_validates_as_it_trains(rank: int) -> None:
+    vars(spread_module)["multiplies_bf16"] = lambda _device: True
+    degrees = Parallelism(pipeline=2)
+    settings = Pretrain(
+        precision="bf16",
+        sequence_length=LENGTH,
+        batch_size=2 * ROWS,
+        micro_batch_size=ROWS,
+        parallelism=degrees,
+    )
+    mesh = mesh_of(degrees, Group(rank=rank, size=2), "cpu")
+    net = spread_module.spread(llama(), settings, mesh, CPU)
+    given = batches(1) * 2
+
+    with torch.no_grad():
+        validated = net.loss(given[0])
+    trained = net.backward(given, 1.0, replicas=Replicas([], None), change=lambda loss: loss)
+
+    assert validated.item() == pytest.approx(trained.item() / 2, rel=1e-6)
+
+
+def test_two_stages_validate_in_the_precision_in_which_they_train() -> None:
+    in_ranks(bf16_validates_as_it_trains, 2)
+
+
 def what_is_wrong_is_said(rank: int) -> None:
     assert dist.group.WORLD is not None
     model = llama()
     use_packed_attention(model)
     cut(model, rank, 4)
     pipeline = Pipeline(model, summed_loss, dist.group.WORLD, device=CPU)
-    with pytest.raises(
-        PreflightError,
-        match=r"4 stages need as many micro-batches .* there are 3; lower .*micro_batch_size \(2\)",
-    ):
-        pipeline.step(batches(3))
     if rank == 0:
         for layer in decoder_layers(model):
             layer.get_submodule("self_attn").attention_dropout = 0.5  # type: ignore[assignment]
@@ -236,3 +260,14 @@ def test_tied_tables_are_refused_with_the_remedy() -> None:
 def test_more_stages_than_layers_are_refused_with_the_remedy() -> None:
     with pytest.raises(PreflightError, match=r"8 stages are more than the 5 layers.*set it to 5 or less"):
         check_pipeline(tied=False, layers=5, stages=8)
+
+
+def test_fewer_passes_than_stages_are_refused_with_the_remedy() -> None:
+    with pytest.raises(
+        PreflightError,
+        match=r"4 stages need as many micro-batches .* there are 3; lower .*micro_batch_size \(2\)",
+    ):
+        check_passes(4, sequences=6, micro_batch_size=2)
+
+    check_passes(4, sequences=7, micro_batch_size=2)
+    check_passes(1, sequences=1, micro_batch_size=14)

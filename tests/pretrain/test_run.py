@@ -14,6 +14,7 @@ from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import run as stage_run
 from anadil.pretrain.loop import SCORE
 from anadil.pretrain.parallel import spread
+from anadil.pretrain.parallel.load import empty_model
 from anadil.pretrain.run import run
 from anadil.pretrain.tokens import token_stream
 
@@ -28,6 +29,7 @@ from .fixtures import (
     make_recipe,
     make_tokenizer_artifact,
     run_in_child,
+    run_in_several,
     run_in_two,
 )
 
@@ -220,6 +222,40 @@ def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     assert losses(job.out) == losses(tmp_path / "fp32/out")
     assert "this CPU has no BF16 products of its own: they are computed in FP32" in caplog.text
     assert json.loads((job.out / "training.json").read_text())["precision"] == "fp32"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_row_of_the_base_models_padding_token_is_trained_as_any_other(
+    tmp_path: Path, base: Path, processes: int
+) -> None:
+    settings = {"parallelism": {"shard": processes}}
+    run_in_several(make_job(tmp_path, make_recipe(base, **settings), "without"), processes)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "pad_token_id": 42}))
+
+    codes = run_in_several(make_job(tmp_path, make_recipe(base, **settings), "with"), processes)
+
+    assert codes == [0] * processes
+    assert losses(tmp_path / "with/out") == losses(tmp_path / "without/out")
+
+
+def test_a_vocabulary_may_end_before_the_base_models_padding_token(base: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "pad_token_id": 299}))
+
+    model = empty_model(base, num_tokens=100)
+
+    assert model.get_input_embeddings().weight.shape[0] == 100
+
+
+def test_a_base_model_whose_weights_were_replaced_does_not_go_on(tmp_path: Path, base: Path) -> None:
+    code = run_in_child(make_job(tmp_path, make_recipe(base), tracker=SignalAt(6, signal.SIGTERM)))
+    make_model(base, seed=2)
+
+    with pytest.raises(RecipeError, match=r"base files"):
+        run(make_job(tmp_path, make_recipe(base)))
+
+    assert code == Stopped.exit_code
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_rate(tmp_path: Path, base: Path) -> None:

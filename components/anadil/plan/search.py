@@ -108,7 +108,8 @@ def _fitting(
     nodes = layout.devices // machine.devices
     full = False
     for size in batches:
-        if full and size != batches[-1]:
+        starved = layout.micro_batches // size < layout.pipeline
+        if starved or (full and size != batches[-1]):
             continue
         one = replace(layout, micro_batch_size=size, micro_batches=layout.micro_batches // size)
         total, word = fit(shape, one, work, machine)
@@ -285,6 +286,8 @@ class _Trial:
 
 def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
     for each in options:
+        if each.layout.micro_batches < each.layout.pipeline:
+            continue
         total, word = fit(shape, each.layout, each.work, each.machine)
         if word == "fits":
             return Remedy(settings=each.settings, layout=each.layout, total_bytes=total, verdict=word)

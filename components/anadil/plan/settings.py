@@ -37,7 +37,7 @@ def layout_of(recipe: Recipe, machine: Machine, nodes: int) -> Layout:
     """The recipe's own layout on some machines.
 
     Raises:
-        RecipeError: The degrees of parallelism do not divide the devices.
+        RecipeError: The degrees of parallelism do not divide the devices, or a pipeline gets too few micro-batches.
     """
     return _layout(recipe, recipe.pretrain.parallelism, machine, nodes)
 
@@ -83,6 +83,14 @@ def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) 
         )
     local = ceil(recipe.pretrain.batch_size / data)
     micro_batch = min(recipe.pretrain.micro_batch_size, local)
+    micro_batches = ceil(local / micro_batch)
+    if micro_batches < degrees.pipeline:
+        lower = f"lower it to {local // degrees.pipeline}, or " if local >= degrees.pipeline else ""
+        raise RecipeError(
+            f"pretrain.micro_batch_size: {micro_batch} of the {local} sequences that each device's step has make "
+            f"{micro_batches} micro-batches, and {degrees.pipeline} pipeline stages need as many; {lower}raise "
+            "pretrain.batch_size"
+        )
     return Layout(
         data=data,
         shard=degrees.shard,
@@ -90,7 +98,7 @@ def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) 
         context=degrees.context,
         pipeline=degrees.pipeline,
         micro_batch_size=micro_batch,
-        micro_batches=ceil(local / micro_batch),
+        micro_batches=micro_batches,
         recompute=recipe.pretrain.activation_checkpointing,
     )
 

@@ -28,6 +28,8 @@ def fit_vocabulary(model: PreTrainedModel, tokenizer: Path) -> None:
         DataError: The map does not fit the tokenizer or the base model.
     """
     held: Any = model.get_input_embeddings()
+    # Nothing is padded here: it would be a token of the base's, or by now an ordinary one, that is never trained.
+    held.padding_idx = None
     rows = vocabulary_rows(tokenizer, held.weight.shape[0])
     if rows is None:
         return

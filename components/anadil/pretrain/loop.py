@@ -28,11 +28,12 @@ from anadil.pretrain.prefetch import Prefetcher
 from anadil.pretrain.profile import profiled
 from anadil.pretrain.schedule import ends_phase, phase_of
 from anadil.pretrain.tiers import Tiers
+from anadil.pretrain.tokens import digest_of
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.pretrain.validation import Validation
 from anadil.pretraining import NEUTRAL
 from anadil.progress import progress
-from anadil.stage import Job, Stop
+from anadil.stage import Job, Stop, base_files
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +189,8 @@ class Training:
         if self.journal is not None:
             self.journal = Journal(self.job.work, state.step)
         self.meters.resumed(state.step)
+        self.trainer.net.after_step()
+        self._logged = (time.monotonic(), state.tokens)
         assert done.phase == phase_of(state.step, self.job.recipe.pretrain.phases)[0]
         return replace(state, anomalies=self.anomalies.state())
 
@@ -304,5 +307,7 @@ def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
         "recipe seed": str(recipe.seed),
         "recipe base": recipe.base.model_dump_json(),
         "input tokens": trainer.packed.stream.digest,
+        "input tokenizer": digest_of(job.inputs["tokenizer"]),
+        **base_files(recipe.base.model),
         "model shapes": artifact.key_of(shapes),
     }

@@ -146,6 +146,13 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
             log.warning(
                 "this CPU has no BF16 products of its own: they are computed in FP32, which is faster here"
             )
+    if settings.batch_size % mesh.data and processes.is_first:
+        idle = -settings.batch_size % mesh.data
+        log.warning(
+            "pretrain.batch_size: %s sequences do not divide by %s: in every step %s of so many groups of processes "
+            "wait for the others; a multiple leaves none waiting",
+            settings.batch_size, mesh.data, idle,
+        )  # fmt: skip
     if settings.compile:
         check_compiler(device)
     base = _base(job, processes)

@@ -19,6 +19,7 @@ from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.metadata import read_metadata
 from anadil.pretrain.checkpoints.state import Found, State
 from anadil.pretrain.checkpoints.tensors import read_tensors
+from anadil.pretrain.tokens import digest_of
 from anadil.progress import progress
 from anadil.storage import MANIFEST
 
@@ -64,10 +65,13 @@ def export(
         shard_bytes: Most bytes of a file; a larger tensor has one of its own.
 
     Raises:
-        DataError: There is no such generation, or it is not of this base model.
+        DataError: There is no such generation, or it is not of this base model and tokenizer.
         IntegrityError: It is damaged, or was made to run code.
     """
     found = open_generation(path)
+    trained = generation.manifest_of(path).origin.get("input tokenizer")
+    if trained not in (None, digest_of(tokenizer)):
+        raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
     parameters = sorted(name for name in found.names if " " not in name)
     shards = _shards(found.metadata, parameters, dtype, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)

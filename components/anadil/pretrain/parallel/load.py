@@ -42,6 +42,7 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config.vocab_size = num_tokens or config.vocab_size
         config.use_cache = False
+        config.pad_token_id = None  # else the row of that id, of an ordinary token here, is never trained
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=torch.float32, trust_remote_code=False

@@ -47,6 +47,25 @@ def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:
         )
 
 
+def check_passes(stages: int, *, sequences: int, micro_batch_size: int) -> None:
+    """Refuse steps that do not give every stage a micro-batch.
+
+    Args:
+        stages: `pretrain.parallelism.pipeline`.
+        sequences: Of a step, that one pipeline gets.
+        micro_batch_size: Most sequences of a pass.
+
+    Raises:
+        PreflightError: There are fewer passes than stages.
+    """
+    passes = -(-sequences // min(micro_batch_size, sequences))
+    if passes < stages:
+        raise PreflightError(
+            f"pretrain.parallelism.pipeline: {stages} stages need as many micro-batches in a step, and "
+            f"there are {passes}; lower pretrain.micro_batch_size ({micro_batch_size}) or raise pretrain.batch_size"
+        )
+
+
 def layers_of_stage(layers: int, stage: int, stages: int) -> range:
     """The layers (from 0) that a stage holds, as `anadil plan` counts them."""
     borders = [round(number * layers / stages) for number in range(stages + 1)]
@@ -169,11 +188,6 @@ class Pipeline:
         """The order of micro-batches, with places to receive them, for their number and shape."""
         rows, length = batches[0].input_ids.shape
         assert all(batch.input_ids.shape == (rows, length) for batch in batches), "one shape for all"
-        if len(batches) < self.stages:
-            raise PreflightError(
-                f"pretrain.parallelism.pipeline: {self.stages} stages need as many micro-batches in a step, and "
-                f"there are {len(batches)}; lower pretrain.micro_batch_size ({rows}) or raise pretrain.batch_size"
-            )
         key = (len(batches), rows, length, int(backward))
         if key not in self._schedules:
             states = torch.empty(

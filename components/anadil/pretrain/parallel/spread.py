@@ -19,7 +19,7 @@ from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.objective import train_on
-from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut
+from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut
 from anadil.pretrain.parallel.replicate import Replicas
 from anadil.pretrain.parallel.shard import last_pass, policy_of, shard
 from anadil.pretrain.parallel.tensor import check_tensor, split, summed_loss_of_head
@@ -61,11 +61,11 @@ class Net:
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Summed loss of some sequences in FP32, of which a process of a group that shares it holds all."""
-        if self.pipeline is not None:
-            return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
-        whole: Any = self.model
-        here = batch.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+            if self.pipeline is not None:
+                return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
+            whole: Any = self.model
+            here = batch.to(self.device)
             loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
         return loss
 
@@ -129,6 +129,8 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     check_tensor(config, mesh.tensor, length // mesh.context)
     tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
     check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
+    sequences = -(-settings.batch_size // mesh.data)
+    check_passes(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
     dtype = compute_dtype(settings, device)
     check_low_precision(
         settings.matmul,
