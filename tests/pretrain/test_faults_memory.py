@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError, RetryableError
-from anadil.pretrain.faults.memory import FILE, micro_batch_size, out_of_memory
+from anadil.pretrain.faults.memory import FILE, micro_batch_size, note, out_of_memory
 from anadil.pretrain.parallel.group import Group
+
+from .fixtures import in_child
 
 ERROR = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of 79.11 GiB\nmore"
@@ -39,6 +42,19 @@ def test_halve_notes_half_the_micro_batch_for_the_next_start_and_asks_for_it(tmp
     assert "goes on from the last checkpoint with micro-batch 4" in text
     assert "more" not in text
     assert micro_batch_size(recipe(), tmp_path, Group()) == 4
+
+
+def test_processes_that_run_out_of_memory_at_once_note_it_side_by_side(tmp_path: Path) -> None:
+    def work() -> None:
+        for _ in range(100):
+            note(tmp_path, recipe(), 4, 1)
+
+    children = [in_child(work) for _ in range(4)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+    assert codes == [0] * 4
+    assert micro_batch_size(recipe(), tmp_path, Group()) == 4
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_each_start_halves_again_until_there_is_one_sequence(tmp_path: Path) -> None:

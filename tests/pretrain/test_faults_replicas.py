@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from anadil.errors import RetryableError
 from anadil.pretrain.faults.peers import peers
 from anadil.pretrain.faults.replicas import check_replicas, checksum, checksums, peers_of
 from anadil.pretrain.parallel.group import Group
@@ -61,6 +62,21 @@ def test_one_process_has_nothing_to_compare() -> None:
 def test_an_error_of_ones_own_is_not_laid_to_others() -> None:
     with pytest.raises(RuntimeError, match="shapes differ"), peers(0):
         raise RuntimeError("shapes differ")
+
+
+def test_a_broken_gpu_is_named_and_the_run_may_be_started_again() -> None:
+    with (
+        pytest.raises(
+            RetryableError, match=r"rank 3 on .*: the GPU failed .*uncorrectable ECC.*out of service"
+        ),
+        peers(3),
+    ):
+        raise torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered\nCompile with")
+
+
+def test_a_programs_own_error_on_a_gpu_stays_a_bug() -> None:
+    with pytest.raises(torch.AcceleratorError), peers(3):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
 
 
 @pytest.mark.slow

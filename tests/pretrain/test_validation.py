@@ -36,7 +36,7 @@ def make_heldout(folder: Path, texts: tuple[str, ...] = HELDOUT) -> Path:
 
 
 def settings(length: int = 256, **more: object) -> Pretrain:
-    return Pretrain.model_validate({"sequence_length": length, "micro_batch_size": 2, **more})
+    return Pretrain.model_validate({"sequence_length": length, **more})
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def tokenizer(tmp_path: Path) -> Path:
 
 
 def made(corpus: Path, tokenizer: Path, length: int = 256, **more: object) -> Validation:
-    validation = validation_of(corpus, tokenizer, settings(length, **more))
+    validation = validation_of(corpus, tokenizer, settings(length, **more), rows=2)
     assert validation is not None
     return validation
 
@@ -204,7 +204,7 @@ def test_an_empty_held_out_part_is_said_once_and_not_validated(
     corpus = make_heldout(tmp_path / "corpus", ())
 
     with caplog.at_level(logging.INFO):
-        found = validation_of(corpus, tokenizer, settings())
+        found = validation_of(corpus, tokenizer, settings(), rows=2)
 
     assert found is None
     assert len(caplog.records) == 1
@@ -212,7 +212,7 @@ def test_an_empty_held_out_part_is_said_once_and_not_validated(
 
 
 def test_a_run_that_never_validates_reads_nothing(tmp_path: Path, tokenizer: Path) -> None:
-    assert validation_of(tmp_path / "nowhere", tokenizer, settings(validate_every=0)) is None
+    assert validation_of(tmp_path / "nowhere", tokenizer, settings(validate_every=0), rows=2) is None
 
 
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> None:

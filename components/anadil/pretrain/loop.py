@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -154,12 +154,7 @@ class Training:
         number = state.step + 1
         self._step_number = state.step
         trainer, settings = self.trainer, self.job.recipe.pretrain
-        with (
-            self.meters.section("step"),
-            out_of_memory(
-                self.job.recipe, self.job.work, trainer.micro_batch_size, step=number, rank=self.group.rank
-            ),
-        ):
+        with self.meters.section("step"), self._out_of_memory(number):
             self._beat("forward", state.step)
             self.injector.inject("forward", number)
             done = trainer.gradients(
@@ -176,6 +171,10 @@ class Training:
         if verdict.finding is Finding.FINE:
             self.meters.step_done(number)
         return done, verdict
+
+    def _out_of_memory(self, number: int) -> AbstractContextManager[None]:
+        size, rank = self.trainer.micro_batch_size, self.group.rank
+        return out_of_memory(self.job.recipe, self.job.work, size, step=number, rank=rank)
 
     def _roll_back(self, verdict: Verdict, done: Step) -> State:
         """Go back to the newest copy, and leave out the batches since."""
@@ -208,7 +207,7 @@ class Training:
         border = ends_phase(state.step, settings.phases)
         figures: dict[str, float] = {}
         if self.validation and (border or state.step % settings.validate_every == 0):
-            with self.meters.section("validation"):
+            with self.meters.section("validation"), self._out_of_memory(state.step):
                 self._beat("validate", state.step)
                 self.injector.inject("validate", state.step)
                 score = self._validate(state.step, stop)

@@ -100,7 +100,9 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
             meters=meters,
             watchdog=watchdog,
             injector=injector(processes.rank),
-            validation=validation_of(job.inputs["corpus"], job.inputs["tokenizer"], settings),
+            validation=validation_of(
+                job.inputs["corpus"], job.inputs["tokenizer"], settings, rows=trainer.micro_batch_size
+            ),
             tiers=tiers,
         )
         with watchdog.running():

@@ -92,13 +92,14 @@ class Validation:
         return replace(batch, labels=torch.full_like(batch.labels, IGNORED))
 
 
-def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain) -> Validation | None:
+def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows: int) -> Validation | None:
     """The held-out documents that a run is validated on; None where it is not, or there are none.
 
     Args:
         corpus: Corpus artifact.
         tokenizer_dir: Tokenizer artifact.
-        settings: `validate_every`, `validate_documents`, `sequence_length`, `micro_batch_size`.
+        settings: `validate_every`, `validate_documents`, `sequence_length`.
+        rows: Sequences of a forward pass.
 
     Raises:
         DataError: The tokenizer has no end token.
@@ -118,7 +119,7 @@ def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain) -> Vali
         "validation: %s held-out documents, %s bytes, %s tokens in %s sequences",
         f"{len(chosen):,}", f"{num_bytes:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
     )  # fmt: skip
-    return Validation(packed=packed, num_bytes=num_bytes, rows=settings.micro_batch_size)
+    return Validation(packed=packed, num_bytes=num_bytes, rows=rows)
 
 
 def _stream(texts: list[str], tokenizer_dir: Path) -> Stream:

@@ -7,7 +7,9 @@ last checkpoint, with twice the accumulation and so with the same losses.
 
 import json
 import logging
+import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +70,8 @@ def out_of_memory(
 def note(folder: Path, recipe: Recipe, micro_batch_size: int, step: int) -> None:
     """Keep a smaller micro-batch for the next start."""
     noted = {"asked": recipe.pretrain.micro_batch_size, "micro_batch_size": micro_batch_size, "step": step}
-    draft = folder / f"{FILE}.draft"
+    # Several processes run out of memory at once, each with a draft of its own.
+    draft = folder / f"{FILE}.{socket.gethostname()}.{os.getpid()}.draft"
     draft.write_text(json.dumps(noted) + "\n", encoding="utf-8")
     draft.replace(folder / FILE)
 

@@ -1,9 +1,11 @@
-"""What it looks like here when another process of the job is gone."""
+"""What it looks like here when another process of the job is gone, or this one's GPU is broken."""
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
 from anadil.errors import RetryableError
@@ -14,17 +16,31 @@ GONE = re.compile(
     re.DOTALL,
 )
 """Source: gloo/transport/tcp/{pair,unbound_buffer}.cc and torch's ProcessGroup{Gloo,NCCL}.cpp, torch 2.13."""
+BROKEN = re.compile(
+    r"uncorrectable|\bECC\b|hardware stack error|NVLink|unspecified launch failure|unknown error|is lost|contained",
+    re.IGNORECASE,
+)
+"""Source: the texts of cudaGetErrorString for errors of the device, CUDA 13; those of a program's own
+errors, such as a failed assertion or an illegal address, are not among them."""
 
 
 @contextmanager
 def peers(rank: int) -> Iterator[None]:
-    """Tell a lost process from a bug of this one, so that its exit code says: start me again.
+    """Tell a lost process and a broken GPU from a bug, so that the exit code says: start me again.
 
     Raises:
-        RetryableError: A collective broke off because another process has ended or does not answer.
+        RetryableError: A collective broke off because another process has ended or does not answer,
+            or the device reports an error of its own.
     """
     try:
         yield
+    except torch.AcceleratorError as error:
+        if not BROKEN.search(_first_line(error)):
+            raise
+        raise RetryableError(
+            f"rank {rank} on {socket.gethostname()}: the GPU failed ({_first_line(error)}); take that machine out "
+            "of service and run the same command again to go on from the last checkpoint"
+        ) from error
     except (DistBackendError, DistNetworkError, DistStoreError) as error:
         raise _lost(rank, error) from error
     except RuntimeError as error:
@@ -35,8 +51,11 @@ def peers(rank: int) -> Iterator[None]:
 
 
 def _lost(rank: int, error: RuntimeError) -> RetryableError:
-    first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
     return RetryableError(
-        f"rank {rank} has lost another process of the job ({first}); the log of the process that failed first "
+        f"rank {rank} has lost another process of the job ({_first_line(error)}); the log of the process that failed first "
         "says why; run the same command again to go on from the last checkpoint"
     )
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
