@@ -2,6 +2,7 @@ import json
 import math
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -327,6 +328,23 @@ def test_a_damaged_token_stream_is_made_again(
 
     assert "ids.bin: differs from its manifest" in caplog.text
     assert stream.ids[:].tolist() == before
+
+
+@pytest.mark.parametrize("steps", [9, 12])  # in the middle, and all of them
+def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal(
+    tmp_path: Path, base: Path, steps: int
+) -> None:
+    settings: dict[str, Any] = {"copies": {"archive": str(tmp_path / "archive")}, "log_every": 1}
+    first = make_job(tmp_path, make_recipe(base, **settings), tracker=SignalAt(steps - 1, signal.SIGTERM))
+    run_in_child(first)
+    second = make_job(tmp_path, make_recipe(base, **settings), "elsewhere")
+
+    figures = run(second)
+
+    assert generations(first)[0].name == f"step-{steps:08}"
+    assert losses(second.out).keys() == set(range(1, 13))
+    assert losses(second.out).items() >= losses(first.work).items()
+    assert figures["steps"] == 12
 
 
 @pytest.fixture

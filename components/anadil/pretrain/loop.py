@@ -83,9 +83,9 @@ class Training:
         if state.step:
             log.info("resuming after step %s", f"{state.step:,}")
         if self.group.is_first:
-            self.journal = Journal(self.job.work, state.step)
+            self.journal = Journal(self.job.work, state.step, state.journal)
         self.meters.resumed(state.step)
-        return state
+        return replace(state, journal="")
 
     def train(self, state: State) -> State:
         """Do the steps that are left.
@@ -230,7 +230,8 @@ class Training:
             with self.meters.section("checkpoint"):
                 self._beat("save", state.step)
                 self.injector.inject("save", state.step)
-                self.tiers.save(state, now=ends)
+                journal = "" if self.journal is None else self.journal.text
+                self.tiers.save(replace(state, journal=journal), now=ends)
             stop.unsaved = False
         self.tiers.remember(state)
         if done.signal:

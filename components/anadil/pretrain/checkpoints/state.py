@@ -23,6 +23,8 @@ class State:
     """Time in training, over all starts."""
     anomalies: dict[str, Any] = field(default_factory=dict)
     """What `Anomalies.restore` takes: losses to compare with, and batches that are left out."""
+    journal: str = ""
+    """Lines of `training.jsonl` so far, for a start on a machine that has none; of a saved state only."""
 
     def to_json(self) -> str:
         """One line that `from_json` reads."""
