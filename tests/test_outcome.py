@@ -49,6 +49,15 @@ def test_a_group_of_processes_does_not_write_over_what_the_one_that_failed_said(
     assert found.message == "no text"
 
 
+def test_a_group_of_processes_keeps_the_artifact_that_one_of_them_made(tmp_path: Path) -> None:
+    with recorded(str(tmp_path), "r", "pretrain"), recorded(str(tmp_path), "r", "pretrain") as inner:
+        inner.uri = "s3://bucket/model/1"
+
+    (found,) = outcomes(str(tmp_path), "r", ["pretrain"])
+
+    assert (found.status, found.uri) == ("finished", "s3://bucket/model/1")
+
+
 def test_a_group_that_was_killed_leaves_its_exit_code(tmp_path: Path) -> None:
     with recorded(str(tmp_path), "r", "pretrain") as record:
         record.exit_code = 137
@@ -84,8 +93,8 @@ def test_storage_that_cannot_be_written_fails_no_step(
 ) -> None:
     (tmp_path / "runs").write_text("a file where a directory should be")
 
-    with caplog.at_level(logging.WARNING), recorded(str(tmp_path), "r", "clean"):
-        pass
+    with caplog.at_level(logging.WARNING), recorded(str(tmp_path), "r", "clean") as record:
+        record.uri = "s3://bucket/corpus/1"
 
     assert "cannot be written" in caplog.text
 

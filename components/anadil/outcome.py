@@ -40,6 +40,7 @@ class Record:
     """What a step fills in while it runs."""
 
     uri: str = ""
+    """The artifact, if this process has made it."""
     exit_code: int = 0
     """Of processes whose error is not known here."""
 
@@ -85,9 +86,10 @@ def recorded(root: str | None, run: str, stage: str) -> Iterator[Record]:
     except Exception as error:
         end(errors.BUG, f"bug: {type(error).__name__}: {error}")
         raise
-    if not record.exit_code:
+    # What the processes of a group have said themselves, with the artifact's URI or the error, stays.
+    if record.uri:
         end(0)
-    elif not _has_failed(root, run, stage):  # else the process that failed has said why
+    elif record.exit_code and not _has_failed(root, run, stage):
         end(record.exit_code)
 
 
