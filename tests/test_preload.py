@@ -133,7 +133,7 @@ def test_no_artifact_and_another_kind_are_data_errors(tmp_path: Path) -> None:
 
 def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_artifact(tmp_path / "mount", a="x" * 100)
-    monkeypatch.setattr(preload, "PIECE_BYTES", 10)
+    monkeypatch.setattr(storage, "PIECE_BYTES", 10)
     written: list[int] = []
 
     def fetch(name: str, path: Path, count: Any) -> None:
@@ -143,15 +143,37 @@ def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.
                 raise Stopped("stopped")
             count(num)
 
-        preload._from_directory(source)(name, path, stopped)
+        preload.fetch_from(str(source))(name, path, stopped)
 
     with pytest.raises(Stopped):
-        preload._fill(
-            tmp_path / "copy", [preload.Wanted(name="train/a", size=100, sha256="")], fetch, "mount"
-        )
+        preload.fill(tmp_path / "copy", [preload.Wanted(name="train/a", size=100, sha256="")], fetch, "mount")
 
     assert written == [10, 10, 10]
     assert not (tmp_path / "copy" / "train" / "a").exists()
+
+
+def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_artifact(tmp_path / "mount")
+    monkeypatch.setattr(preload, "PROC", tmp_path / "proc")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    stat = tmp_path / "proc" / str(os.getppid()) / "stat"
+    for path in (boot, stat):
+        path.parent.mkdir(parents=True)
+
+    def after_a_start(machine: str, since: int) -> str:
+        boot.write_text(machine)
+        stat.write_text(f"1 (a name) of blanks) S {'0 ' * 18}{since} 0 0")
+        path, _ = preloaded(str(source), "corpus")
+        found = (path / "train" / "b").read_text()
+        (path / "train" / "b").write_text("ik1")
+        return found
+
+    found = [after_a_start(*start) for start in (("one", 7), ("one", 7), ("one", 8), ("two", 8))]
+
+    assert found == ["iki", "ik1", "iki", "iki"]  # damaged after each; the second is a sibling's look
 
 
 SCRIPT = """

@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,15 @@ TERMINATION_LOG = Path("/dev/termination-log")
 """Where Kubernetes reads the last words of a container, 4,096 bytes at most."""
 PARENT_VARIABLE = "ANADIL_PARENT"
 """Process id of the `anadil run` that started this process and must not be outlived."""
+END_VARIABLE = "ANADIL_END"
+"""File for the end of a process that torchrun need not start again; each torchrun has one of its own."""
+DETERMINISTIC = (2, 3, 4, 5, 6, 7, errors.BUG)
+"""Exit codes that another start would end with too."""
+HARDWARE = re.compile(
+    r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Connection (closed|reset)|[Tt]imed out"
+)
+"""In the words of a bug: a device or another machine may be to blame, which the next start may not have.
+Source: class names and texts of torch 2.13."""
 
 
 def main(name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False) -> int:
@@ -106,6 +116,11 @@ def last_words(message: str, code: int, *, logged: bool = False) -> int:
     if not logged:
         log.error("%s", message)
     words = json.dumps({"exit_code": code, "message": logs.masked(message)[:600]})
+    if END_VARIABLE in os.environ and in_group() and ends_the_same(code, message):
+        # The first of a machine's processes says why; the others follow.
+        end = Path(os.environ[END_VARIABLE])
+        with contextlib.suppress(OSError), end.open("x", encoding="utf-8") as file:
+            file.write(words)
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.exists():
             TERMINATION_LOG.write_text(words)
@@ -113,11 +128,30 @@ def last_words(message: str, code: int, *, logged: bool = False) -> int:
     return code
 
 
+def ends_the_same(code: int | None, message: str) -> bool:
+    """Whether another start of a process that ended so would end so too."""
+    return code in DETERMINISTIC and not (code == errors.BUG and HARDWARE.search(message))
+
+
+def _ended_before() -> int | None:
+    """Tell the end of an earlier start under the same torchrun again, if another would be the same; its exit code."""
+    if END_VARIABLE not in os.environ or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return None
+    try:
+        told = json.loads(Path(os.environ[END_VARIABLE]).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return last_words(told["message"], told["exit_code"])
+
+
 def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> int:
     if options.self_test:
         importlib.import_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
         return 0
+    ended = _ended_before()
+    if ended is not None:
+        return ended
     # From here on, so that process 1 of a container, which has no default, also stops while it loads.
     Stop().listen()
     die_with_parent()

@@ -21,7 +21,7 @@ from anadil import artifact, storage
 from anadil.artifact import Manifest
 from anadil.errors import DataError, IntegrityError, PreflightError, Stopped
 from anadil.progress import progress
-from anadil.storage import MANIFEST
+from anadil.storage import MANIFEST, Count
 from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ FILES_AT_A_TIME = 8
 RESERVE_BYTES = 1024**3
 """Space that is left free on the disk."""
 POLL_S = 0.5
-PIECE_BYTES = 16 * 1024**2
+PROC = Path("/proc")
 ATTEMPTS = 2
 """Times that a file is fetched whose bytes are not those of the manifest."""
 
@@ -47,8 +47,6 @@ class Wanted:
     """As the manifest says."""
 
 
-Count = Callable[[int], None]
-"""Gets the bytes of each piece that was fetched; raises to stop."""
 Fetch = Callable[[str, Path, Count], None]
 """Gets a file by its name into a path, which is there when it is whole."""
 
@@ -78,42 +76,52 @@ def preloaded(uri: str, kind: str) -> tuple[Path, Manifest]:
     if manifest.kind != kind:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
     content = storage.store(uri).read(storage.join(uri, MANIFEST))
-    files = [
-        Wanted(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
-        for name, entry in manifest.files.items()
-    ]
     # Keyed by the manifest, so that a directory that was written anew is fetched anew.
     target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
-    fetch = _from_s3(uri) if uri.startswith("s3://") else _from_directory(Path(uri))
     with _alone(target):
         if not _checked_by_sibling(target):
-            _fill(target, files, fetch, uri)
+            fill(target, files_of(manifest), fetch_from(uri), uri)
             storage.Local().write(str(target / MANIFEST), content)
             _tell_siblings(target)
     return target, manifest
 
 
-def _from_s3(uri: str) -> Fetch:
-    from anadil.s3 import S3
-
-    source = S3()
-    return lambda name, path, count: source.download(storage.join(uri, name), path, count)
-
-
-def _from_directory(folder: Path) -> Fetch:
-    def copy(name: str, path: Path, count: Count) -> None:
-        draft = path.with_name(f"{path.name}.partial")
-        with (folder / name).open("rb") as source, draft.open("wb") as file:
-            while piece := source.read(PIECE_BYTES):
-                file.write(piece)
-                count(len(piece))
-        draft.rename(path)
-
-    return copy
+def fetch_from(uri: str) -> Fetch:
+    """How the files below a URI are fetched."""
+    store = storage.store(uri)
+    return lambda name, path, count: store.download(storage.join(uri, name), path, count)
 
 
-def _fill(target: Path, files: Sequence[Wanted], fetch: Fetch, source: str) -> None:
-    """Make `target` hold the files and nothing else."""
+def files_of(manifest: Manifest) -> list[Wanted]:
+    """The files that a manifest names."""
+    return [
+        Wanted(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
+        for name, entry in manifest.files.items()
+    ]
+
+
+def fill(
+    target: Path,
+    files: Sequence[Wanted],
+    fetch: Fetch,
+    source: str,
+    remedy: str = "set ANADIL_CACHE to a directory on a larger disk",
+) -> None:
+    """Make `target` hold the files, every byte of them checked, a manifest if it has one, and nothing else.
+
+    Files that are there already are kept if they have the right bytes.
+
+    Args:
+        target: A local directory.
+        files: What it is to hold.
+        fetch: From `fetch_from`.
+        source: The URI, for messages.
+        remedy: What to do where the disk is too small.
+
+    Raises:
+        IntegrityError: Files of the source are not those of its manifest.
+        PreflightError: The disk has too little space.
+    """
     for wanted in files:
         if not (target / wanted.name).resolve().is_relative_to(target.resolve()):
             raise IntegrityError(
@@ -125,7 +133,7 @@ def _fill(target: Path, files: Sequence[Wanted], fetch: Fetch, source: str) -> N
             file.unlink()  # what a killed run was fetching
     total = sum(wanted.size for wanted in files)
     absent = [wanted for wanted in files if not _has_size(target, wanted)]
-    _check_space(target, sum(wanted.size for wanted in absent), source)
+    _check_space(target, sum(wanted.size for wanted in absent), source, remedy)
     if absent:
         log.info("%s: fetching %s into %s", source, human_bytes(sum(each.size for each in absent)), target)
     stop = threading.Event()
@@ -173,14 +181,13 @@ def _has_size(target: Path, wanted: Wanted) -> bool:
     return path.is_file() and path.stat().st_size == wanted.size
 
 
-def _check_space(target: Path, need: int, source: str) -> None:
+def _check_space(target: Path, need: int, source: str, remedy: str) -> None:
     target.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(target).free
     if need and need + RESERVE_BYTES > free:
         raise PreflightError(
             f"{target.parent}: {human_bytes(need)} of {source} are to be copied there and {human_bytes(free)} are "
-            f"free, of which {human_bytes(RESERVE_BYTES)} stay free; free some, or set ANADIL_CACHE to a directory "
-            "on a larger disk"
+            f"free, of which {human_bytes(RESERVE_BYTES)} stay free; free some, or {remedy}"
         )
 
 
@@ -206,8 +213,19 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 def _start() -> str:
-    """Names this start of the machine's processes: those of one torchrun have one parent."""
-    return f"{os.getppid()} {os.environ.get('TORCHELASTIC_RUN_ID')} {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"
+    """Names this start of the machine's processes: those of one torchrun have one parent.
+
+    In a container the parent is process 1 each time; when it was started tells one from the next.
+    """
+    parent = os.getppid()
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        # Field 22 of proc_pid_stat(5), in ticks since boot; the second is a name, which may hold blanks.
+        since = (PROC / f"{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except FileNotFoundError:  # no Linux
+        boot = since = ""
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    return f"{boot} {parent} {since} {os.environ.get('TORCHELASTIC_RUN_ID')} {restart}"
 
 
 def _checked_by_sibling(target: Path) -> bool:

@@ -6,13 +6,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from anadil.errors import AnadilError, DataError, PreflightError, RetryableError
-from anadil.storage import MANIFEST, join
+from anadil.storage import MANIFEST, Count, join
 
 ATTEMPTS = 5
 """Attempts for a call, the first included, with exponential pauses between them."""
@@ -89,14 +89,14 @@ class S3:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
         return [f"s3://{bucket}/{name}" for name in sorted(keys) if not name.endswith("/")]
 
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Upload every file, the manifest last."""
+    def put_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
+        """Upload every file, the manifest last; `count` may raise CancelledError to stop."""
         bucket, prefix = _split(uri)
         files = [file for file in sorted(source.rglob("*")) if file.is_file()]
         for file in sorted(files, key=lambda path: path == source / MANIFEST):
             key = _below(prefix) + file.relative_to(source).as_posix()
             with _explained(f"s3://{bucket}/{key}"):
-                self._client.upload_file(str(file), bucket, key)
+                self._client.upload_file(str(file), bucket, key, Callback=count)
         shutil.rmtree(source)
 
     def get_directory(self, uri: str) -> Path:
@@ -117,7 +117,7 @@ class S3:
                 self.download(f"s3://{bucket}/{item['Key']}", path)
         return target
 
-    def download(self, uri: str, path: Path, count: Callable[[int], None] | None = None) -> None:
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
         bucket, key = _split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +131,17 @@ class S3:
             self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
             for item in self._objects(bucket, _below(prefix)):
                 self._client.delete_object(Bucket=bucket, Key=item["Key"])
+
+    def abort_uploads(self, uri: str) -> None:
+        """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
+        bucket, prefix = _split(uri)
+        uploads = self._client.get_paginator("list_multipart_uploads")
+        with _explained(uri):
+            for page in uploads.paginate(Bucket=bucket, Prefix=_below(prefix)):
+                for upload in page.get("Uploads", ()):
+                    self._client.abort_multipart_upload(
+                        Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
 
     def fingerprint(self, uri: str) -> str:
         """ETag and size of the object, which the listing gives without reading it."""

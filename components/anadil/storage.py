@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 """Written last in a directory, so that its presence says that the directory is whole."""
+
+PIECE_BYTES = 16 * 1024**2
+"""Copied at a time."""
+Count = Callable[[int], None]
+"""Gets the bytes of each piece that was copied; raises to stop."""
 
 BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
@@ -55,6 +60,14 @@ class Store(Protocol):
 
     def get_directory(self, uri: str) -> Path:
         """A local directory with the files below `uri`; the same one where it is local."""
+        ...
+
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+        """Copy one file to a local path, which is there when it is whole.
+
+        Raises:
+            DataError: There is no such file.
+        """
         ...
 
     def remove_directory(self, uri: str) -> None:
@@ -172,6 +185,19 @@ class Local:
     def get_directory(self, uri: str) -> Path:
         """The directory itself."""
         return Path(uri)
+
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+        """Copy beside, then rename."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.partial")
+        if not Path(uri).is_file():
+            raise DataError(f"{uri}: no such file")
+        with Path(uri).open("rb") as source, draft.open("wb") as file:
+            while piece := source.read(PIECE_BYTES):
+                file.write(piece)
+                if count is not None:
+                    count(len(piece))
+        draft.replace(path)
 
     def remove_directory(self, uri: str) -> None:
         """Remove the directory, its manifest first, so that a half-removed one is no artifact."""

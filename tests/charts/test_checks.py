@@ -197,6 +197,22 @@ def test_the_sweepers_command_is_one_that_the_image_takes() -> None:
     assert (options.step, options.namespace, options.stale_minutes) == ("sweep", "training", 30)
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds"), [("default", ["pytorchjob"]), ("hyperpod with fsx", ["pytorchjob", "trainjob"])]
+)
+def test_the_sweeper_looks_for_the_kinds_that_it_has_rights_to(name: str, kinds: list[str]) -> None:
+    objects = render(CASES[name])
+    container = named(objects, "CronJob", "-sweeper")["spec"]["jobTemplate"]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+
+    options = launch_parser().parse_args([*container["command"][3:], *container["args"]])
+
+    assert options.kind == kinds
+    granted = [word for rule in named(objects, "Role", "-sweeper")["rules"] for word in rule["resources"]]
+    assert granted == [f"{kind}s" for kind in kinds]
+
+
 @pytest.mark.parametrize("name", ["kubeflow with schedule", "kubeflow without schedule"])
 def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> None:
     import argparse

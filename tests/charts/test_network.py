@@ -167,3 +167,33 @@ def test_databases_and_other_s3_servers_get_their_port() -> None:
     ports = {entry["port"] for rule in policy["spec"]["egress"] for entry in rule["ports"]}
 
     assert {5432, 9000} <= ports
+
+
+@pytest.mark.parametrize(
+    ("uri", "ports"),
+    [
+        ("http://mlflow.ml.svc:5000", [443, 6443, 5000]),
+        ("http://mlflow.example.com:8080/mlflow/", [443, 6443, 8080]),
+        ("http://mlflow.example.com", [443, 6443, 80]),
+        ("https://mlflow.example.com", [443, 6443]),
+        ("https://mlflow.example.com:6443/", [443, 6443]),
+        ("http://[fd00::1]:5000", [443, 6443, 5000]),
+        ("arn:aws:sagemaker:eu-west-1:111122223333:mlflow-tracking-server/az", [443, 6443]),
+        ("databricks", [443, 6443]),
+        ("", [443, 6443]),
+    ],
+)
+def test_an_mlflow_server_elsewhere_gets_its_port(uri: str, ports: list[int]) -> None:
+    objects = render({"mlflow": {"enabled": False}, "trackingUri": uri})
+
+    for name in ("-jobs", "anadil"):
+        egress = named(objects, "NetworkPolicy", name)["spec"]["egress"]
+        (outside,) = [rule for rule in egress if {"protocol": "TCP", "port": 443} in rule.get("ports", [])]
+        assert [entry["port"] for entry in outside["ports"]] == ports
+        assert "to" not in outside
+
+
+def test_the_chart_s_own_mlflow_server_opens_no_port_outside() -> None:
+    policy = named(render({"trackingUri": "http://elsewhere:9999"}), "NetworkPolicy", "-jobs")
+
+    assert "9999" not in str(policy)

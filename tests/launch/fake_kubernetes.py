@@ -26,6 +26,7 @@ from tests.launch.fake_objects import (
     kubeconfig,
     life,
     merge,
+    new_pod,
     now,
     number,
     remove_condition,
@@ -125,8 +126,7 @@ class Cluster:
 
     def log(self, index: int, *lines: str) -> None:
         with self.changed:
-            pod = self.pod(index)
-            written = self.logs.setdefault(life(pod), [])
+            written = self.logs.setdefault(life(self.pod(index)), [])
             for line in lines:
                 # Nanoseconds that no clock repeats.
                 written.append((time.time() + next(self._clock) * 1e-6, line))
@@ -139,10 +139,17 @@ class Cluster:
             if job_of(self, pod)["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "Never":
                 pod["status"]["phase"] = "Failed"
 
+    def back_off(self, index: int) -> None:
+        """The kubelet waits before it starts a container again; the number of restarts is still the old one."""
+        with self.edit(index) as (_, container):
+            container["lastState"] = container["state"]
+            container["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+
     def restart(self, index: int) -> None:
         """The kubelet starts a container again, in place."""
         with self.edit(index) as (_, container):
-            container["lastState"] = container["state"]
+            if "terminated" in container["state"]:
+                container["lastState"] = container["state"]
             container["state"] = {"running": {"startedAt": now()}}
             container["restartCount"] += 1
 
@@ -180,6 +187,13 @@ class Cluster:
         with self.changed:
             event = {"type": kind, "reason": reason, "message": message, "lastTimestamp": now()}
             self.events.append({**event, "involvedObject": {"name": about}})
+
+    def fail(self) -> None:
+        """The operator has counted too many restarts; since 1.9.4 it leaves the pods."""
+        with self.changed:
+            end(
+                next(iter(self.jobs.values()))["status"], "Failed", "PyTorchJob has reached the backoff limit"
+            )
 
     def suspend(self, *, yes: bool) -> None:
         """Kueue takes or admits the job."""
@@ -226,18 +240,20 @@ class Cluster:
         if found := CORE.fullmatch(path):
             return self._core(found["plural"], found["name"] or "", query)
         found = JOBS.fullmatch(path)
-        if not found or found["plural"] not in self.crds or KINDS[found["plural"]] != found["group"]:
+        if not found:
             return Reply(status=404, text="404 page not found\n")
         reading = "get" if found["name"] else "list"
         verb = {"GET": reading, "POST": "create", "DELETE": "delete", "PATCH": "patch"}[method]
+        # Rights first: whoever may not look is not told that there is no such kind.
         if problem := self._forbidden(verb, found["plural"]):
             return problem
+        if found["plural"] not in self.crds or KINDS[found["plural"]] != found["group"]:
+            return Reply(status=404, text="404 page not found\n")
         if method == "POST":
             return self._create(found["plural"], found["ns"], body)
         if not found["name"]:
-            return Reply(
-                body={"items": [job for job in self.jobs.values() if fits(job, query, found["plural"])]}
-            )
+            listed = [job for job in self.jobs.values() if fits(job, query, found["plural"])]
+            return Reply(body={"items": listed})
         job = self.jobs.get(found["name"])
         if job is None or job["plural"] != found["plural"]:
             about = {"name": found["name"], "group": found["group"], "kind": found["plural"]}
@@ -268,9 +284,8 @@ class Cluster:
         if plural == "pods":
             return Reply(body={"items": [pod for pod in self.pods.values() if fits(pod, query)]})
         name = query.get("fieldSelector", "").partition("=")[2]
-        return Reply(
-            body={"items": [event for event in self.events if event["involvedObject"]["name"] == name]}
-        )
+        found = [event for event in self.events if event["involvedObject"]["name"] == name]
+        return Reply(body={"items": found})
 
     def _create(self, plural: str, namespace: str, body: dict[str, Any]) -> Reply:
         name = body["metadata"]["name"]
@@ -335,11 +350,11 @@ class Cluster:
             return
         set_condition(status, "Suspended", "False")
         status.setdefault("startTime", now())
-        present = {number(pod) for pod in self._pods_of(job)}
-        for index in set(range(worker["replicas"])) - present:
+        for index in set(range(worker["replicas"])) - {number(pod) for pod in self._pods_of(job)}:
             self._make_pod(job, index)
-        phases = [pod["status"]["phase"] for pod in self._pods_of(job)]
-        restarts = sum(pod["status"]["containerStatuses"][0]["restartCount"] for pod in self._pods_of(job))
+        states = [pod["status"] for pod in self._pods_of(job)]
+        phases = [state["phase"] for state in states]
+        restarts = sum(state["containerStatuses"][0]["restartCount"] for state in states)
         if "Failed" in phases and worker["restartPolicy"] == "Never":
             end(status, "Failed", "PyTorchJob is failed because 1 Worker replica(s) failed.")
         elif policy.get("backoffLimit") and restarts >= policy["backoffLimit"]:
@@ -360,22 +375,8 @@ class Cluster:
         ]
 
     def _make_pod(self, job: dict[str, Any], index: int) -> None:
-        name = f"{job['metadata']['name']}-worker-{index}"
-        labels = {"training.kubeflow.org/job-name": job["metadata"]["name"]}
-        labels |= {
-            "training.kubeflow.org/replica-index": str(index),
-            "training.kubeflow.org/replica-type": "worker",
-        }
-        container = {
-            "name": CONTAINER,
-            "restartCount": 0,
-            "state": {"waiting": {"reason": "ContainerCreating"}},
-        }
-        self.pods[name] = {
-            "metadata": {"name": name, "uid": str(uuid.uuid4()), "labels": labels},
-            "spec": {"nodeName": f"node-{index}"},
-            "status": {"phase": "Pending", "containerStatuses": [container]},
-        }
+        pod = new_pod(job["metadata"]["name"], index, CONTAINER)
+        self.pods[pod["metadata"]["name"]] = pod
 
 
 def job_of(cluster: Cluster, pod: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Objects of the fake Kubernetes API: conditions, labels, patches, a kubeconfig."""
 
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +26,24 @@ def end(status: dict[str, Any], kind: str, message: str) -> None:
     set_condition(status, "Running", "False")
     set_condition(status, kind, "True", message)
     status["completionTime"] = now()
+
+
+def new_pod(job: str, index: int, container: str) -> dict[str, Any]:
+    """A worker as the operator makes it."""
+    labels = {
+        "training.kubeflow.org/job-name": job,
+        "training.kubeflow.org/replica-index": str(index),
+        "training.kubeflow.org/replica-type": "worker",
+    }
+    state = {"waiting": {"reason": "ContainerCreating"}}
+    return {
+        "metadata": {"name": f"{job}-worker-{index}", "uid": str(uuid.uuid4()), "labels": labels},
+        "spec": {"nodeName": f"node-{index}"},
+        "status": {
+            "phase": "Pending",
+            "containerStatuses": [{"name": container, "restartCount": 0, "state": state}],
+        },
+    }
 
 
 def now() -> str:

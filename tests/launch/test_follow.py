@@ -1,3 +1,4 @@
+import importlib
 import json
 import logging
 import threading
@@ -8,12 +9,15 @@ import pytest
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.launch.api import connect
 from anadil.launch.api.client import Api
+from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB, Kind
+from anadil.launch.follow.follower import Pace
 from anadil.launch.follow.ledger import LEDGER_ANNOTATION
 from anadil.launch.follow.start import workflow_owner
 from anadil.launch.job import DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import NAMESPACE, set_condition
 from tests.launch.following import QUICK, Scene, shown
+from tests.launch.sample import job
 
 
 def test_a_job_is_followed_to_its_good_end_though_another_machine_still_runs(
@@ -203,3 +207,39 @@ def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
 
     assert elsewhere == []
     assert workflow_owner(api) == [{**workflow, "controller": False, "blockOwnerDeletion": False}]
+
+
+def deadline(cluster: Cluster) -> int:
+    seconds: int = cluster.job()["spec"]["runPolicy"]["activeDeadlineSeconds"]
+    return seconds
+
+
+def test_the_operator_s_deadline_leaves_a_followed_job_time_to_start(scene: Scene) -> None:
+    # The operator counts from its first look at the job, the launcher from the first machine that runs.
+    scene.launch(lambda _: scene.finish(), "cluster.deadline_hours=2")
+
+    assert deadline(scene.cluster) == 2 * 3_600 + 3_600
+    assert Pace().startup_s < 3_600
+
+
+def test_a_detached_job_has_the_exact_deadline_and_can_be_followed_later(scene: Scene) -> None:
+    scene.backend.run(scene.job("cluster.deadline_hours=2"), detach=True)
+    detached = deadline(scene.cluster)
+
+    scene.launch(lambda _: scene.finish(), "cluster.deadline_hours=2")
+
+    assert detached == 2 * 3_600
+    assert scene.cluster.made == 1
+
+
+@pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB])
+def test_a_later_deadline_changes_nothing_else(kind: Kind) -> None:
+    renderer = importlib.import_module(f"anadil.launch.manifests.{kind.name}")
+    manifest = renderer.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
+    without = renderer.render(job("azerbaijani-1b"))
+
+    later = kind.with_later_deadline(manifest, 60)
+
+    text = json.dumps(manifest)
+    assert json.dumps(later) == text.replace('Seconds": 3600', 'Seconds": 3660') != text
+    assert kind.with_later_deadline(without, 60) == without

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anadil.errors import DataError, Stopped
+from anadil.errors import DataError, PreflightError, Stopped
 from anadil.launch.job import HEARTBEAT_ANNOTATION
 from anadil.launch.kubernetes import stop_run, sweep
 from tests.launch.fake_kubernetes import Cluster
@@ -127,6 +127,51 @@ def test_a_swept_job_goes_on_when_it_is_followed_again(
     scene.launch(story)
 
     assert "resumed; it was suspended while nobody followed it" in caplog.text
+
+
+def test_a_cluster_without_the_operator_has_nothing_to_sweep(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The chart's Role holds the kinds of its values; the API server looks at rights first.
+    caplog.set_level(logging.INFO, "anadil")
+    scene.cluster.crds = set()
+    scene.cluster.denied = {("list", "trainjobs")}
+
+    asked = sweep(None, stale_minutes=30, kinds=("pytorchjob",), patience=QUICK)
+    assert (asked, "the cluster has no pytorchjobs.kubeflow.org" in caplog.text) == ([], True)
+    assert scene.cluster.asked("GET", "trainjobs") == 0
+
+    assert sweep(None, stale_minutes=30, patience=QUICK) == []
+    assert "not looked at: system:serviceaccount:team:launcher may not list trainjobs" in caplog.text
+
+
+def test_a_sweeper_that_may_look_at_nothing_is_an_error(scene: Scene) -> None:
+    scene.cluster.denied = {("list", "pytorchjobs"), ("list", "trainjobs")}
+
+    for kinds in (("pytorchjob",), ("pytorchjob", "trainjob")):
+        with pytest.raises(PreflightError, match="may not list pytorchjobs in namespace team; add this rule"):
+            sweep(None, stale_minutes=30, kinds=kinds, patience=QUICK)
+
+
+def test_the_end_of_a_run_stops_its_jobs_that_have_failed_and_keep_machines(scene: Scene) -> None:
+    scene.backend.run(scene.job(run="7"), detach=True)
+    scene.cluster.run(0, 1)
+    for number in (0, 1):
+        scene.cluster.crash(number, 1)
+        scene.cluster.back_off(number)
+    scene.cluster.fail()
+
+    assert len(stop_run("7", kind="pytorchjob", patience=QUICK)) == 1
+
+
+def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> None:
+    scene.backend.run(scene.job("cluster.restarts=0", run="7"), detach=True)
+    scene.cluster.run(0, 1)
+    with scene.cluster.changed:
+        for number in (0, 1):
+            scene.cluster.crash(number, 1)
+
+    assert stop_run("7", kind="pytorchjob", patience=QUICK) == []
 
 
 def test_the_end_of_a_run_stops_its_jobs_that_still_run(scene: Scene) -> None:

@@ -49,6 +49,58 @@ def test_the_exit_code_is_that_of_the_worker(tmp_path: Path, code: str, expected
     assert launched(tmp_path, code) == expected
 
 
+def stage(tmp_path: Path, ends: str) -> str:
+    """A stage whose first process leaves a file for each start that got as far as its work, and then `ends`."""
+    return (
+        "from anadil import entry, flow\n"
+        "from anadil.errors import DataError, RetryableError\n"
+        "def work(*_):\n"
+        "    start = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        f"    (pathlib.Path({str(tmp_path)!r}) / f'start-{{start}}-{{os.environ[\"RANK\"]}}').touch()\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        time.sleep(60)\n"
+        f"    {ends}\n"
+        "entry.execute = work\n"
+        "sys.exit(entry.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
+    )
+
+
+def starts(tmp_path: Path) -> list[str]:
+    """Starts whose first process has worked."""
+    return sorted(path.name for path in tmp_path.glob("start-*-0"))
+
+
+def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    fails = stage(tmp_path, "raise DataError('no text')")
+
+    first = launched(tmp_path, fails), starts(tmp_path)
+    (tmp_path / "start-0-0").unlink()
+    second = launched(tmp_path, fails), starts(tmp_path)
+
+    assert first == second == (3, ["start-0-0"])
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("raise RetryableError('lost')", 138),
+        ("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
+    ],
+)
+def test_what_may_go_better_is_started_again(
+    tmp_path: Path, ends: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
+
+    result = launched(tmp_path, stage(tmp_path, ends))
+
+    assert result == code
+    assert starts(tmp_path) == ["start-0-0", "start-1-0"]
+
+
 def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: Path) -> None:
     code = (
         f"here = pathlib.Path({str(tmp_path)!r})\n"

@@ -67,6 +67,12 @@ def save(checkpoints: Checkpoints, step: int) -> None:
     checkpoints.save(State(step=step, tokens=step, seconds=0.0), {"weight": torch.full((50, 4), float(step))})
 
 
+def end(*runs: Checkpoints) -> None:
+    for checkpoints in runs:
+        checkpoints.finish()
+        checkpoints.close()
+
+
 def names_in(uri: str) -> list[str]:
     return sorted(name.rpartition("/")[2] for name in storage.store(uri).directories(uri))
 
@@ -75,7 +81,7 @@ def test_the_archive_gets_the_newest_generations(make: Make, place: str, tmp_pat
     for step in (2, 4, 6):
         checkpoints = make(place)
         save(checkpoints, step)
-        checkpoints.close()
+        end(checkpoints)
 
     assert names_in(place) == ["step-00000004", "step-00000006"]
     assert generation.steps(tmp_path / "checkpoints") == [6, 4]  # and still lie where they were written
@@ -85,7 +91,7 @@ def test_the_archive_gets_the_newest_generations(make: Make, place: str, tmp_pat
 def test_an_empty_work_directory_is_filled_from_the_archive(make: Make, place: str, tmp_path: Path) -> None:
     first = make(place)
     save(first, 2)
-    first.close()
+    end(first)
     shutil.rmtree(tmp_path / "checkpoints")
 
     second = make(place)
@@ -103,7 +109,7 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
     for step in (2, 4):
         first = make(place)
         save(first, step)
-        first.close()
+        end(first)
     name = storage.join(place, "step-00000004", "__0_0.distcp")
     content = bytearray(storage.store(place).read(name))
     content[500] ^= 1
@@ -121,7 +127,7 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
 def test_an_archive_of_other_settings_is_told_apart(make: Make, place: str) -> None:
     first = make(place)
     save(first, 2)
-    first.close()
+    end(first)
 
     with pytest.raises(RecipeError, match=r"recipe seed 7 -> 8.* or give another pretrain\.copies\.archive"):
         make(place, folder="other", origin={"recipe seed": "8"}).newest()
@@ -134,7 +140,7 @@ def test_a_second_run_is_kept_out_of_an_archive(make: Make, place: str, tmp_path
         make(place, folder="second")
 
     save(first, 2)
-    first.close()
+    end(first)
     third = make(place, folder="third")  # once the first has ended there is room
     found = third.newest()
     assert found is not None
@@ -226,7 +232,7 @@ def test_an_upload_that_fails_does_not_stop_training(
 
     monkeypatch.setattr(client, "upload_file", refused)
     save(checkpoints, 2)
-    checkpoints.close()
+    end(checkpoints)
 
     assert "step-00000002 is not copied there: connection reset" in caplog.text
     assert generation.steps(tmp_path / "checkpoints") == [2]

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,16 +106,33 @@ def test_a_used_up_budget_ends_the_run_saved_and_a_larger_one_goes_on(tmp_path: 
     assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
 
 
-def test_a_flipped_bit_in_one_replica_names_it(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_flipped_bit_in_one_replica_names_it_and_is_not_gone_on_from(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: int
 ) -> None:
-    monkeypatch.setenv(VARIABLE, json.dumps({"flip": {"step": 5, "rank": 1}}))
-    job = make_job(tmp_path, make_recipe(base, faults={"replica_check_every": 6}))
+    settings: dict[str, Any] = {
+        "faults": {"replica_check_every": 3},
+        "checkpoint_every": 1,
+        "copies": {"archive": str(tmp_path / "archive")},
+    }
+    recipe = make_recipe(base, **settings)
+    run_in_two(make_job(tmp_path, recipe, "whole"))
+    shutil.rmtree(tmp_path / "archive")
 
-    codes = run_in_two(job)
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, json.dumps({"flip": {"step": 5, "rank": rank}}))
+        first = run_in_two(make_job(tmp_path, recipe))
+    said = capfd.readouterr().err
+    saved = generations(make_job(tmp_path, recipe))[0].name
+    copied = {path.name for path in (tmp_path / "archive").glob("*/step-*")}
+    second = run_in_two(make_job(tmp_path, recipe))
 
-    assert codes == [IntegrityError.exit_code] * 2
-    assert "silent corruption: after step 6" in capfd.readouterr().err
+    assert first == [IntegrityError.exit_code] * 2
+    assert "silent corruption: after step 6" in said
+    assert saved == "step-00000003"
+    assert copied <= {"step-00000001", "step-00000002", "step-00000003"}
+    assert second == [0, 0]
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
 
 
 def test_a_copy_on_the_machine_s_disk_is_newer_than_the_durable_one(tmp_path: Path, base: Path) -> None:

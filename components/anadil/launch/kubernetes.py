@@ -3,13 +3,23 @@
 import importlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from anadil.errors import DataError, PreflightError
 from anadil.launch.api.client import Api, Patience
-from anadil.launch.api.kinds import KINDS, QUEUE_LABEL, Kind, Object, annotations, is_final, kind_of, labels
+from anadil.launch.api.kinds import (
+    KINDS,
+    QUEUE_LABEL,
+    Kind,
+    Object,
+    annotations,
+    is_final,
+    kind_of,
+    labels,
+    true_conditions,
+)
 from anadil.launch.api.pod_log import PodLog
 from anadil.launch.api.pods import Worker, moment, workers_of
 from anadil.launch.api.refusal import AbsentKind
@@ -104,9 +114,11 @@ class Kubernetes:
         job = self._found(api, name)
         workers = workers_of(self._kind, api.pods(self._kind.pods_of(name)))
         running = sum(worker.running for worker in workers)
-        state = self._kind.state(job, running=running)
+        state, message = self._kind.state(job, running=running), ""
+        if "deletionTimestamp" in job["metadata"] and state not in FINAL:
+            state, message = "stopped", "told to end; its machines save first"
         nodes = _num_nodes(job) or len(workers)
-        reason, message, exit_code = "", "", None
+        reason, exit_code = "", None
         failed = any(worker.failures for worker in workers)
         if state == "failed" or (failed and state not in FINAL):
             cause = first_cause(api, self._kind, workers, [], [])
@@ -189,7 +201,7 @@ def write(line: str) -> None:
 def stop_run(
     run: str, *, kind: str, namespace: str | None = None, patience: Patience | None = None
 ) -> list[str]:
-    """End the jobs of a pipeline run that have not ended; their names.
+    """End the jobs of a pipeline run that have not ended, or have failed and keep machines; their names.
 
     Args:
         run: Id of the run.
@@ -200,14 +212,20 @@ def stop_run(
     api, chosen = Api(namespace, patience), kind_of(kind)
     stopped = []
     for job in api.jobs(chosen, f"{OURS},{RUN_LABEL}={run}"):
-        if is_final(chosen, job) or "deletionTimestamp" in job["metadata"]:
+        if "deletionTimestamp" in job["metadata"] or (is_final(chosen, job) and not _keeps(api, chosen, job)):
             continue
         if api.delete(chosen, job["metadata"]["name"], job["metadata"]["uid"]):
             stopped.append(job["metadata"]["name"])
     return stopped
 
 
-def sweep(namespace: str | None, *, stale_minutes: float, patience: Patience | None = None) -> list[str]:
+def sweep(
+    namespace: str | None,
+    *,
+    stale_minutes: float,
+    kinds: Sequence[str] = tuple(KINDS),
+    patience: Patience | None = None,
+) -> list[str]:
     """Suspend the jobs that nobody has followed for some time; their names.
 
     A job in a Kueue queue is deleted instead: Kueue would let it go on at once. What it saved stays.
@@ -215,26 +233,39 @@ def sweep(namespace: str | None, *, stale_minutes: float, patience: Patience | N
     Args:
         namespace: Left out, that of this pod or of the kubeconfig's context.
         stale_minutes: Since the last heartbeat.
+        kinds: To look for: `pytorchjob`, `trainjob`.
         patience: How often a call of the API is tried.
+
+    Raises:
+        PreflightError: None of the kinds may be looked at.
     """
     api = Api(namespace, patience)
     oldest = datetime.now(UTC) - timedelta(minutes=stale_minutes)
-    swept, absent = [], []
-    for kind in KINDS.values():
+    swept, refused = [], []
+    for kind in map(kind_of, kinds):
         try:
             jobs = api.jobs(kind, OURS)
+        except AbsentKind as error:
+            log.info("nothing to look after: %s", error)
+            continue
         except PreflightError as error:
-            absent.append(error)  # a cluster has one of the two
+            # The right is looked at before the kind: most clusters have one kind and give the right to it.
+            refused.append(error)
             continue
         swept += [
             job["metadata"]["name"] for job in jobs if _is_stale(kind, job, oldest) and _swept(api, kind, job)
         ]
-    refused = [error for error in absent if not isinstance(error, AbsentKind)]
-    if len(absent) == len(KINDS):
-        if refused:
-            raise refused[0]
-        log.warning("nothing to look after: %s", absent[0])
+    if len(refused) == len(kinds):
+        raise refused[0]
+    for each in refused:
+        log.warning("not looked at: %s", each)
     return swept
+
+
+def _keeps(api: Api, kind: Kind, job: Object) -> bool:
+    """Whether a job that has failed keeps machines; those of one that ended well may still write."""
+    pods = api.pods(kind.pods_of(job["metadata"]["name"])) if "Failed" in true_conditions(job) else []
+    return any(worker.holds_node for worker in workers_of(kind, pods))
 
 
 def _is_stale(kind: Kind, job: Object, oldest: datetime) -> bool:

@@ -70,7 +70,7 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     Raises:
         AnadilError: Of every kind, each with its remedy.
     """
-    wanted = _wanted(asked)
+    wanted = wanted_of(asked)
     if found := reusable(wanted):
         return found
     job = job_for(asked, wanted.target)
@@ -90,7 +90,7 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
 def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
     """The job as `launch` would start it, as far as that can be told from here."""
     try:
-        target = _wanted(asked).target
+        target = wanted_of(asked).target
     except AnadilError as error:
         root = asked.recipe.storage.root
         if asked.out is None and root is None:
@@ -120,7 +120,12 @@ def job_for(asked: Launch, target: str) -> TrainingJob:
     )
 
 
-def _wanted(asked: Launch) -> Wanted:
+def wanted_of(asked: Launch) -> Wanted:
+    """The artifact that a launch leads to.
+
+    Raises:
+        AnadilError: An input is missing or cannot be read.
+    """
     stage = STAGES[asked.stage]
     missing = [f"--{word}" for word in stage.reads if word not in asked.inputs and word not in stage.optional]
     if missing:

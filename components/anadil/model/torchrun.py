@@ -6,13 +6,14 @@ permanent failure; here a preempted run ends with 143 and a failed one with its 
 
 import logging
 import os
+import tempfile
 from collections.abc import Sequence
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
-from anadil.entry import PARENT_VARIABLE
+from anadil.entry import END_VARIABLE, PARENT_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +33,19 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> int:
 
     Where a platform has set torchrun's own variables (PET_*, as the Kubeflow training operator
     does), they say how many machines there are and where they meet.
+
+    Where processes fail, torchrun starts them again, as often as the platform says. After a failure
+    that would come again, those of the same machine end at once, with the same exit code.
     """
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_S))
     if PARENT_VARIABLE in os.environ:
         # The workers' parent is this process, which itself does not outlive the run.
         os.environ[PARENT_VARIABLE] = str(os.getpid())
     try:
-        main([*_group_options(processes), "-m", module, *arguments])
+        # A new directory: neither another job nor the next start of this container may find it.
+        with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+            os.environ[END_VARIABLE] = f"{folder}/end.json"
+            main([*_group_options(processes), "-m", module, *arguments])
     except SignalException as signal:
         return 128 + int(signal.sigval)
     except ChildFailedError as failed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from anadil import artifact
-from anadil.errors import BudgetReached
+from anadil.errors import BudgetReached, IntegrityError
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
 from anadil.pretrain.faults.documents import decoder, write_documents_of_step
@@ -188,7 +188,6 @@ class Training:
         if self.journal is not None:
             self.journal = Journal(self.job.work, state.step)
         self.meters.resumed(state.step)
-        self.trainer.net.after_step()
         self._logged = (time.monotonic(), state.tokens)
         assert done.phase == phase_of(state.step, self.job.recipe.pretrain.phases)[0]
         return replace(state, anomalies=self.anomalies.state())
@@ -223,8 +222,7 @@ class Training:
             spent = self.group.gather(spent or "")[0]
         every = settings.faults.replica_check_every
         if every and state.step % every == 0:
-            tensors = self.trainer.tensors(moments=False)
-            check_replicas(tensors, peers_of(self.trainer.net.mesh), self.group, step=state.step)
+            self._check_replicas(state.step, since=state.step - every)
         ends = bool(done.signal or spent)
         if ends or self.tiers.due(state.step):
             with self.meters.section("checkpoint"):
@@ -239,6 +237,15 @@ class Training:
             stop.leave()
         if spent:
             raise BudgetReached(spent)
+
+    def _check_replicas(self, step: int, *, since: int) -> None:
+        tensors = self.trainer.tensors(moments=False)
+        try:
+            check_replicas(tensors, peers_of(self.trainer.net.mesh), self.group, step=step)
+        except IntegrityError:
+            # Every process raises it. A start from these would give all replicas the same wrong weights.
+            self.tiers.distrust(since)
+            raise
 
     def _validate(self, step: int, stop: Stop) -> float | None:
         """Bits per byte; None where a signal has come to some process and the run is not over anyway."""

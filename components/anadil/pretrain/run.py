@@ -91,7 +91,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     origin = origin_of(job, trainer)
     with ExitStack() as held:
         held.callback(meters.close)
-        tiers = Tiers(job.recipe, job.work, trainer, processes, origin)
+        tiers = Tiers(job.recipe, job.work, trainer, processes, origin, beat=lambda: watchdog.beat("start"))
         held.callback(tiers.close)
         training = Training(
             job=job,
@@ -107,6 +107,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         )
         with watchdog.running():
             state = training.train(training.resumed())
+        tiers.finished()
     figures = _write(job, training, state) if processes.is_first else {}
     processes.wait()
     return figures

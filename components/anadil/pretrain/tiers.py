@@ -3,7 +3,7 @@
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from anadil import artifact, exporter, storage
@@ -12,7 +12,7 @@ from anadil.errors import PreflightError
 from anadil.pretrain.checkpoints.archive import Archive
 from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder, newest_of
 from anadil.pretrain.checkpoints.memory import MemoryCopies
-from anadil.pretrain.checkpoints.state import State
+from anadil.pretrain.checkpoints.state import Found, State
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.schedule import ends_phase, phase_of
 from anadil.pretrain.trainer import Trainer
@@ -27,7 +27,14 @@ class Tiers:
     """All places of one run, each with its own distance between copies."""
 
     def __init__(
-        self, recipe: Recipe, work: Path, trainer: Trainer, group: Group, origin: Mapping[str, str]
+        self,
+        recipe: Recipe,
+        work: Path,
+        trainer: Trainer,
+        group: Group,
+        origin: Mapping[str, str],
+        *,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Every process makes one, at the same point of the program.
 
@@ -37,6 +44,7 @@ class Tiers:
             trainer: What is saved.
             group: All processes.
             origin: What decides the losses; a resume with another one is refused.
+            beat: Called as long as a download from the archive goes on: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive, or the machines share no disk where that is needed.
@@ -73,6 +81,7 @@ class Tiers:
             own=not self.is_shared,
             archive=archive,
             on_saved=lambda state: exporter.saved_checkpoint("pretrain", state.step),
+            beat=beat,
         )
         self._local = None
         if self._copies.local_every:
@@ -85,9 +94,14 @@ class Tiers:
         """Put back what an earlier start saved; None where it saved nothing."""
         tiers = [self._local, self.durable] if self._local is not None else [self.durable]
         best = newest_of(tiers)
-        if best is None:
-            return None
-        tier, found = best
+        if best is not None:
+            self._restore(*best)
+        for tier in tiers:
+            tier.resumed(best[1].state.step if best is not None else -1)
+        return best[1].state if best is not None else None
+
+    def _restore(self, tier: Checkpoints, found: Found) -> None:
+        log.info("the newest checkpoint is %s", found.path)
         step = found.state.step
         phases = self._settings.phases
         within = not ends_phase(step, phases)
@@ -95,8 +109,8 @@ class Tiers:
             self._trainer.begin_phase(phases[phase_of(step, phases)[0]])
             self._trainer.allocate(step)
         tier.load(found, self._trainer.tensors(moments=within))
-        self.remember(found.state, at_once=True)
-        return found.state
+        if within:
+            self.remember(found.state, at_once=True)
 
     def due(self, step: int) -> bool:
         """Whether the durable tier or the machine's disk gets a copy after `step`."""
@@ -122,10 +136,15 @@ class Tiers:
             self._local.save(state, tensors)
 
     def remember(self, state: State, *, at_once: bool = False) -> None:
-        """Keep a copy in memory where that is due, for `go_back`; none at a phase's border."""
+        """Keep a copy in memory where that is due, for `go_back`.
+
+        Args:
+            state: Where the run stands.
+            at_once: In any case; at a phase's border its optimizer has begun the next phase.
+        """
         if self._memory is None:
             return
-        if ends_phase(state.step, self._settings.phases):
+        if ends_phase(state.step, self._settings.phases) and not at_once:
             self._memory.clear()
             return
         every = self._copies.memory_every or self._settings.checkpoint_every
@@ -139,10 +158,26 @@ class Tiers:
         tensors = self._trainer.tensors(moments=True)
         self._memory.restore(state, tensors)
         self._trainer.set_step(state.step)
+        self._trainer.net.after_step()  # scales of FP8 follow the weights
         return state
 
+    def distrust(self, since: int) -> None:
+        """Do not let a later start go on from what was saved after the step `since`; every process calls it."""
+        for tier in [self._local, self.durable] if self._local is not None else [self.durable]:
+            tier.distrust(since)
+
+    def finished(self) -> None:
+        """All steps are done: finish all copies, and free the machine's disk; raises where that fails.
+
+        Every process calls it. Without it `close` breaks off what is being copied to the archive.
+        """
+        self.durable.wait()
+        if self._local is not None:
+            self._local.remove()
+        self.durable.finish()
+
     def close(self) -> None:
-        """Finish what is being written; raises where it could not be."""
+        """Finish what is being written, but break off copies to the archive; raises where it could not be."""
         try:
             if self._local is not None:
                 self._local.close()

@@ -1,5 +1,6 @@
 """The kinds of Kubernetes jobs that we launch, and how to read what their operators say."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Kind:
     selector: str
     """More labels of the pods that train."""
     suspend: tuple[str, ...]
-    """Where in the spec it is said that the job shall not run."""
+    """Where in the spec it is said that the job shall not run; its deadline stands beside."""
     done: str
     """Condition of a job that ended well."""
     operator: str
@@ -47,6 +48,16 @@ class Kind:
         for key in reversed(self.suspend):
             patch = {key: patch}
         return {"spec": patch}
+
+    def with_later_deadline(self, manifest: Object, seconds: int) -> Object:
+        """The manifest, its `activeDeadlineSeconds` so much later; as it is where it has none."""
+        later: Object = copy.deepcopy(manifest)
+        policy = later["spec"]
+        for key in self.suspend[:-1]:
+            policy = policy[key]
+        if "activeDeadlineSeconds" in policy:
+            policy["activeDeadlineSeconds"] += seconds
+        return later
 
     def is_suspended(self, job: Object) -> bool:
         """Whether the job shall not run now: queued, preempted or swept."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from anadil.entry import DETERMINISTIC, ends_the_same
+from anadil.errors import Stopped
 from anadil.launch.api.kinds import Kind, Object, labels
 
 NEVER_HEALS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -51,6 +53,20 @@ class Failure:
     """Whether its log is that of the container before the one that runs."""
 
     @property
+    def stage_code(self) -> int | None:
+        """Exit code of the stage itself where it says so."""
+        said = last_words(self.message).exit_code
+        # The last word may be that of a process that was told to stop when another had failed.
+        outdone = said == Stopped.exit_code and self.exit_code in DETERMINISTIC
+        return self.exit_code if said is None or outdone else said
+
+    @property
+    def would_come_again(self) -> bool:
+        """Whether the stage says that another start would end the same."""
+        said = last_words(self.message)
+        return said.exit_code is not None and ends_the_same(self.stage_code, said.message)
+
+    @property
     def is_infrastructure(self) -> bool:
         """Whether a node or a preemption ended it, not the program."""
         return self.reason in INFRASTRUCTURE or self.exit_code in (138, 143)
@@ -74,6 +90,11 @@ class Worker:
     message: str
     failures: tuple[Failure, ...]
     """Of the container that runs or ran last, and of the one before it."""
+
+    @property
+    def holds_node(self) -> bool:
+        """Whether its pod takes up a node, also while its container waits to be started again."""
+        return self.phase in ("Pending", "Running") and not self.is_leaving
 
 
 def workers_of(kind: Kind, pods: Sequence[Object]) -> list[Worker]:
@@ -147,11 +168,13 @@ def _waiting(status: Object, state: Object) -> tuple[str, str]:
 
 def _failures(kind: Kind, pod: Object, container: Object) -> tuple[Failure, ...]:
     restarts = int(container.get("restartCount", 0))
+    # A container that waits to be started again still has the number of the start that has ended.
+    back = 0 if "waiting" in (container.get("state") or {}) else 1
     found = []
-    for key, number in (("lastState", restarts - 1), ("state", restarts)):
+    for key, number in (("lastState", restarts - back), ("state", restarts)):
         ended = (container.get(key) or {}).get("terminated")
         if ended and ended.get("exitCode") != 0:
-            found.append(_failure(kind, pod, ended, number, previous=key == "lastState"))
+            found.append(_failure(kind, pod, ended, number, previous=number < restarts))
     status = pod.get("status") or {}
     if status.get("phase") == "Failed" and not found:
         found.append(_failure(kind, pod, {}, restarts))

@@ -40,8 +40,7 @@ class Cause:
     @property
     def exit_code(self) -> int | None:
         """Of the stage itself where it says so."""
-        said = last_words(self.failure.message).exit_code
-        return self.failure.exit_code if said is None else said
+        return self.failure.stage_code
 
     @property
     def message(self) -> str:

@@ -187,7 +187,8 @@ class Follower:
     def _ended(self, state: State, *, gone: bool) -> bool:
         if state == "failed" and not gone:
             error = self._diagnosed()
-            if self._num_running:  # a failed job's other machines would wait for it, and cost
+            # A failed job's other machines would wait for it, and cost.
+            if any(worker.holds_node for worker in self._workers):
                 self._give_up(error)
             raise error
         if not gone:
@@ -227,7 +228,11 @@ class Follower:
         self._recovered_at = None
         self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
         allowed, step = self._limits.restarts, self._ledger.failing_step
-        if step is not None:
+        failures = self._ledger.round.failures if self._ledger.round else []
+        final = [each.stage_code for each in failures if each.would_come_again]
+        if final:
+            self._exhausted = f"exit code {final[0]}: another start would end the same"
+        elif step is not None:
             self._exhausted = (
                 f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
             )

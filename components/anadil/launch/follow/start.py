@@ -5,7 +5,8 @@ import os
 import time
 
 from anadil import artifact
-from anadil.errors import AnadilError, DataError, RecipeError, RetryableError
+from anadil.entry import ends_the_same
+from anadil.errors import AnadilError, RecipeError, RetryableError
 from anadil.launch.api.client import Api
 from anadil.launch.api.connect import own_namespace
 from anadil.launch.api.kinds import Kind, Object, annotations, labels, true_conditions
@@ -25,10 +26,11 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Jobs of the same name that may come and go while we make ours."""
+START_UP_S = 3_600
+"""Added to a deadline that the operator counts from its first look at a job: twice the time that pods have to
+start (`Pace.startup_s`)."""
 POD_VARIABLE = "KFP_POD_NAME"
 """The pod of a pipeline's step. Source: kubeflow/pipelines 2.17, argocompiler/container.go."""
-DETERMINISTIC = (2, 3, 4, 5, 6, 7, 70)
-"""Exit codes that another start would end with too."""
 
 
 def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -> Object:
@@ -45,7 +47,7 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = prepared(api, manifest, detach=detach)
+    body = prepared(api, kind, manifest, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(ATTEMPTS):
         made = api.create(kind, body)
@@ -64,14 +66,18 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def prepared(api: Api, manifest: Object, *, detach: bool) -> Object:
-    """The manifest with all that is not of the work itself: place, owner, who follows it."""
+def prepared(api: Api, kind: Kind, manifest: Object, *, detach: bool) -> Object:
+    """The manifest with all that is not of the work itself: place, owner, who follows it.
+
+    A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
+    pods are there, then only ends what has lost its launcher.
+    """
     metadata = manifest["metadata"]
     followed = {HEARTBEAT_ANNOTATION: now(), LEDGER_ANNOTATION: Ledger().dump()}
     added = {DETACHED_ANNOTATION: "true"} if detach else followed
     owners = [] if detach else workflow_owner(api)
     return {
-        **manifest,
+        **(manifest if detach else kind.with_later_deadline(manifest, START_UP_S)),
         "metadata": {
             **metadata,
             "namespace": api.namespace,
@@ -155,7 +161,7 @@ def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
     cause = first_cause(
         api, kind, workers_of(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
     )
-    return cause is not None and cause.exit_code in DETERMINISTIC
+    return cause is not None and ends_the_same(cause.exit_code, cause.message)
 
 
 def _adopted(api: Api, kind: Kind, found: Object, *, detach: bool) -> Object:
@@ -164,5 +170,5 @@ def _adopted(api: Api, kind: Kind, found: Object, *, detach: bool) -> Object:
     change = {DETACHED_ANNOTATION: "true" if detach else None}
     adopted = api.patch(kind, name, {"metadata": {"annotations": change}})
     if adopted is None:
-        raise DataError(f"{name}: deleted in this moment; run the same command again")
+        raise RetryableError(f"{name}: deleted in this moment; run the same command again")
     return adopted

@@ -6,8 +6,10 @@ run killed at any moment leaves old or new. `newest` compares every byte with th
 anything is unpickled.
 """
 
+import contextlib
 import logging
 import shutil
+import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +35,7 @@ from anadil.pretrain.checkpoints.tensors import (
 )
 from anadil.pretrain.checkpoints.together import FAILURES, Together
 from anadil.pretrain.parallel.group import Group
+from anadil.storage import MANIFEST
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
@@ -59,6 +62,7 @@ class Checkpoints:
         optional: bool = False,
         archive: Archive | None = None,
         on_saved: Callable[[State], None] | None = None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Every process makes one, at the same point of the program.
 
@@ -73,6 +77,7 @@ class Checkpoints:
                 another tier has one.
             archive: Where finished generations are copied to.
             on_saved: Called on the first process, in another thread, when a generation is sealed.
+            beat: Called as long as a download from the archive goes on: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
@@ -86,6 +91,7 @@ class Checkpoints:
         self._keep = keep
         self._archive = archive
         self._on_saved = on_saved
+        self._beat = beat
         self._all = Together(rank=group.rank, size=group.size, host=group.host)
         self._writers = Together() if own else self._all
         if self._writers.host is not None:
@@ -142,10 +148,25 @@ class Checkpoints:
             else:
                 written.result()
 
+    def finish(self) -> None:
+        """Wait until everything is written, also to the archive; raises as `save` does."""
+        self.wait()
+        if self._archive is not None and self._all.is_first:
+            self._archive.wait()
+
+    def remove(self) -> None:
+        """Remove all generations of this process, whose disk is its own."""
+        self.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other processes of the machine still have theirs
+            self.folder.parent.rmdir()
+
     def close(self) -> None:
-        """Finish what is being written, also to the archive; raises as `save` does."""
+        """Finish what is being written here, but break off a copy to the archive; raises as `save` does."""
         try:
-            self.wait()
+            if self._running is not None:
+                # Not agreed on: a process that fails comes here alone.
+                self._running[1].result()
         finally:
             self._thread.shutdown()
             self._staging.close()
@@ -169,9 +190,30 @@ class Checkpoints:
         found = self._newest(above)
         if found is not None or self._archive is None or not self._all.once(self._is_empty):
             return found
-        archive = self._archive
-        self._all.once(lambda: archive.fetch(self.folder, self._origin, above))
+        self._fetch(self._archive, above)
         return self._newest(above)
+
+    def resumed(self, step: int) -> None:
+        """The run goes on from `step`: what is later does not count any more.
+
+        Every process calls it, for each tier. The archive gets the generation if it lacks it.
+
+        Args:
+            step: Of the generation that was taken; -1 where there was none.
+        """
+        tidy = self._all.each if self._own else self._all.once
+        tidy(lambda: generation.leave_behind(self.folder, step, remove=self._optional))
+        path = generation.path_of(self.folder, max(step, 0))
+        if self._archive is not None and self._all.is_first and (path / MANIFEST).is_file():
+            self._archive.offer(path)
+
+    def distrust(self, since: int) -> None:
+        """Set aside, here and in the archive, what was saved after a step; every process calls it."""
+        self.wait()
+        tidy = self._all.each if self._own else self._all.once
+        tidy(lambda: generation.leave_behind(self.folder, since, remove=self._optional))
+        if self._archive is not None and self._all.is_first:
+            self._archive.distrust(since)
 
     def load(self, found: Found, tensors: Tensors) -> None:
         """Fill tensors in place, whatever the layout that they were saved from.
@@ -228,13 +270,10 @@ class Checkpoints:
         readers = self._all
         tidy = readers.each if self._own else readers.once
         tidy(lambda: generation.settle(self.folder))
-        listings = readers.each(lambda: generation.steps(self.folder))
-        common = set(listings[0]).intersection(*listings[1:])
-        if not self._own and any(set(listing) != common for listing in listings) and readers.is_first:
-            log.warning(
-                "%s: processes see different checkpoints there; all machines have to share its disk",
-                self.folder,
-            )
+        told = readers.each(lambda: (socket.gethostname(), generation.steps(self.folder)))
+        common = set(told[0][1]).intersection(*(listing for _, listing in told))
+        if readers.is_first:
+            self._compare(told, common)
         for step in sorted(common, reverse=True):
             if step <= above:
                 break
@@ -242,6 +281,30 @@ class Checkpoints:
             if found is not None:
                 return found
         return None
+
+    def _compare(self, told: list[tuple[str, list[int]]], common: set[int]) -> None:
+        """Say who has which generations, where that is not as it should be."""
+        latest = max(common, default=-1)
+        odd = [listing for _, listing in told if set(listing) != common]
+        if not odd or (self._own and all(max(listing, default=-1) <= latest for listing in odd)):
+            return  # of its own generations a process may still have an older one
+        log.warning(
+            "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
+            self.folder,
+            generation.who_has(told),
+            "" if self._own else "; all machines have to share its disk",
+        )
+
+    def _fetch(self, archive: Archive, above: int) -> None:
+        """Fill the directory from the archive; every process gives signs of life while bytes come."""
+        if self._all.is_first:
+            archive.fetch(self.folder, self._origin, above)
+        done, before = False, -1
+        while not done:
+            done, moved = self._all.once(archive.fetched)
+            if moved != before:
+                self._beat()
+            before = moved
 
     def _verified(self, path: Path) -> Found | None:
         """The generation, or None where some process finds it damaged, which then sets it aside."""

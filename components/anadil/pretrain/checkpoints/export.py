@@ -70,7 +70,7 @@ def export(
     """
     found = open_generation(path)
     trained = generation.manifest_of(path).origin.get("input tokenizer")
-    if trained not in (None, digest_of(tokenizer)):
+    if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
     parameters = sorted(name for name in found.names if " " not in name)
     shards = _shards(found.metadata, parameters, dtype, shard_bytes)

@@ -35,8 +35,14 @@ REMOVED = ".removed"
 """Being removed."""
 UPLOAD = ".upload"
 """More names for a generation's files, while they are copied to the archive."""
+DOWNLOAD = ".download"
+"""Being fetched from the archive; a later start goes on with it."""
+LATER = ".later"
+"""Set aside, since the run goes on from an earlier step; removed when it has come past this one."""
 DAMAGED = ".damaged"
 """Set aside, since it differs from its manifest."""
+MOST_LISTED = 8
+"""Processes in a message."""
 HASHING_THREADS = 4
 """Files hashed at a time. With SHA instructions one thread is about as fast as a disk."""
 _NAME = re.compile(r"step-(\d{8,})")
@@ -70,9 +76,26 @@ def steps(folder: Path) -> list[int]:
     return sorted(found, reverse=True)
 
 
+def listed(numbers: list[int]) -> str:
+    """Steps as messages show them."""
+    return ", ".join(f"{step:,}" for step in numbers) or "none"
+
+
+def who_has(told: list[tuple[str, list[int]]]) -> str:
+    """Which steps each process has; those of one machine with the same ones are named once."""
+    shown = [
+        f"rank {rank} on {host}: {listed(listing)}"
+        for rank, (host, listing) in enumerate(told)
+        if rank == 0 or told[rank - 1] != (host, listing)
+    ]
+    more = [f"and {len(shown) - MOST_LISTED} more"] if len(shown) > MOST_LISTED else []
+    return "; ".join([*shown[:MOST_LISTED], *more])
+
+
 def settle(folder: Path) -> None:
     """Remove what killed processes have left in the middle of writing or removing."""
-    for suffix in (PARTIAL, REMOVED, UPLOAD):
+    # A download fills an empty folder; where there is a generation, nobody goes on with it.
+    for suffix in (PARTIAL, REMOVED, UPLOAD, *([DOWNLOAD] if steps(folder) else [])):
         for half in folder.glob(f"step-*{suffix}"):
             shutil.rmtree(half, ignore_errors=True)
     for old in folder.glob(f"step-*{REPLACED}"):
@@ -139,7 +162,13 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
 
 
 def retain(folder: Path, keep: int, written: int) -> None:
-    """Remove generations beyond the newest `keep`, but neither the one just written nor one being read."""
+    """Remove generations beyond the newest `keep`, but neither the one just written nor one being read.
+
+    Those that were set aside as later than where the run went on go when it has come past them.
+    """
+    for aside in folder.glob(f"step-*{LATER}"):
+        if (step_of(aside.stem) or 0) <= written:
+            shutil.rmtree(aside, ignore_errors=True)
     for step in steps(folder)[keep:]:
         path = path_of(folder, step)
         if step == written:
@@ -234,6 +263,26 @@ def set_aside(path: Path) -> Path:
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
     return aside
+
+
+def leave_behind(folder: Path, step: int, *, remove: bool) -> None:
+    """Let generations later than `step` neither count nor come back: rename them, or remove them."""
+    later = [each for each in steps(folder) if each > step]
+    for each in later:
+        path = path_of(folder, each)
+        aside = path.with_suffix(REMOVED if remove else LATER)
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        if remove:
+            shutil.rmtree(aside, ignore_errors=True)
+    if later:
+        log.warning(
+            "%s: the run goes on from step %s; checkpoints of later steps (%s) are %s",
+            folder,
+            f"{max(step, 0):,}",
+            listed(later),
+            "removed" if remove else f"set aside as step-*{LATER}",
+        )
 
 
 def write_flushed(path: Path, text: str) -> None:

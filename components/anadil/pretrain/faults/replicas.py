@@ -100,8 +100,8 @@ def check_replicas(
     faults = [_fault(ranks, totals, told) for ranks in peers if len({totals[rank] for rank in ranks}) > 1]
     raise IntegrityError(
         f"silent corruption: after step {step} {'; '.join(faults)}. Take that machine out of service (its GPU or "
-        "memory is broken), remove the checkpoints since the last comparison "
-        "(pretrain.faults.replica_check_every), and run again"
+        "memory is broken) and run the same command again; it goes on from a checkpoint that is older than the last "
+        "comparison that found all copies equal"
     )
 
 
