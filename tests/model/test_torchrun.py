@@ -83,6 +83,27 @@ def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_co
     assert first == second == (3, ["start-0-0"])
 
 
+def test_processes_that_are_started_again_find_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    code = (
+        "import torch\n"
+        "from anadil.pretrain.parallel.group import group\n"
+        "with group(torch.device('cpu')) as all_of_them:\n"
+        "    all_of_them.wait()\n"
+        "    told = all_of_them.gather(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        f"    pathlib.Path({str(tmp_path)!r}, 'together-' + '-'.join(told)).touch()\n"
+        "    all_of_them.wait()\n"
+        "sys.exit(0 if told[0] == '2' else 138)"
+    )
+
+    result = launched(tmp_path, code)
+
+    assert result == 0
+    assert len(list(tmp_path.glob("together-*"))) == 3
+
+
 @pytest.mark.parametrize(
     ("ends", "code"),
     [

@@ -188,6 +188,22 @@ def test_a_process_that_holds_up_the_others_is_named_and_all_end(tmp_path: Path,
 
 
 @pytest.mark.slow
+def test_where_the_process_that_keeps_the_store_is_stopped_the_others_end_alone(tmp_path: Path) -> None:
+    processes = start("first stopped", tmp_path, 2)
+    fault = began(tmp_path)
+    os.kill(int(fault["pid"]), signal.SIGSTOP)
+    assert processes[0].pid == fault["pid"]
+
+    told = processes[1].communicate(timeout=PATIENCE_S)[1]
+    processes[0].kill()
+    processes[0].communicate(timeout=PATIENCE_S)
+
+    assert processes[1].returncode == 138, told
+    assert "no answer in 10 s" in told
+    assert "error: the run hangs" in told
+
+
+@pytest.mark.slow
 def test_a_process_slower_than_usual_is_no_hang(tmp_path: Path) -> None:
     processes = start("slow", tmp_path, 2)
 

@@ -38,6 +38,9 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> int:
     that would come again, those of the same machine end at once, with the same exit code.
     """
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_S))
+    # torchrun's own store outlives a failed start, and the next one would find the addresses of dead processes
+    # in it; so the first process of each start keeps a new one. Source: torch 2.13, seen with gloo.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if PARENT_VARIABLE in os.environ:
         # The workers' parent is this process, which itself does not outlive the run.
         os.environ[PARENT_VARIABLE] = str(os.getpid())

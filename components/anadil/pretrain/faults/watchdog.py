@@ -1,9 +1,10 @@
 """A thread that ends a run that hangs, and says which process is stuck where.
 
 Each process counts what it does (`Watchdog.beat`, nanoseconds) and tells the others through a
-key-value store that needs no collective: torchrun's own, which lives in the launcher, not in a
-process that may be stuck. Who does nothing for too long raises the alarm; then each process
-writes the stacks of its threads and ends with exit code 138, so that the job is started again.
+key-value store that needs no collective; a thread in C keeps it in the first process, whatever the
+main thread does. Who does nothing for too long raises the alarm; then each process writes the
+stacks of its threads and ends with exit code 138, so that the job is started again. Where the
+first process is gone or stopped, the store is too, and each of the others watches itself alone.
 
 Three lines of defence, each for what the one before cannot see:
 
@@ -168,12 +169,17 @@ class Watchdog:
 
     def _told(self, *, raise_alarm: bool) -> bool:
         """Tell the others what this process does; whether one of them has raised the alarm."""
-        if self._store is None:
+        store = self._store
+        if store is None:
             return False
-        self._store.set(f"progress {self._rank}", json.dumps(asdict(self._progress())))
-        if raise_alarm:
-            self._store.set(ALARM, str(self._rank))
-        return bool(self._store.check([ALARM]))
+
+        def told() -> bool:
+            store.set(f"progress {self._rank}", json.dumps(asdict(self._progress())))
+            if raise_alarm:
+                store.set(ALARM, str(self._rank))
+            return bool(store.check([ALARM]))
+
+        return answered(told)
 
     def _progress(self) -> Progress:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  as faulthandler does
@@ -253,6 +259,29 @@ class Watchdog:
         log.warning("watchdog: the store of the processes is gone (%s); watching this process alone", error)
         self._store = None
         self._watch()
+
+
+def answered(ask: Callable[[], bool]) -> bool:
+    """What the store says; a `Store`'s own timeout does not count while its process is stopped.
+
+    Raises:
+        DistError: It has not said anything, or that it cannot.
+    """
+    answers: list[bool | DistError] = []
+
+    def wait() -> None:
+        try:
+            answers.append(ask())
+        except DistError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=wait, name="watchdog's question", daemon=True)
+    thread.start()
+    thread.join(STORE_PATIENCE_S)
+    answer = answers[0] if answers else DistError(f"no answer in {STORE_PATIENCE_S:.0f} s")
+    if isinstance(answer, DistError):
+        raise answer
+    return answer
 
 
 def connect(rank: int) -> Store | None:
