@@ -29,6 +29,9 @@ from anadil.plan.shape import KNOWN, shape_from
 ONE = Path(__file__).with_name("one.py")
 OURS, THEIRS = "anadil", "transformers"
 TRAINERS = (OURS, THEIRS, "trl")
+WITH_LIGER_OR_NOT = ("anadil-torch", "transformers-liger")
+"""On a GPU Liger's kernels are anadil's default and not transformers'; here it is the other way round."""
+OUT_OF_MEMORY = ("out of memory", "cublas_status_alloc_failed")
 ON_GPU = "meta-llama/Llama-3.2-1B"
 MOST = 256
 """Largest batch that is tried."""
@@ -40,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description="Compare trainers on the same steps.")
     found.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     found.add_argument("--precision", choices=("fp32", "bf16"), help="fp32 on a CPU, bf16 on a GPU")
-    found.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
+    text = f"default: {' '.join(TRAINERS)}; on a GPU also {' '.join(WITH_LIGER_OR_NOT)}"
+    found.add_argument("--trainers", nargs="+", choices=(*TRAINERS, *WITH_LIGER_OR_NOT), help=text)
     for name in ("vocabulary", "hidden", "intermediate", "layers", "batch", "length", "warmup", "steps"):
         found.add_argument(f"--{name}", type=int)
     found.add_argument("--text", nargs="+", help="documents as JSON lines, instead of the built-in ones")
@@ -153,7 +157,7 @@ def largest_batch(name: str, given: Given) -> int:
         try:
             run(name, replace(given, batch=batch, warmup=1, steps=1))
         except subprocess.CalledProcessError as error:
-            if "out of memory" not in error.stderr.lower():
+            if not any(word in error.stderr.lower() for word in OUT_OF_MEMORY):
                 raise
             return False
         return True
@@ -181,15 +185,16 @@ def main() -> None:
     """Print the comparison."""
     asked = parser().parse_args()
     given = given_of(asked)
+    names = asked.trainers or [*TRAINERS, *(WITH_LIGER_OR_NOT if asked.device == "cuda" else ())]
     print(without_torchtitan(), file=sys.stderr)
     if asked.largest:
         print("| trainer | largest batch |\n|---|---|")
-        for name in asked.trainers:
+        for name in names:
             print(f"| {name} | {largest_batch(name, given)} |", flush=True)
         return
-    runs: dict[str, list[Figures]] = {name: [] for name in asked.trainers}
+    runs: dict[str, list[Figures]] = {name: [] for name in names}
     for number in range(asked.repeat):
-        for name in asked.trainers:
+        for name in names:
             runs[name].append(run(name, given))
             print(f"run {number + 1} of {name}: {shown(runs[name][-1])}", file=sys.stderr)
     print(json.dumps(runs) if asked.output == "json" else table(runs, given))

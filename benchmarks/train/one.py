@@ -104,6 +104,11 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     return clocks
 
 
+def anadil_torch(given: Given) -> Clocks:
+    """The same without Liger's kernels, as published figures of plain DDP are."""
+    return anadil(given, kernels="torch")
+
+
 def settings_of(given: Given, folder: str) -> dict[str, Any]:
     """Arguments of transformers' Trainer that make it do the same steps; the others are its defaults."""
     return {
@@ -152,14 +157,19 @@ def timed(trainer: Any, clocks: Clocks) -> Clocks:
     return clocks
 
 
-def transformers(given: Given) -> Clocks:
+def transformers_liger(given: Given) -> Clocks:
+    """The Trainer of transformers with Liger's kernels, which need a GPU."""
+    return transformers(given, liger=True)
+
+
+def transformers(given: Given, *, liger: bool = False) -> Clocks:
     """The Trainer of transformers, with the loss of its Llama."""
     from transformers import Trainer, TrainingArguments
 
     rows = examples(given)
     clocks = Clocks(given)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(**settings_of(given, folder))
+        arguments = TrainingArguments(**settings_of(given, folder), use_liger_kernel=liger)
         return timed(Trainer(model=model(given), args=arguments, train_dataset=rows), clocks)
 
 
@@ -193,7 +203,13 @@ def trl(given: Given) -> Clocks:
         return timed(trainer, clocks)
 
 
-TRAINERS: dict[str, Callable[[Given], Clocks]] = {"anadil": anadil, "transformers": transformers, "trl": trl}
+TRAINERS: dict[str, Callable[[Given], Clocks]] = {
+    "anadil": anadil,
+    "transformers": transformers,
+    "trl": trl,
+    "anadil-torch": anadil_torch,
+    "transformers-liger": transformers_liger,
+}
 
 
 def main() -> None:
