@@ -73,7 +73,7 @@ class Faults(Table):
     on_out_of_memory: Literal["stop", "halve"] = "stop"
     """`halve` goes on with half the micro-batch and twice the accumulation: the same step, in less memory."""
     hang_after_s: PositiveFloat = 600
-    """Seconds without a step after which each process writes its stacks and ends. Source: NCCL's timeout in torch."""
+    """Seconds without a step that end the run, with stacks; 1,800 at its start and in saves. Source: NCCL's timeout."""
     straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
     """A process whose own work takes this many times the median is named. Assumption."""
     replica_check_every: NonNegativeInt = 100

@@ -117,6 +117,17 @@ def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> N
     assert "all 4 processes wait in reduce of step 7, and none is behind: look at the network" in text
 
 
+def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:
+    watch = Watchdog(tmp_path, 60, start_after_s=900)
+    watch.beat("optimizer", 1)
+
+    watch.beat("save", 1)
+    saving = watch.allowance_s
+    watch.beat("data", 1)
+
+    assert (saving, watch.allowance_s) == (900, 60)
+
+
 def test_the_first_step_may_take_longer(tmp_path: Path) -> None:
     watch = Watchdog(tmp_path, 60, start_after_s=900)
 

@@ -137,8 +137,10 @@ class Watchdog:
 
     @property
     def allowance_s(self) -> float:
-        """Silence that is granted now."""
-        return self._hang_after_s if self._warm else self._start_after_s
+        """Silence that is granted now; more in a save, which waits for a disk and for the save before it."""
+        if self._warm and self._section != "save":
+            return self._hang_after_s
+        return max(self._hang_after_s, self._start_after_s)
 
     def _watch(self) -> None:
         before = time.monotonic()
