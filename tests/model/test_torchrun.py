@@ -90,6 +90,8 @@ def test_processes_that_are_started_again_find_each_other(
     code = (
         "import torch\n"
         "from anadil.pretrain.parallel.group import group\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    time.sleep(1)\n"  # so that the other one would find what a start before has left
         "with group(torch.device('cpu')) as all_of_them:\n"
         "    all_of_them.wait()\n"
         "    told = all_of_them.gather(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
