@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import distributed as dist
 
 from anadil import log as logs
 from anadil.config import Recipe
@@ -38,7 +39,7 @@ def watched(folder: Path, case: str) -> None:
                 if step == 5 and processes.rank == (0 if case == "first stopped" else processes.size - 1):
                     misbehave(case, folder)
                 watch.beat("reduce")
-                processes.sum_([torch.ones(1)])
+                dist.all_reduce(torch.ones(1))
                 watch.beat("optimizer")
 
 
@@ -107,7 +108,7 @@ def checked(folder: Path) -> None:
 def _sum_for_ever(processes: Group) -> None:
     with peers(processes.rank):
         while True:
-            processes.sum_([torch.ones(1)])
+            dist.all_reduce(torch.ones(1))
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from anadil.pretrain.schedule import ends_phase, learning_rate, phase_of, rate_factor
+from anadil.pretrain.schedule import ends_phase, phase_of, rate_factor
 from anadil.pretraining import Phase, Pretrain
 
 PHASES = (Phase(trains="embeddings", steps=10, lr=1.0), Phase(trains="all", steps=20, lr=0.5))
@@ -16,7 +16,7 @@ def test_phases_end_after_their_last_step() -> None:
 
 
 def test_the_rate_rises_to_the_peak_then_falls_to_its_tenth() -> None:
-    rates = [learning_rate(step, PHASES[0], SETTINGS) for step in range(10)]
+    rates = [rate_factor(step, PHASES[0], SETTINGS) for step in range(10)]
 
     assert rates[:2] == [0.5, 1.0]
     assert rates[2:] == sorted(rates[2:], reverse=True)
@@ -27,19 +27,19 @@ def test_the_rate_rises_to_the_peak_then_falls_to_its_tenth() -> None:
 def test_a_phase_of_one_step_is_at_the_peak() -> None:
     phase = Phase(trains="all", steps=1, lr=0.3)
 
-    assert learning_rate(0, phase, SETTINGS) == 0.3
+    assert rate_factor(0, phase, SETTINGS) == 1.0
 
 
 def test_without_warm_up_the_rate_begins_close_to_the_peak() -> None:
     settings = SETTINGS.model_copy(update={"warmup_fraction": 0.0})
 
-    assert learning_rate(0, PHASES[1], settings) == pytest.approx(0.5, rel=0.01)
+    assert rate_factor(0, PHASES[1], settings) == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_phase_may_be_all_warm_up() -> None:
     settings = SETTINGS.model_copy(update={"warmup_fraction": 1.0})
 
-    assert learning_rate(9, PHASES[0], settings) == 1.0
+    assert rate_factor(9, PHASES[0], settings) == 1.0
 
 
 WSD = SETTINGS.model_copy(update={"schedule": "wsd", "decay_fraction": 0.3})

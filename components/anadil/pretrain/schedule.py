@@ -25,11 +25,6 @@ def ends_phase(num_done: int, phases: Sequence[Phase]) -> bool:
     return False
 
 
-def learning_rate(step: int, phase: Phase, settings: Pretrain) -> float:
-    """Rate of a phase's step (from 0) for all but the embeddings; see `rate_factor`."""
-    return phase.lr * rate_factor(step, phase, settings)
-
-
 def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
     """Share of the peak rate, above 0 and up to 1, in a phase's step (from 0).
 

@@ -1,7 +1,7 @@
 """The processes of one run: alone, or started by torchrun on one machine or many."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,12 +35,6 @@ class Group:
         """Go on when every process is here."""
         if self.host is not None:
             dist.monitored_barrier(self.host, timeout=PATIENCE)
-
-    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over the processes."""
-        if self.host is not None:
-            for tensor in tensors:
-                dist.all_reduce(tensor)
 
     def gather(self, text: str) -> list[str]:
         """A short text of every process, by rank."""
