@@ -1,5 +1,6 @@
 """What torch's allocator holds on a CPU in a step of the real trainer, and what the plan says of it."""
 
+import gc
 from functools import cache
 from itertools import product
 
@@ -75,8 +76,14 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     moments = [value for one in trainer.optimizer.state.values() for value in one.values()]
     now: int = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *moments))
     peak = now
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        trainer.step(1)
+    # What other tests have left would otherwise be freed in the middle, and counted.
+    gc.collect()
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            trainer.step(1)
+    finally:
+        gc.enable()
     for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
             now += event.nbytes()
