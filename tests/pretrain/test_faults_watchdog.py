@@ -195,7 +195,7 @@ def test_a_process_that_holds_up_the_others_is_named_and_all_end(tmp_path: Path,
     for line in errors:
         assert f"(process {stuck.pid}) is stuck in forward{place}" in line
     for rank in range(2):
-        assert "sum_" in (tmp_path / f"hang-rank-{rank}.txt").read_text()
+        assert "all_reduce" in (tmp_path / f"hang-rank-{rank}.txt").read_text()
 
 
 @pytest.mark.slow
