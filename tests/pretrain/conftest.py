@@ -22,3 +22,11 @@ def base(tmp_path: Path) -> Path:
     make_corpus(tmp_path / "corpus")
     make_tokenizer_artifact(tmp_path / "tokenizer")
     return make_model(tmp_path / "model")
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URI of an archive that is not there yet."""
+    if request.param == "directory":
+        return str(tmp_path / "far" / "archive")
+    return f"{request.getfixturevalue('bucket')}/runs/archive"

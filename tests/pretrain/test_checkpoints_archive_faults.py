@@ -37,14 +37,6 @@ class Slow(Archive):
         super()._count(num)
 
 
-@pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URI of an archive that is not there yet."""
-    if request.param == "directory":
-        return str(tmp_path / "far" / "archive")
-    return f"{request.getfixturevalue('bucket')}/runs/archive"
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
