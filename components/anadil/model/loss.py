@@ -1,10 +1,10 @@
 """Cross-entropy straight from hidden states, so that the logits never stand in memory whole."""
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import nn
 
 from anadil.errors import PreflightError
 from anadil.units import MIB
@@ -13,8 +13,10 @@ IGNORED = -100
 """Label of a position that is not scored."""
 CHUNK_TOKENS = 512
 """Most tokens whose logits stand in memory at a time; 256 to 1,024 were equally fast on a CPU."""
-CPU_LOGITS_BYTES = 128 * MIB
-"""Of a chunk on a CPU, where the loss of a large vocabulary is most of the memory: at 100,000 tokens, 256."""
+CPU_LOGITS_BYTES = 256 * MIB
+"""Of a chunk on a CPU, where the loss of a large vocabulary is most of the memory."""
+CPU_BLOCK_ROWS = 2048
+"""Rows of the output embeddings that a CPU takes at a time: with 512 tokens their logits are 4 MiB."""
 
 HAS_LIGER = find_spec("liger_kernel") is not None
 """Liger comes for x86-64 Linux only. Its presence does not say that there is a GPU."""
@@ -81,23 +83,17 @@ def summed_loss(
     """
     hidden = hidden.reshape(-1, hidden.shape[-1])
     labels = labels.reshape(-1)
+    if hidden.device.type == "cpu" and (unscored := labels == IGNORED).any():
+        # A GPU would have to wait for the number of those left.
+        hidden, labels = hidden[~unscored], labels[~unscored]
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if uses_liger(kernels, hidden.device):
         return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss)
     if not multiplies_bf16(hidden.device):
         dtype = torch.float32
-    if hidden.is_cuda and dtype == torch.bfloat16 and not z_loss:
-        return bf16_loss(hidden.to(dtype), weight.to(dtype), labels)
     with torch.autocast(device, enabled=False):
-        if dtype != torch.float32 or z_loss:
-            return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
-        # The default options choose a chunk that is four times slower, and no options keep all logits.
-        chunk = chunk_tokens(weight)
-        options = nn.LinearCrossEntropyOptions(batch_chunk_size=chunk, acc_policy="compact")
-        return nn.functional.linear_cross_entropy(
-            hidden.float(), weight.float(), labels, reduction="sum", ignore_index=IGNORED, options=options
-        )
+        return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
 
 
 def chunk_tokens(weight: torch.Tensor) -> int:
@@ -135,8 +131,8 @@ def chunked_loss(
 ) -> torch.Tensor:
     """`summed_loss` whose matrix products are in `dtype`, with every sum and logarithm in FP32.
 
-    torch's `linear_cross_entropy` gives its loss in the precision of its input, whose steps in BF16
-    are 512 nats wide beyond 65,536, and has no z-loss.
+    torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed, gives its loss
+    in the precision of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
 
     Args:
         hidden: Last hidden states, (tokens, width).
@@ -145,7 +141,15 @@ def chunked_loss(
         dtype: Of the matrix products; BF16 logits are rounded to it, on a CPU.
         z_loss: See `summed_loss`.
     """
-    loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels, dtype, z_loss)  # type: ignore[no-untyped-call]
+    graded = torch.is_grad_enabled()
+    loss: torch.Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        hidden,
+        weight,
+        labels,
+        dtype,
+        z_loss,
+        (graded and hidden.requires_grad, graded and weight.requires_grad),
+    )
     return loss
 
 
@@ -160,27 +164,14 @@ class _ChunkedLoss(torch.autograd.Function):
         labels: torch.Tensor,
         dtype: torch.dtype,
         z_loss: float,
+        graded: tuple[bool, bool],
     ) -> torch.Tensor:
-        states, table = hidden.to(dtype), weight.to(dtype)
-        of_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        of_table = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        chunk = chunk_tokens(weight)
-        logits = torch.empty(min(chunk, len(states)), len(table), dtype=torch.float32, device=hidden.device)
-        for at in range(0, len(states), chunk):
-            some = states[at : at + chunk]
-            chances = _product(some, table, logits[: len(some)])
-            losses, scale = _softmax_(chances, labels[at : at + chunk], z_loss)
-            loss += losses.sum()
-            chances = chances.to(dtype)
-            if of_states is not None:
-                of_states[at : at + chunk] = torch.mm(chances, table) * scale
-            if of_table is not None:
-                _add_product_(of_table, chances.t(), (some * scale).to(dtype))
-        ctx.gradients = (
-            None if of_states is None else of_states.to(hidden.dtype),
-            None if of_table is None else of_table.to(weight.dtype),
-        )
+        loss, *gradients = _by_chunks(hidden.to(dtype), weight.to(dtype), labels, z_loss, graded)
+        # By now the copies in `dtype` are gone, and those in the inputs' precision take their place.
+        ctx.gradients = [
+            None if gradient is None else gradient.to(like.dtype)
+            for gradient, like in zip(gradients, (hidden, weight), strict=True)
+        ]
         return loss
 
     @staticmethod
@@ -188,7 +179,81 @@ class _ChunkedLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
         of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
-        return of_states, of_table, None, None, None
+        return of_states, of_table, None, None, None, None
+
+
+def _by_chunks(
+    states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float, graded: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The loss, and its gradients by `states` and `table` in FP32 where they are asked for."""
+    of_states = torch.zeros_like(states, dtype=torch.float32) if graded[0] else None
+    of_table = torch.zeros_like(table, dtype=torch.float32) if graded[1] else None
+    loss = torch.zeros((), dtype=torch.float32, device=states.device)
+    chunk = chunk_tokens(table)
+    rows = CPU_BLOCK_ROWS if table.device.type == "cpu" else len(table)
+    width = len(table) if any(graded) else min(rows, len(table))
+    space = torch.empty(min(chunk, len(states)) * width, dtype=torch.float32, device=states.device)
+    for at in range(0, len(states), chunk):
+        some = slice(at, at + chunk)
+        blocks = _Blocks(states[some], table, labels[some], rows, space)
+        losses, log_z = blocks.losses()
+        scored = (labels[some] != IGNORED).float()
+        loss += ((losses + z_loss * log_z.square()) * scored).sum()
+        if not any(graded):
+            continue
+        for begin, gradient in blocks.gradients(log_z, scored, 1 + 2 * z_loss * log_z):
+            block = slice(begin, begin + rows)
+            if of_states is not None:
+                _add_product_(of_states[some], gradient, table[block])
+            if of_table is not None:
+                _add_product_(of_table[block], gradient.t(), states[some])
+    return loss, of_states, of_table
+
+
+class _Blocks:
+    """Softmax of some tokens, a block of the vocabulary at a time, which a CPU finds in its cache."""
+
+    def __init__(
+        self, states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, rows: int, space: torch.Tensor
+    ) -> None:
+        self.states, self.table, self.rows, self.space = states, table, rows, space
+        self.labels = labels[:, None]
+        self.parts: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+        """First row of a block, the softmax among its rows, and the logarithm of its exponentials' sum."""
+
+    def losses(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each token -ln p(label), and ln Z, the logarithm of the sum of all its exponentials."""
+        tokens, vocabulary = len(self.states), len(self.table)
+        kept = self.space.numel() >= tokens * vocabulary
+        of_label = self.space.new_zeros(tokens, 1)
+        for begin in range(0, vocabulary, self.rows):
+            block = self.table[begin : begin + self.rows]
+            at = tokens * begin if kept else 0
+            logits = self.space[at : at + tokens * len(block)].view(tokens, len(block))
+            _product(self.states, block, logits)
+            place, is_here = self._labels_in(begin, len(block))
+            of_label += logits.gather(1, place) * is_here
+            peak = logits.amax(1, keepdim=True)
+            torch.softmax(logits, 1, out=logits)
+            # The largest chance is e^peak / Z, never below 1 / rows: its logarithm is exact.
+            self.parts.append((begin, logits, peak - logits.amax(1, keepdim=True).log()))
+        log_z = torch.cat([part[2] for part in self.parts], 1).logsumexp(1, keepdim=True)
+        return (log_z - of_label)[:, 0], log_z[:, 0]
+
+    def gradients(
+        self, log_z: torch.Tensor, scored: torch.Tensor, factor: torch.Tensor
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """First row of a block, and scored x (factor x softmax - 1 at the label) in the products' precision."""
+        for begin, chances, log_sum in self.parts:
+            chances.mul_((log_sum - log_z[:, None]).exp() * (factor * scored)[:, None])
+            place, is_here = self._labels_in(begin, chances.shape[1])
+            chances.scatter_add_(1, place, -(is_here * scored[:, None]))
+            yield begin, chances.to(self.states.dtype)
+
+    def _labels_in(self, begin: int, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where in a block the labels are, and whether they are there at all."""
+        place = self.labels - begin
+        return place.clamp(0, num - 1), ((place >= 0) & (place < num)).float()
 
 
 def _product(states: torch.Tensor, table: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
@@ -200,55 +265,9 @@ def _product(states: torch.Tensor, table: torch.Tensor, logits: torch.Tensor) ->
     return logits.copy_(torch.mm(states, table.t()))
 
 
-def _softmax_(logits: torch.Tensor, labels: torch.Tensor, z_loss: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn logits into their gradient in place, but for a factor for each token; losses and factors.
-
-    The factor is 1 + 2 z ln Z, or 0 where there is no label. It is left for the narrow side of the
-    products that follow, which saves a pass over the logits; so the label loses not 1 but 1 / factor.
-
-    Args:
-        logits: (tokens, vocabulary) in FP32.
-        labels: (tokens,).
-        z_loss: See `summed_loss`.
-    """
-    scored = (labels != IGNORED).float()[:, None]
-    labels = labels.clamp(min=0)[:, None]
-    of_label = logits.gather(1, labels)
-    top, where = logits.max(1, keepdim=True)
-    torch.softmax(logits, 1, out=logits)
-    # The largest chance is 1 / (Z / e^top), never below 1 / vocabulary: its logarithm is exact.
-    log_z = top - logits.gather(1, where).log()
-    losses = log_z - of_label + z_loss * log_z.square()
-    factor = 1 + 2 * z_loss * log_z
-    logits.scatter_add_(1, labels, -1 / factor)
-    return losses * scored, factor * scored
-
-
 def _add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """Add `left @ right` to an FP32 total: in BF16 small gradients of later chunks would be lost."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
         total += torch.mm(left, right)
-
-
-def bf16_loss(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """`summed_loss` by torch with matrix products in BF16, many times as fast on a GPU as in FP32.
-
-    torch adds up a sum in BF16 too, whose steps are 512 nats wide beyond 65,536; so each token's
-    loss is asked for and added up in FP32, for which torch makes the logits again in its backward
-    pass. Logarithms and gradients are taken in FP32.
-
-    Args:
-        hidden: Last hidden states in BF16, (tokens, width).
-        weight: Output embeddings in BF16, (vocabulary, width).
-        labels: Ids of the tokens to predict, (tokens,).
-    """
-    options = nn.LinearCrossEntropyOptions(
-        batch_chunk_size=CHUNK_TOKENS, acc_policy="compact", acc_dtype=torch.float32
-    )
-    with torch.autocast(hidden.device.type, enabled=False):
-        each = nn.functional.linear_cross_entropy(
-            hidden, weight, labels, reduction="none", ignore_index=IGNORED, options=options
-        )
-    return each.float().sum()

@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from anadil.errors import RecipeError
 from anadil.model.kernels import patch_llama
-from anadil.model.loss import CHUNK_TOKENS, summed_loss
+from anadil.model.loss import chunked_loss
 from anadil.model.recompute import checkpoint_layers
 from anadil.plan.activations import FP32, bytes_of
 from anadil.plan.allocated import Allocated
@@ -225,11 +225,8 @@ class Stretch(nn.Module):
             return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         weight = self.lm_head.weight
         if self.work.kernels == "torch":
-            # Of what the operator makes for a chunk of tokens nothing is seen from outside.
-            chunk = torch.empty(min(CHUNK_TOKENS, labels.numel()), sum(weight.shape), dtype=torch.float32)
-            loss = summed_loss(hidden, weight, labels)
-            del chunk
-            return loss
+            # Below `summed_loss`, which looks for tokens without a label, and nothing is in these.
+            return chunked_loss(hidden.flatten(0, 1), weight, labels.flatten())
         dtype = torch.float32 if self.work.compute == "fp32" else torch.bfloat16
         states = hidden.reshape(-1, self.width).to(dtype)
         fused: torch.Tensor = LigerLoss.apply(states, weight.to(dtype))  # type: ignore[no-untyped-call]

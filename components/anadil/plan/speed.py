@@ -69,7 +69,7 @@ FUSED_LOGIT_BYTES = 6
 FUSED_GRADIENT_BYTES = 8
 """Bytes per number of the output table and chunk: the product adds to a gradient in fp32.
 Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py, for the size of a chunk too."""
-CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES = 512, 128 * MIB
+CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES = 512, 256 * MIB
 """Most tokens of a chunk of the fused loss on a CPU, and most bytes of its FP32 logits. Source: anadil.model.loss."""
 OPTIMIZER_NUMBERS = 10
 """Numbers that a step moves per parameter: a gradient read for its norm, read and written to be scaled;

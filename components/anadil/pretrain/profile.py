@@ -26,11 +26,11 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "norm": ("_rms_norm_forward_kernel",),
     "swiglu": ("_swiglu_forward_kernel", "_swiglu_fused_gate_up_forward_kernel"),
     "rope": ("_triton_rope",),
-    "loss": ("liger_cross_entropy_kernel", "_linear_cross_entropy_batch_chunked", "_ChunkedLoss"),
+    "loss": ("liger_cross_entropy_kernel", "_ChunkedLoss"),
     "attention": ("flash_fwd", "_varlen_attn", "anadil::packed_attention"),
 }
 """Parts of the names of fused kernels and operators. Source: Liger 0.8.5, ops/{rms_norm,swiglu,rope,
-cross_entropy}.py; torch 2.13, nn/modules/linear_cross_entropy.py and nn/attention/varlen.py; our own."""
+cross_entropy}.py; torch 2.13, nn/attention/varlen.py; our own."""
 
 
 class Steps(Protocol):
