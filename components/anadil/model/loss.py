@@ -191,8 +191,8 @@ def _by_chunks(
     loss = torch.zeros((), dtype=torch.float32, device=states.device)
     chunk = chunk_tokens(table)
     rows = CPU_BLOCK_ROWS if table.device.type == "cpu" else len(table)
-    width = len(table) if any(graded) else min(rows, len(table))
-    space = torch.empty(min(chunk, len(states)) * width, dtype=torch.float32, device=states.device)
+    held = len(table) if any(graded) else min(rows, len(table))
+    space = torch.empty(min(chunk, len(states)) * held, dtype=torch.float32, device=states.device)
     for at in range(0, len(states), chunk):
         some = slice(at, at + chunk)
         blocks = _Blocks(states[some], table, labels[some], rows, space)
