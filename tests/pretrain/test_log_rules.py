@@ -32,6 +32,9 @@ def test_a_run_s_log_is_watched_from_its_first_step_to_its_last_line(
 
     assert len([line for line in lines if '"msg": "pre-training: ' in line]) == 12
     assert len(losses) == 12
+    told = [line for line in lines if '"msg": "step=' in line]
+    assert len(told) == 12
+    assert all(f" {name}=" in line for line in told for name in ("tokens_per_s", "data_wait_s", "goodput"))
     assert all(0 < float(loss[1]) < TOO_HIGH for loss in losses)
     assert len(steps) >= 12  # and encoding a larger corpus, which comes before
     # The sequences, both phases and the last line are none of it.

@@ -291,10 +291,16 @@ class Training:
             return
         self.journal.add(line)
         # In a container, for whoever reads the log: HyperPod's and SageMaker's patterns, the launcher.
+        first = ("step", "phase", "loss", "lr", "grad_norm", "tokens_per_s")
         log.log(
             logging.DEBUG if sys.stderr.isatty() else logging.INFO,
-            "step=%d phase=%d loss=%.4f lr=%.3g grad_norm=%.3f tokens_per_s=%.0f",
-            *(line[name] for name in ("step", "phase", "loss", "lr", "grad_norm", "tokens_per_s")),
+            "step=%d phase=%d loss=%.4f lr=%.3g grad_norm=%.3f tokens_per_s=%.0f%s",
+            *(line[name] for name in first),
+            "".join(
+                f" {name}={value if isinstance(value, int) else format(value, '.4g')}"
+                for name, value in line.items()
+                if name not in first
+            ),
         )
         shown = {key: value for key, value in line.items() if key != "step"}
         self.meters.events.add(shown, state.step)
