@@ -81,6 +81,17 @@ nonsense: 3
         ("evaluate: {context: 64, stride: 65}", "recipe: evaluate.stride 65 is larger than the context 64"),
         ("cluster: {image: 'a:{tag}'}", "cluster.image: only {stage} and {version} are filled in"),
         ("pretrain: {phases: [{}]}", "pretrain.phases.0.trains: Field required"),
+        (
+            "pretrain: {parallelism: {prefetch: 9}}",
+            "pretrain.parallelism.prefetch: Input should be less than or equal to 8 (got 9)",
+        ),
+        (
+            "pretrain: {copies: {memory_every: 20}}",
+            (
+                "pretrain: copies.memory_every is 20, but nothing reads copies in memory while faults.on_anomaly "
+                "is stop; set faults.on_anomaly to skip, or copies.memory_every to 0"
+            ),
+        ),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_value(text: str, message: str) -> None:

@@ -42,13 +42,17 @@ class Parallelism(Table):
     """Devices that share each sequence."""
     pipeline: PositiveInt = 1
     """Devices that share the layers, one stretch each."""
+    prefetch: Annotated[int, Field(ge=0, le=8)] = 1
+    """Layers that are gathered ahead where `shard` is above 1; 0 gathers none early in the backward pass."""
+    reshard: bool = True
+    """Where `shard` is above 1: free a layer after its forward pass and gather it again; false keeps it (as ZeRO-2)."""
 
 
 class Copies(Table):
     """Checkpoints beside those of `checkpoint_every`: nearer, faster, and sooner lost."""
 
     memory_every: NonNegativeInt = 0
-    """Optimizer steps between copies in main memory, for a roll-back without a disk; 0 keeps none."""
+    """Optimizer steps between copies in main memory, for `faults.on_anomaly: skip` alone; 0 is `checkpoint_every`."""
     local_every: NonNegativeInt = 0
     """Optimizer steps between checkpoints on each machine's own disk; 0 writes none."""
     local_path: Directory | None = None
@@ -142,7 +146,7 @@ class Pretrain(Table):
     validate_documents: PositiveInt = 200
     """Most held-out documents of a validation, the first ones."""
     profile_steps: NonNegativeInt = 0
-    """Optimizer steps traced by torch's profiler, after ten; the trace goes into the work directory."""
+    """Optimizer steps traced by torch's profiler, after ten, or the last of a shorter run; the trace goes into the work directory."""
     log_every: PositiveInt = 10
     """Optimizer steps between logged lines. Source: TRL, SFTConfig."""
 
@@ -160,6 +164,16 @@ class Pretrain(Table):
         if self.copies.local_every and self.copies.local_path is None:
             raise ValueError(
                 "copies.local_every is set without copies.local_path; name a directory on the machine's disk"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _copies_in_memory_are_read(self) -> "Pretrain":
+        if self.copies.memory_every and self.faults.on_anomaly != "skip":
+            raise ValueError(
+                f"copies.memory_every is {self.copies.memory_every}, but nothing reads copies in memory while "
+                f"faults.on_anomaly is {self.faults.on_anomaly}; set faults.on_anomaly to skip, or "
+                "copies.memory_every to 0"
             )
         return self
 

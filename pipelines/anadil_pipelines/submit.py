@@ -19,7 +19,7 @@ import yaml
 from anadil import __version__
 from anadil.config import Recipe
 from anadil.errors import AnadilError, RecipeError
-from anadil.plan.preflight import check_fits
+from anadil.plan.preflight import check_fits, check_shared
 from anadil.storage import BUILT_IN
 from anadil_pipelines.adapt import NAME, pipeline_yaml
 from anadil_pipelines.server import Kubeflow
@@ -87,9 +87,9 @@ def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
 
     Raises:
         RecipeError: A step would not see a directory of the recipe.
-        PreflightError: The training does not fit the machines of `cluster`.
+        PreflightError: The training does not fit the machines of `cluster`, or they share no checkpoints.
     """
-    for check in (check_reach, _check_fits):
+    for check in (check_reach, _check_shared, _check_fits):
         try:
             check(recipe)
         except AnadilError as error:
@@ -106,6 +106,10 @@ def _check_fits(recipe: Recipe) -> None:
         log.warning("%s: not on this machine, so whether pretrain fits is not checked", recipe.base.model)
     else:
         log.info("%s", check_fits(recipe, here=False))
+
+
+def _check_shared(recipe: Recipe) -> None:
+    check_shared(recipe, recipe.storage.root or "", recipe.cluster.backend)
 
 
 def check_reach(recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from anadil import s3, storage
 from anadil.checks.bounded import bounded
-from anadil.checks.storage import check_storage
+from anadil.checks.storage import check_checkpoints, check_storage
 from anadil.config import Recipe
 from anadil.doctor import Check
 from tests.harness import again
@@ -78,3 +78,14 @@ def test_a_directory_has_to_be_on_a_volume(wanted: Recipe) -> None:
     assert elsewhere.status == "failed"
     assert "no pod would see it" in elsewhere.detail
     assert unset.detail == "storage.root is not set"
+
+
+def test_shared_checkpoints_have_to_have_a_place(wanted: Recipe) -> None:
+    settings = ["storage.root=s3://bucket/az", "cluster.work=null", "pretrain.parallelism.shard=16"]
+
+    [check] = check_checkpoints(again(wanted, *settings))
+
+    assert check.status == "failed"
+    assert check.detail.startswith("cluster.work: not set, and beside s3://bucket/az each of the 2 machines")
+    assert check.remedy.startswith("put cluster.work on a volume")
+    assert list(check_checkpoints(again(wanted, *settings, "cluster.work=/fsx/work"))) == []

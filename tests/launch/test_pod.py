@@ -81,7 +81,7 @@ def test_a_claim_takes_the_place_of_the_pod_s_own_directory() -> None:
 
 
 def test_the_stage_is_told_where_it_runs_and_where_to_work() -> None:
-    made = template(job("azerbaijani-1b", run="run-7"))
+    made = template(job("azerbaijani-8b", run="run-7"))
 
     values = environment(made)
     assert (values["ANADIL_LOG"], values["ANADIL_METRICS_PORT"]) == ("json", "9464")

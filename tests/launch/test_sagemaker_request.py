@@ -109,7 +109,7 @@ def test_chats_of_this_machine_are_refused() -> None:
 def test_keys_of_kubernetes_and_images_elsewhere_are_told(caplog: pytest.LogCaptureFixture) -> None:
     overrides = [each for each in ON_AWS if "image" not in each]
 
-    SageMaker().render(job("azerbaijani-1b", *overrides, "cluster.queue=team", "cluster.hyperpod=true"))
+    SageMaker().render(job("azerbaijani-8b", *overrides, "cluster.queue=team", "cluster.hyperpod=true"))
 
     assert "cluster.hyperpod, cluster.queue: means nothing to SageMaker" in caplog.text
     assert "not in Amazon ECR" in caplog.text

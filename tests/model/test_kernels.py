@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from transformers.models.llama import modeling_llama
 
 from anadil.errors import PreflightError
@@ -52,6 +52,26 @@ def test_liger_replaces_what_it_does_right(
 def test_compiled_layers_keep_torch_s_operations() -> None:
     patch_llama("none", compiled=True)
 
+    assert patched() == []
+
+
+def test_liger_is_refused_for_what_is_no_llama_with_the_remedy() -> None:
+    with pytest.raises(
+        PreflightError, match=r"kernels is liger.* of the type mistral; set it to auto.*or torch"
+    ):
+        patch_llama("none", config=MistralConfig(), kernels="liger")
+
+    assert patched() == []
+
+
+def test_auto_says_that_only_the_loss_is_liger_s_for_what_is_no_llama(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    patch_llama("none", config=Qwen2Config(), kernels="auto")
+
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "of the type qwen2" in caplog.text
+    assert "the loss alone is Liger's" in caplog.text
     assert patched() == []
 
 

@@ -288,6 +288,18 @@ def test_what_does_not_fit_is_refused_before_anything_is_sent(
     assert kubeflow.requests == []
 
 
+def test_machines_that_share_no_checkpoints_are_refused_before_anything_is_sent(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["cluster.backend=pytorchjob", "cluster.nodes=2", "pretrain.parallelism.shard=2"]
+
+    code = anadil("submit", recipe_file, *(word for each in settings for word in ("--set", each)))
+
+    assert code == 4
+    assert "cluster.work: not set, and beside s3://bucket/root each of the 2" in capsys.readouterr().err
+    assert kubeflow.requests == []
+
+
 def test_a_dry_run_shows_what_would_be_refused_all_the_same(
     anadil: Command, kubeflow: FakeKubeflow, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,6 +98,18 @@ REDUCED = {
         work(LOGITS),
     ),
     "HSDP": (one(3), Layout(data=8, shard=4, recompute="full"), work(LIGER)),
+    "FSDP, few layers ahead": (
+        known("meta-llama/Llama-3.1-70B", 4),
+        Layout(data=256, shard=256, recompute="full", prefetch=2),
+        work(LIGER),
+    ),
+    "FSDP, no layer ahead": (
+        known("meta-llama/Llama-3.1-70B", 4),
+        Layout(data=256, shard=256, recompute="full", prefetch=0),
+        work(LIGER),
+    ),
+    "FSDP, kept": (eight(4), Layout(data=8, shard=8, recompute="full", reshard=False), work(LIGER)),
+    "FSDP, kept, logits": (one(3), Layout(data=8, shard=8, prefetch=2, reshard=False), work(LOGITS)),
     "TP": (eight(2), Layout(tensor=8), work(LOGITS, state="bf16")),
     "FSDP x TP": (
         eight(2),

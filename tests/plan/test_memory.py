@@ -145,6 +145,19 @@ def test_sharded_fp32_weights_are_gathered_in_bf16() -> None:
     assert memory.prefetched == 2 * EIGHT.layer
 
 
+def test_layers_that_are_kept_are_all_gathered_and_their_shares_do_not_change() -> None:
+    layout = Layout(data=8, shard=8, micro_batch_size=8)
+    kept, freed = (
+        peak_memory(EIGHT, replace(layout, reshard=reshard), WORK).parts for reshard in (False, True)
+    )
+    layers = EIGHT.layers * EIGHT.layer
+
+    assert kept["gathered weights"] - freed["gathered weights"] == 2 * layers
+    assert kept | {"gathered weights": 0} == freed | {"gathered weights": 0}
+    alone = Layout(prefetch=8, reshard=False)
+    assert peak_memory(ONE, alone, WORK) == peak_memory(ONE, Layout(), WORK)
+
+
 def test_only_unsharded_fp32_weights_are_copied_by_autocast() -> None:
     copied = peak_memory(ONE, Layout(micro_batch_size=4), WORK).parts
 

@@ -102,6 +102,14 @@ def test_the_frontier_gives_more_speed_for_more_memory(eight: Found) -> None:
         )
 
 
+def test_layers_are_gathered_as_asked_for_in_every_layout_and_take_the_memory_of_it() -> None:
+    freed = search(EIGHT, LONG, P5, 1, 32)
+    kept = search(EIGHT, LONG, P5, 1, 32, like=Layout(prefetch=2, reshard=False))
+
+    assert {(each.layout.prefetch, each.layout.reshard) for each in kept.frontier} == {(2, False)}
+    assert kept.frontier[0].total_bytes > freed.frontier[0].total_bytes
+
+
 def test_degrees_of_parallelism_are_listed_once(seventy: Found) -> None:
     names = [each.layout.name() for each in seventy.best]
 
@@ -174,6 +182,40 @@ def test_tensor_parallelism_divides_key_heads_and_stays_on_a_machine() -> None:
 
     assert max(each.tensor for each in layouts(odd, LONG, P5, 4, 64)) == 4
     assert max(each.tensor for each in layouts(EIGHT, LONG, P5, 4, 64)) == 8
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        replace(EIGHT, heads=34),
+        replace(EIGHT, kv_heads=10),
+        replace(EIGHT, intermediate=14_338),
+        replace(EIGHT, vocabulary=100_002),
+    ],
+    ids=["heads", "kv_heads", "intermediate", "vocabulary"],
+)
+def test_tensor_parallelism_divides_all_that_it_cuts(odd: Shape) -> None:
+    assert {each.tensor for each in layouts(odd, LONG, P5, 4, 64)} == {1, 2}
+
+
+def test_sequences_are_cut_by_context_and_once_more_by_tensor_parallelism() -> None:
+    found = list(layouts(EIGHT, replace(WORK, sequence_length=2_052), P5, 1, 64))
+
+    assert {(each.context, each.tensor) for each in found} == {(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 4)}
+
+
+def test_a_shorter_sequence_that_tensor_parallelism_cannot_cut_is_no_remedy() -> None:
+    layout = Layout(tensor=8, recompute="full")
+    even, odd = (replace(LONG, sequence_length=8 * number) for number in (16_386, 16_387))
+    half, _ = fit(EIGHT, layout, replace(LONG, sequence_length=8 * 8_193), P5)
+    small = replace(P5, memory_bytes=int(1.1 * half))
+
+    remedies = [nearest(EIGHT, layout, work, small, 1) for work in (even, odd)]
+
+    assert [[each.settings for each in found] for found in remedies] == [
+        [{"pretrain.sequence_length": 8 * 8_193}],
+        [],
+    ]
 
 
 def test_a_batch_that_the_devices_do_not_divide_leaves_only_what_shares_sequences() -> None:

@@ -72,7 +72,7 @@ def test_degrees_of_the_recipe_share_the_devices() -> None:
     recipe = load_recipe(
         NAME,
         [
-            "pretrain.parallelism={shard: 4, tensor: 2, context: 2, pipeline: 2}",
+            "pretrain.parallelism={shard: 4, tensor: 2, context: 2, pipeline: 2, prefetch: 3, reshard: false}",
             "pretrain.activation_checkpointing=full",
             "pretrain.micro_batch_size=8",
         ],
@@ -89,6 +89,8 @@ def test_degrees_of_the_recipe_share_the_devices() -> None:
         micro_batch_size=8,
         micro_batches=14,
         recompute="full",
+        prefetch=3,
+        reshard=False,
     )
     assert layout.devices == 16
     assert layout.batch_size == recipe.pretrain.batch_size

@@ -149,6 +149,19 @@ def test_shards_within_a_machine_spare_the_network() -> None:
     assert tokens(EIGHT, inside, LONG, slow, 2) > tokens(EIGHT, replace(inside, shard=16), LONG, slow, 2)
 
 
+def test_layers_that_are_kept_spare_one_of_two_gathers() -> None:
+    slow = replace(P5, network=1.25e9)
+    layout = replace(FSDP16, micro_batch_size=1)
+
+    freed, kept = (
+        speed(EIGHT, replace(layout, reshard=reshard), WORK, slow, 2).parts_s["exposed communication"]
+        for reshard in (True, False)
+    )
+
+    # Gathers and sums are all in BF16 here, so of three two are left.
+    assert kept / freed == pytest.approx(2 / 3, abs=0.05)
+
+
 def test_an_unknown_network_is_taken_as_ethernet() -> None:
     unknown = replace(P5, network=0.0)
 

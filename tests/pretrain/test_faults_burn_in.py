@@ -59,6 +59,26 @@ def test_a_disk_that_cannot_be_written_is_for_somebody_to_mend(tmp_path: Path) -
         burn_in(Group(), CPU, torch.float32, tmp_path / "none")
 
 
+def test_the_machine_s_own_disk_is_tested_too_and_made_as_its_first_checkpoint_would(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+
+    [result] = burn_in(Group(), CPU, torch.float32, tmp_path / "work", local=tmp_path / "nvme/anadil")
+
+    assert set(result.rates) == {"matmul", "disk", "local disk"}
+    assert "local disk " in summary([result])
+    assert list((tmp_path / "nvme").rglob("*")) == [tmp_path / "nvme/anadil"]
+
+
+def test_a_disk_of_the_machine_that_cannot_be_written_is_named_by_its_key(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(
+        PreflightError,
+        match=r"rank 0 on .*/file: cannot be written .*choose another pretrain.copies.local_path",
+    ):
+        burn_in(Group(), CPU, torch.float32, tmp_path, local=tmp_path / "file")
+
+
 def test_an_archive_that_cannot_be_written_is_named_by_its_key(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

@@ -9,7 +9,7 @@ import torch
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError, RetryableError
-from anadil.pretrain.faults.memory import FILE, micro_batch_size, note, out_of_memory
+from anadil.pretrain.faults.memory import FILE, micro_batch_size, no_room, note, out_of_memory
 from anadil.pretrain.parallel.group import Group
 
 from .fixtures import in_child
@@ -88,6 +88,36 @@ def test_stop_tells_what_the_planner_would_change(tmp_path: Path) -> None:
 def test_a_cpu_without_memory_is_told_the_same_way(tmp_path: Path) -> None:
     with pytest.raises(RetryableError), out_of_memory(recipe(), tmp_path, 8, step=1, rank=0):
         torch.empty(2**50)
+
+
+def test_what_does_not_fit_outside_a_step_is_not_told_to_halve_the_micro_batch(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError) as caught, no_room(recipe(), "loading the base model", rank=3):
+        raise ERROR
+
+    text = str(caught.value)
+    assert "out of memory while loading the base model on rank 3 on " in text
+    assert "(CUDA out of memory. Tried to" in text
+    assert "the planner expects " in text
+    assert "micro_batch" not in text
+    assert "halve" not in text
+    assert "activation_checkpointing" not in text
+
+
+def test_main_memory_beside_a_gpu_is_told_from_the_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    with pytest.raises(PreflightError) as caught, no_room(recipe(), "saving step 3", rank=0):
+        raise RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    assert "out of memory while saving step 3 on rank 0 on " in str(caught.value)
+    assert "that is main memory, not the GPU's" in str(caught.value)
+    assert "raise cluster.memory" in str(caught.value)
+    assert "DSA" not in str(caught.value)
+
+
+def test_other_errors_outside_a_step_pass() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), no_room(recipe(), "saving step 3", rank=0):
+        raise RuntimeError("shapes differ")
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

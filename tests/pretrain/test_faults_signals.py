@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from anadil.errors import Stopped
+from anadil.storage import MANIFEST
 
 from .fixtures import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
 
 PATIENCE_S = 180
+WORDS = "stopped by SIGTERM; run the same command again to go on"
 PLACES = {
     "load": r"running: nothing to reuse",
     "data": r"documents, .* sequences of",
@@ -28,16 +30,20 @@ PLACES = {
     "last step": r"step=12 ",
 }
 """What a run says before it does something, by what it does then."""
+TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
+SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.3}})
+"""Steps take long enough for a signal to arrive in one; the other rank waits in a collective then."""
 
 
 class Trained:
     """A folder with the inputs of a run, and what it did when nothing stopped it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, processes: int = 1, **pretrain: Any) -> None:
         make_corpus(folder / "corpus")
         make_tokenizer_artifact(folder / "tokenizer")
-        recipe = make_recipe(make_model(folder / "model")).model_dump(mode="json")
+        recipe = make_recipe(make_model(folder / "model"), **pretrain).model_dump(mode="json")
         recipe["tracking"]["uri"] = "off"
+        recipe["cluster"]["processes_per_node"] = processes
         (folder / "recipe.yaml").write_text(json.dumps(recipe))
         self.folder = folder
         process = self.start("whole")
@@ -111,9 +117,7 @@ def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
 
     print(f"{place}: {took:.2f} s from SIGTERM to the end")
     assert code == Stopped.exit_code, said
-    assert [line["msg"] for line in errors(said)] == [
-        "stopped by SIGTERM; run the same command again to go on"
-    ]
+    assert [line["msg"] for line in errors(said)] == [WORDS]
     assert took < 60
     assert losses(trained.folder / name) == trained.losses
 
@@ -159,3 +163,61 @@ def test_a_second_sigterm_does_not_wait_and_spoils_nothing(trained: Trained) -> 
     # The second one's own default where the first had all but ended the process.
     assert code in (Stopped.exit_code, -signal.SIGTERM), said
     assert losses(trained.folder / "twice") == trained.losses
+
+
+def rank_of(pid: int) -> int:
+    """Of a process that torchrun has started."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(int(each.removeprefix(b"RANK=")) for each in variables if each.startswith(b"RANK="))
+
+
+def ranks(torchrun: int) -> dict[int, int]:
+    """Process id by rank."""
+    children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
+    return {rank_of(int(pid)): int(pid) for pid in children}
+
+
+class Ended(NamedTuple):
+    """How a run of two ranks ended after a signal."""
+
+    code: int
+    said: str
+    step: int
+    """Of the newest sealed checkpoint."""
+    logged: int
+    """The last step in the journal."""
+
+
+def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
+    """Start or go on with the run `two`, and send SIGTERM to torchrun or to rank 1 alone after a step."""
+    process = trained.start("two", ANADIL_INJECT=SLOW)
+    said = until(process, f"step={after} ")
+    os.kill(ranks(process.pid)[1] if one_rank else process.pid, signal.SIGTERM)
+    code, rest = finished(process)
+    work = trained.folder / "two.work"
+    sealed = (work / "checkpoints").glob(f"step-????????/{MANIFEST}")
+    newest = max(int(path.parent.name.removeprefix("step-")) for path in sealed)
+    return Ended(code, said + rest, newest, max(losses(work)))
+
+
+@pytest.mark.slow
+def test_two_ranks_stop_at_one_step_whoever_gets_sigterm_and_go_on_as_if_there_had_been_none(
+    tmp_path: Path,
+) -> None:
+    # Each rank writes its half of the model, and no checkpoint is due but at the phases' ends.
+    settings: dict[str, Any] = {"phases": TWO_PHASES, "checkpoint_every": 100, "parallelism": {"shard": 2}}
+    trained = Trained(tmp_path, processes=2, **settings)
+
+    by_torchrun = stopped(trained, 5, one_rank=False)
+    by_one = stopped(trained, 12, one_rank=True)
+    told = trained.resumed("two")
+
+    for ended, after in ((by_torchrun, 5), (by_one, 12)):
+        assert ended.code == Stopped.exit_code, ended.said
+        # Neither rank has lost the other.
+        ends = [(line["rank"], line["msg"]) for line in errors(ended.said)]
+        assert sorted(ends) == [(0, WORDS), (1, WORDS)], ended.said
+        assert after < ended.step == ended.logged < 20
+    assert f"resuming after step {by_torchrun.step}" in by_one.said
+    assert f"resuming after step {by_one.step}" in told
+    assert losses(tmp_path / "two") == trained.losses

@@ -128,6 +128,16 @@ def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:
     assert (saving, watch.allowance_s) == (900, 60)
 
 
+def test_who_fetches_or_encodes_and_who_waits_for_it_has_hours(tmp_path: Path) -> None:
+    watch = Watchdog(tmp_path, 60, start_after_s=900)
+
+    watch.beat("load")
+    loading = watch.allowance_s
+    watch.beat("start")
+
+    assert (loading, watch.allowance_s) == (12 * 3_600, 900)
+
+
 def test_the_first_step_may_take_longer(tmp_path: Path) -> None:
     watch = Watchdog(tmp_path, 60, start_after_s=900)
 

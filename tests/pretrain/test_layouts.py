@@ -25,6 +25,7 @@ from .fixtures import (
 
 TWO: list[dict[str, int]] = [
     {"shard": 2},
+    {"shard": 2, "prefetch": 2, "reshard": False},
     {"shard": 2, "context": 2},
     {"context": 2},
     {"tensor": 2},
@@ -36,6 +37,7 @@ FOUR: list[dict[str, int]] = [
     {"shard": 2, "tensor": 2},
     {"shard": 2, "context": 2, "tensor": 2},
     {"shard": 2, "pipeline": 2},
+    {"shard": 2, "pipeline": 2, "prefetch": 0, "reshard": False},
     {"pipeline": 2},
     {"tensor": 2, "pipeline": 2},
     {"context": 2, "pipeline": 2},

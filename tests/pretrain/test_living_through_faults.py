@@ -1,15 +1,19 @@
 """A whole run that meets a fault: what it does, what it says, and how it goes on."""
 
 import json
+import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from anadil.errors import BudgetReached, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.pretrain.faults.injector import VARIABLE
+from anadil.pretrain.faults.watchdog import Watchdog
 from anadil.pretrain.run import run
 
 from .fixtures import SignalAt, generations, losses, make_job, make_recipe, run_in_child, run_in_two
@@ -92,6 +96,67 @@ def test_out_of_memory_is_told_with_what_the_planner_knows(
         PreflightError, match=r"out of memory in step 2.*the planner expects .* of the device's"
     ):
         run(make_job(tmp_path, make_recipe(base)))
+
+
+def without_memory(*_args: Any, **_more: Any) -> torch.Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.96 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("fails", "doing"),
+    [("to", "loading the base model"), ("zeros_like", "allocating the optimizer"), ("", "saving step 3")],
+)
+def test_out_of_memory_outside_a_step_is_told_with_what_it_was_doing(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, fails: str, doing: str
+) -> None:
+    if fails:
+        monkeypatch.setattr(torch.nn.Module if fails == "to" else torch, fails, without_memory)
+    else:
+        monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 3, "section": "save"}}))
+    recipe = make_recipe(base, faults={"on_anomaly": "skip", "on_out_of_memory": "halve"})
+
+    with pytest.raises(
+        PreflightError, match=f"out of memory while {doing} on rank 0 on .*the planner expects"
+    ):
+        run(make_job(tmp_path, recipe))
+
+
+def test_out_of_memory_in_a_restore_is_told_too(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in_child(make_job(tmp_path, make_recipe(base), tracker=SignalAt(8, signal.SIGTERM)))
+    monkeypatch.setattr(torch, "zeros_like", without_memory)
+
+    with pytest.raises(PreflightError, match="out of memory while going on from a checkpoint on rank 0"):
+        run(make_job(tmp_path, make_recipe(base)))
+
+
+def test_a_hang_in_the_burn_in_ends_the_run_and_says_where(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Watchdog.__init__.__kwdefaults__ or {}, "start_after_s", 2.0)
+    job = make_job(tmp_path, make_recipe(base, faults={"burn_in": "always", "hang_after_s": 2.0}))
+    os.mkfifo(job.work / ".anadil-probe-0")  # nobody reads what the disk's test writes into it
+
+    code = run_in_child(job)
+
+    assert code == RetryableError.exit_code
+    stacks = (job.work / "hang-rank-0.txt").read_text()
+    assert "section='start'" in stacks
+    assert "in _test_disk" in stacks
+
+
+def test_a_run_that_fails_before_its_first_step_is_not_watched_any_more(tmp_path: Path, base: Path) -> None:
+    (tmp_path / "file").touch()
+    copies = {"local_every": 2, "local_path": str(tmp_path / "file")}
+    job = make_job(tmp_path, make_recipe(base, faults={"burn_in": "always"}, copies=copies))
+
+    with pytest.raises(PreflightError, match=r"burn-in: .*pretrain\.copies\.local_path"):
+        run(job)
+
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert not list(job.work.glob("hang-*"))
 
 
 def test_a_used_up_budget_ends_the_run_saved_and_a_larger_one_goes_on(tmp_path: Path, base: Path) -> None:

@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from anadil.model.loss import summed_loss
+from anadil.pretrain.loop import PROFILE
 from anadil.pretrain.profile import SUMMARY, TRACE, fused_kernels, profiled
+from anadil.pretrain.run import run
+
+from .fixtures import make_job, make_recipe
 
 CPU = torch.device("cpu")
 LIGER = (
@@ -27,6 +31,11 @@ def step(z_loss: float = 0.0) -> None:
     weight = torch.ones(30, 8, requires_grad=True)
     labels = torch.zeros(1, 5, dtype=torch.long)
     summed_loss(torch.ones(1, 5, 8), weight, labels, z_loss=z_loss).backward()  # type: ignore[no-untyped-call]
+
+
+def steps_of(folder: Path) -> set[str]:
+    events = json.loads((folder / TRACE).read_text())["traceEvents"]
+    return {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
 
 
 def test_ligers_kernels_are_told_from_transformers_own() -> None:
@@ -68,9 +77,7 @@ def test_only_the_steps_that_are_asked_for_are_traced(tmp_path: Path) -> None:
             step()
             tracing.step()
 
-    events = json.loads((tmp_path / TRACE).read_text())["traceEvents"]
-    steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
-    assert steps == {"ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"}
+    assert steps_of(tmp_path) == {"ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"}
 
 
 def test_training_that_ends_early_leaves_what_was_traced(tmp_path: Path) -> None:
@@ -82,11 +89,22 @@ def test_training_that_ends_early_leaves_what_was_traced(tmp_path: Path) -> None
     assert json.loads((tmp_path / SUMMARY).read_text())["fused"]["loss"]
 
 
-@pytest.mark.parametrize(("first", "num"), [(1, 0), (10, 2)])
-def test_nothing_is_written_where_no_step_is_traced(tmp_path: Path, first: int, num: int) -> None:
+@pytest.mark.parametrize(("first", "num", "warnings"), [(1, 0, 0), (10, 2, 1), (3, 1, 1)])
+def test_where_no_step_is_traced_nothing_is_written_but_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int, num: int, warnings: int
+) -> None:
     with profiled(tmp_path, first, num, CPU) as tracing:
         for _ in range(3):
             step()
             tracing.step()
 
     assert list(tmp_path.iterdir()) == []
+    assert caplog.text.count("pretrain.profile_steps: nothing is traced") == warnings
+
+
+def test_of_a_run_with_few_steps_the_last_ones_are_traced(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, profile_steps=3))
+
+    run(job)
+
+    assert steps_of(job.out / PROFILE) == {"ProfilerStep#9", "ProfilerStep#10", "ProfilerStep#11"}

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -12,8 +13,9 @@ from anadil.corpus import Document, write_documents
 from .fixtures import TEXTS, make_job, make_recipe, run_in_two
 
 
+@pytest.mark.parametrize("reshard", [True, False], ids=["freed", "kept"])
 def test_a_validation_between_two_phases_leaves_no_parameter_out_of_the_next_step(
-    tmp_path: Path, base: Path
+    tmp_path: Path, base: Path, reshard: bool
 ) -> None:
     corpus = tmp_path / "corpus"
     shutil.rmtree(corpus)
@@ -24,7 +26,8 @@ def test_a_validation_between_two_phases_leaves_no_parameter_out_of_the_next_ste
     write_documents(corpus, "heldout", documents[:1])
     artifact.seal(corpus, kind="corpus", origin={})
     phases = [{"trains": "embeddings", "steps": 1, "lr": 0.01}, {"trains": "all", "steps": 1, "lr": 0.01}]
-    job = make_job(tmp_path, make_recipe(base, phases=phases, parallelism={"shard": 2}))
+    parallelism = {"shard": 2, "reshard": reshard}
+    job = make_job(tmp_path, make_recipe(base, phases=phases, parallelism=parallelism))
 
     codes = run_in_two(job)
 

@@ -11,7 +11,7 @@ import torch
 from anadil.config import Recipe
 from anadil.model.load import load_model
 from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.checkpoints import Checkpoints
+from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder
 from anadil.pretrain.faults.injector import VARIABLE
 from anadil.pretrain.packing import pack
 from anadil.pretrain.parallel.group import Group
@@ -21,6 +21,7 @@ from anadil.pretrain.run import run
 from anadil.pretrain.tiers import Tiers
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
+from anadil.pretraining import NEUTRAL
 
 from .checkpoint_samples import ORIGIN, save, state_of
 from .fixtures import SignalAt, generations, losses, make_job, make_recipe, run_in_child
@@ -84,6 +85,22 @@ def test_a_run_that_has_finished_leaves_its_last_copy_in_the_archive_and_none_on
     assert steps_below(tmp_path / "far") == [12]
     assert steps_below(tmp_path / "work") == [12]
     assert list((tmp_path / "nvme").iterdir()) == []
+
+
+def test_a_resume_may_gather_layers_otherwise_and_finds_copies_of_before_there_was_a_choice(
+    tmp_path: Path, base: Path
+) -> None:
+    copies = {"local_every": 2, "local_path": str(tmp_path / "nvme")}
+    degrees = '{"shard":1,"tensor":1,"context":1,"pipeline":1}'
+    expected = local_folder(tmp_path / "nvme", ORIGIN, degrees, Group())
+    parallelism = {"prefetch": 3, "reshard": False}
+    for step, settings in ((8, {}), (10, parallelism)):
+        tiers = make_tiers(tmp_path, make_recipe(base, copies=copies, parallelism=settings))
+        tiers.save(state_of(step))
+        tiers.close()
+
+    assert list((tmp_path / "nvme").iterdir()) == [expected.parent]
+    assert "parallelism" in NEUTRAL
 
 
 def test_a_run_that_goes_back_leaves_no_later_copy_in_the_archive(tmp_path: Path, base: Path) -> None:

@@ -32,6 +32,7 @@ def examine_cluster(recipe: Recipe, *, kubeflow_host: str | None = None) -> list
     checks = _kubernetes(recipe)
     checks += bounded("images", lambda: images.check_images(recipe.cluster))
     checks += bounded("storage", lambda: storage.check_storage(recipe), STORAGE_PATIENCE_S)
+    checks += storage.check_checkpoints(recipe)
     checks += bounded("kubeflow pipelines", lambda: services.check_kubeflow(kubeflow_host))
     checks += bounded("mlflow", lambda: services.check_mlflow(recipe))
     return checks

@@ -1,4 +1,4 @@
-"""Whether `storage.root` can be written, read and cleared from here."""
+"""Whether `storage.root` can be written, read and cleared from here, and machines share their checkpoints."""
 
 import tempfile
 import uuid
@@ -9,7 +9,8 @@ from pathlib import Path
 from anadil import storage
 from anadil.config import Recipe
 from anadil.doctor import Check
-from anadil.errors import AnadilError
+from anadil.errors import AnadilError, PreflightError
+from anadil.plan.preflight import check_shared
 from anadil.storage import MANIFEST
 
 CONTENT = b"anadil doctor was here; this object may be removed\n"
@@ -27,6 +28,15 @@ def check_storage(recipe: Recipe) -> Iterator[Check]:
         place = _probe(root)
         detail = f"an object could be written, read and removed below {place}, with your rights; pods have their own"
         yield Check(name="storage", status="passed", detail=detail)
+
+
+def check_checkpoints(recipe: Recipe) -> Iterator[Check]:
+    """Tell of machines that would save into one directory that they do not share."""
+    try:
+        check_shared(recipe, recipe.storage.root or "", recipe.cluster.backend)
+    except PreflightError as error:
+        detail, _, remedy = str(error).partition("; ")
+        yield Check(name="checkpoints", status="failed", detail=detail, remedy=remedy)
 
 
 def _on_a_volume(recipe: Recipe, root: str) -> Check:

@@ -9,6 +9,7 @@ from anadil.config import Recipe
 from anadil.errors import PreflightError, RecipeError
 from anadil.flow import STAGES
 from anadil.plan.machine import CPU, Machine, machine
+from anadil.plan.preflight import check_shared
 
 DOMAIN = "anadil.dev"
 RUN_LABEL = f"{DOMAIN}/run"
@@ -104,20 +105,20 @@ class TrainingJob:
         }
 
 
-def check_job(job: TrainingJob, *, here: bool = False) -> None:
-    """Refuse what no backend can run.
+def check_job(job: TrainingJob, backend: str) -> None:
+    """Refuse what would fail only after it has started.
 
     Args:
         job: What to run.
-        here: On this machine, which sees its own directories.
+        backend: How; `local` is on this machine, which sees its own directories.
 
     Raises:
         RecipeError: The stage does not train.
-        PreflightError: A pod would not see a directory that the job reads or writes.
+        PreflightError: A pod would not see a directory that the job reads, writes or saves into.
     """
     if job.stage not in LAUNCHABLE:
         raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
-    if here:
+    if backend == "local":
         return
     places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
     volumes = [volume.path for volume in job.recipe.cluster.volumes]
@@ -128,6 +129,8 @@ def check_job(job: TrainingJob, *, here: bool = False) -> None:
             f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
             "cluster.volumes"
         )
+    if job.stage == "pretrain":
+        check_shared(job.recipe, job.target, backend)
 
 
 @functools.cache

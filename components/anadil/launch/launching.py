@@ -74,10 +74,10 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     if found := reusable(wanted):
         return found
     job = job_for(asked, wanted.target)
-    here = (backend or asked.recipe.cluster.backend) == "local"
-    check_job(job, here=here)
+    chosen = backend or asked.recipe.cluster.backend
+    check_job(job, chosen)
     if asked.stage == "pretrain" and asked.recipe.cluster.instance:
-        log.info("%s", check_fits(asked.recipe, here=here))
+        log.info("%s", check_fits(asked.recipe, here=chosen == "local"))
     backend_for(asked.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name
@@ -102,7 +102,7 @@ def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = job_for(asked, target)
     try:
-        check_job(job, here=(backend or asked.recipe.cluster.backend) == "local")
+        check_job(job, backend or asked.recipe.cluster.backend)
     except AnadilError as error:
         log.warning("%s", error)
     return job

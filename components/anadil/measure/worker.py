@@ -181,7 +181,12 @@ def _recipe(ask: Ask, work: Work) -> Recipe:
         "kernels": work.kernels,
         "activation_checkpointing": layout.recompute,
         "parallelism": Parallelism(
-            shard=layout.shard, tensor=layout.tensor, context=layout.context, pipeline=layout.pipeline
+            shard=layout.shard,
+            tensor=layout.tensor,
+            context=layout.context,
+            pipeline=layout.pipeline,
+            prefetch=layout.prefetch,
+            reshard=layout.reshard,
         ),
     }
     return ask.recipe.model_copy(update={"pretrain": ask.recipe.pretrain.model_copy(update=changed)})

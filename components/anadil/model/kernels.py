@@ -44,7 +44,9 @@ def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
     torch.set_float32_matmul_precision("highest")
 
 
-def patch_llama(activation_checkpointing: str, *, compiled: bool = False, config: Any = None) -> None:
+def patch_llama(
+    activation_checkpointing: str, *, compiled: bool = False, config: Any = None, kernels: str = "auto"
+) -> None:
     """Put Liger's kernels into transformers' Llama, for the whole process.
 
     Called before the model is made, and never where there is no GPU: the kernels fail when they
@@ -67,11 +69,27 @@ def patch_llama(activation_checkpointing: str, *, compiled: bool = False, config
         activation_checkpointing: `pretrain.activation_checkpointing`.
         compiled: `pretrain.compile`.
         config: Config of the base model; None stands for a Llama without biases.
+        kernels: `pretrain.kernels`.
+
+    Raises:
+        PreflightError: `liger` is asked for, and the base model is no Llama.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989.
     """
     if compiled:
         log.info("the layers' kernels are torch.compile's; Liger's is the loss")
+        return
+    if config is not None and config.model_type != "llama":
+        if kernels == "liger":
+            raise PreflightError(
+                f"pretrain.kernels is liger, but Liger's norms, rotation and SwiGLU are put into Llama models alone "
+                f"and base.model is of the type {config.model_type}; set it to auto, which takes Liger's loss, or torch"
+            )
+        log.warning(
+            "pretrain.kernels: base.model is of the type %s, and only a Llama's norms, rotation and SwiGLU are "
+            "replaced by Liger's; the loss alone is Liger's",
+            config.model_type,
+        )
         return
     from liger_kernel.transformers import apply_liger_kernel_to_llama
 

@@ -98,7 +98,7 @@ def answer(question: Question, *, best: bool = False) -> Answer:
     Raises:
         RecipeError: The recipe's degrees do not divide the devices, whose speed is not known.
     """
-    found = None
+    found, degrees = None, question.recipe.pretrain.parallelism
     if question.machine.flops_bf16 and question.machine.hbm:
         found = search(
             question.shape,
@@ -106,6 +106,7 @@ def answer(question: Question, *, best: bool = False) -> Answer:
             question.machine,
             question.nodes,
             question.recipe.pretrain.batch_size,
+            like=Layout(prefetch=degrees.prefetch, reshard=degrees.reshard),
         )
     if found is None:
         own = layout_of(question.recipe, question.machine, question.nodes)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from anadil.plan.shape import Trains
+from anadil.plan.shape import Shape, Trains
 
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["liger", "torch"]
@@ -30,6 +30,10 @@ class Layout:
     """Forward and backward passes of one optimizer step."""
     recompute: Recompute = "none"
     """Activation checkpointing."""
+    prefetch: int = 1
+    """Layers that FSDP gathers ahead."""
+    reshard: bool = True
+    """Whether FSDP frees a layer after its forward pass and gathers it again; else it is kept."""
 
     @property
     def devices(self) -> int:
@@ -78,3 +82,18 @@ class Work:
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
     """Whether attention gets a mask, as transformers makes one for several documents in a sequence."""
+
+
+def shared_by_tensor(shape: Shape) -> dict[str, int]:
+    """What tensor parallelism cuts into equal parts: how many of what; its degree divides all of them."""
+    return {
+        "attention heads": shape.heads,
+        "key-value heads": shape.kv_heads,
+        "columns of the MLP": shape.intermediate,
+        "tokens of the vocabulary": shape.vocabulary,
+    }
+
+
+def cuts_evenly(sequence_length: int, *, context: int, tensor: int) -> bool:
+    """Whether sequences are cut into stretches of one length, by context and then by sequence parallelism."""
+    return sequence_length % (context * tensor) == 0

@@ -194,8 +194,9 @@ class _Stage:
             yield "loss", self.at_loss(forward=True)
             if self.work.loss == "logits" or self.work.kernels == "torch":
                 yield "gradient of the loss", self.at_loss(forward=False)
-        # The first layer of all finds no next one gathered, the last one no sums under way.
-        for layers in sorted({1, min(2, self.layers), max(1, self.layers - 1), self.layers}):
+        # The first layers find fewer next ones to gather, the last one no sums under way.
+        ahead = min(1 + self.layout.prefetch, self.layers)
+        for layers in sorted({1, min(2, self.layers), ahead, max(1, self.layers - 1), self.layers}):
             parts = self.in_backward(layers)
             yield f"backward of layer {layers}", parts
             yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
@@ -213,7 +214,8 @@ class _Stage:
         return {
             **self.state(),
             "gradients": self.gradients(0),
-            "gathered weights": self.gathered(1),
+            # One layer: what the last one received, until the forward pass ends, then its weights again.
+            "gathered weights": self.gathered(1 if self.layout.reshard else self.layers + int(forward)),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.kept(self.layers) + self.tokens * outside,
             "loss": self.loss(forward=forward),
@@ -285,7 +287,10 @@ class _Stage:
         return {
             **self.state(),
             "gradients": self.gradients(done) + self.head_gradient() + (down if learns else 0.0),
-            "gathered weights": self.gathered(2 if layers > 1 else 1),  # its own, and the next one's
+            # Its own and the next ones', or all that it has not come to yet.
+            "gathered weights": self.gathered(
+                min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
+            ),
             "autocast copies": copies,
             "activations": self.kept(layers),
             "recomputation": self.tokens * (self.again() + self.flow()),

@@ -12,7 +12,7 @@ from math import gcd
 from typing import get_args
 
 from anadil.plan.fits import Verdict, reserved, verdict
-from anadil.plan.layout import Layout, Recompute, Work
+from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
 from anadil.plan.machine import LOCAL, Machine
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import Shape
@@ -65,7 +65,14 @@ class Remedy:
 
 
 def search(
-    shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int, *, keep: int = 10
+    shape: Shape,
+    work: Work,
+    machine: Machine,
+    nodes: int,
+    batch_size: int,
+    *,
+    keep: int = 10,
+    like: Layout = Layout(),  # noqa: B008  frozen
 ) -> Found:
     """All layouts that fit, the fastest first.
 
@@ -76,11 +83,13 @@ def search(
         nodes: Machines.
         batch_size: Sequences of one optimizer step over all devices.
         keep: Most layouts in `best`.
+        like: Says how layers are gathered, which is not searched.
     """
     start = time.perf_counter()
     considered = 0
     fitting: list[Candidate] = []
-    for layout in layouts(shape, work, machine, nodes, batch_size):
+    for each in layouts(shape, work, machine, nodes, batch_size):
+        layout = replace(each, prefetch=like.prefetch, reshard=like.reshard)
         batches = divisors(layout.micro_batches)
         considered += len(batches) * len(RECOMPUTE)
         for recompute in reversed(RECOMPUTE):
@@ -128,14 +137,16 @@ def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: 
     """
     devices = nodes * machine.devices
     for tensor in powers_of_two(1 if shape.tied else machine.devices):
-        if machine.devices % tensor or gcd(shape.heads, shape.kv_heads, shape.intermediate) % tensor:
+        if machine.devices % tensor or gcd(*shared_by_tensor(shape).values()) % tensor:
             continue
         for pipeline in [1] if shape.tied else divisors(shape.layers):
             if devices % (tensor * pipeline):
                 continue
             for context in powers_of_two(devices // (tensor * pipeline)):
                 data, rest = divmod(devices, tensor * pipeline * context)
-                if rest or batch_size % data or work.sequence_length % context:
+                if rest or batch_size % data:
+                    continue
+                if not cuts_evenly(work.sequence_length, context=context, tensor=tensor):
                     continue
                 for shard in shards(machine, tensor, context, data):
                     yield Layout(
@@ -338,8 +349,8 @@ def _more_nodes(trial: _Trial) -> Iterator[_Trial]:
 
 
 def _shorter(trial: _Trial) -> Iterator[_Trial]:
-    length = trial.work.sequence_length // 2
-    while length >= SHORTEST_SEQUENCE and length % trial.layout.context == 0:
+    length, layout = trial.work.sequence_length // 2, trial.layout
+    while length >= SHORTEST_SEQUENCE and cuts_evenly(length, context=layout.context, tensor=layout.tensor):
         settings = {**trial.settings, "pretrain.sequence_length": length}
         yield replace(trial, work=replace(trial.work, sequence_length=length), settings=settings)
         length //= 2

@@ -100,6 +100,8 @@ def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) 
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
         recompute=recipe.pretrain.activation_checkpointing,
+        prefetch=degrees.prefetch,
+        reshard=degrees.reshard,
     )
 
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from anadil.model.gather_ahead import gather_ahead
 from anadil.plan.layout import Layout, Work
 
 
@@ -45,8 +46,9 @@ def shard(model: Any, layout: Layout, work: Work, mesh: DeviceMesh | None) -> No
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     with _real_mesh():
         for layer in model.layers:
-            fully_shard(layer, mesh=mesh[names], mp_policy=policy)
+            fully_shard(layer, mesh=mesh[names], mp_policy=policy, reshard_after_forward=layout.reshard)
         fully_shard(model, mesh=mesh[names], mp_policy=policy)
+        gather_ahead(model.layers, layout.prefetch)
 
 
 def _split_matrices(model: Any, mesh: DeviceMesh) -> None:

@@ -312,7 +312,7 @@ def _communication(
 ) -> tuple[_Sent, _Sent]:
     """What of each micro-batch's and each step's communication waits, and what runs behind computing.
 
-    Each micro-batch gathers parameters twice and sums gradients once; copies sum theirs once a step.
+    Each micro-batch gathers parameters twice (kept ones once), sums gradients once; copies do once a step.
     Parameters go as bf16, gradients in the precision of the state: 4 bytes, or 2 where it is bf16.
     Source: torchtitan, where `mixed_precision_param` is bfloat16 and `mixed_precision_reduce` float32.
     """
@@ -329,8 +329,8 @@ def _communication(
     # The tables' gather and sum have nothing to run behind, nor have the first and last of the layers.
     gather, reduce = ring(layer, _width(work)), ring(trained, width)
     edges = ring(tables, _width(work)) + ring(tables, width)
-    whole = edges + layers * (2 * gather + reduce)
-    late = layers * (max(0.0, gather - forward_s) + max(0.0, gather + reduce - backward_s))
+    whole = edges + layers * ((1 + layout.reshard) * gather + reduce)
+    late = layers * (max(0.0, gather - forward_s) + max(0.0, layout.reshard * gather + reduce - backward_s))
     sharded = min(whole, edges + gather + reduce + late)
     exposed = layers * (there + back + shown) + _edges_s(shape, layout, work, machine) + sharded
 

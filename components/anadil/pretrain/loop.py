@@ -17,7 +17,7 @@ from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
 from anadil.pretrain.faults.documents import decoder, write_documents_of_step
 from anadil.pretrain.faults.injector import Injector
-from anadil.pretrain.faults.memory import out_of_memory
+from anadil.pretrain.faults.memory import no_room, out_of_memory
 from anadil.pretrain.faults.replicas import check_replicas, peers_of
 from anadil.pretrain.faults.watchdog import Watchdog
 from anadil.pretrain.journal import Journal
@@ -42,7 +42,7 @@ SCORE = "validation_bits_per_byte"
 PROFILE = "profile"
 """Directory of the trace that `pretrain.profile_steps` asks for."""
 TRACED_AFTER = 10
-"""Steps before a trace, in which kernels are chosen and memory is taken."""
+"""Steps before a trace, in which kernels are chosen and memory is taken; fewer where fewer are left."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,9 +102,8 @@ class Training:
                 Prefetcher(self.trainer.batches, state.step, settings.steps, device=self.trainer.device)
             )
             traced = settings.profile_steps if self.group.is_first else 0
-            trace = held.enter_context(
-                profiled(self.job.work / PROFILE, TRACED_AFTER, traced, self.trainer.device)
-            )
+            after = max(1, min(TRACED_AFTER, settings.steps - state.step - traced))
+            trace = held.enter_context(profiled(self.job.work / PROFILE, after, traced, self.trainer.device))
             stop.unsaved = False
             clock = time.monotonic() - state.seconds
             self._logged = (time.monotonic(), state.tokens)
@@ -145,9 +144,10 @@ class Training:
             "phase %s trains %s: %s parameters, %s steps, learning rate %g",
             number + 1, phase.trains, f"{self.trainer.num_trainable(phase):,}", f"{phase.steps:,}", phase.lr,
         )  # fmt: skip
-        if settings.faults.on_anomaly == "skip" or settings.copies.memory_every:
-            self.trainer.allocate(state.step)
-            self.tiers.remember(state, at_once=True)
+        if settings.faults.on_anomaly == "skip":
+            with self._no_room("allocating the optimizer"):
+                self.trainer.allocate(state.step)
+                self.tiers.remember(state, at_once=True)
 
     def _step(self, state: State, batches: Batches, stop: Stop) -> tuple[Step, Verdict]:
         """Gradients, their judgement, and the change of the weights if they may be used."""
@@ -175,6 +175,9 @@ class Training:
     def _out_of_memory(self, number: int) -> AbstractContextManager[None]:
         size, rank = self.trainer.micro_batch_size, self.group.rank
         return out_of_memory(self.job.recipe, self.job.work, size, step=number, rank=rank)
+
+    def _no_room(self, doing: str) -> AbstractContextManager[None]:
+        return no_room(self.job.recipe, doing, rank=self.group.rank)
 
     def _roll_back(self, verdict: Verdict, done: Step) -> State:
         """Go back to the newest copy, and leave out the batches since."""
@@ -225,13 +228,14 @@ class Training:
             self._check_replicas(state.step, since=state.step - every)
         ends = bool(done.signal or spent)
         if ends or self.tiers.due(state.step):
-            with self.meters.section("checkpoint"):
+            with self.meters.section("checkpoint"), self._no_room(f"saving step {state.step}"):
                 self._beat("save", state.step)
                 self.injector.inject("save", state.step)
                 journal = "" if self.journal is None else self.journal.text
                 self.tiers.save(replace(state, journal=journal), now=ends)
             stop.unsaved = False
-        self.tiers.remember(state)
+        with self._no_room(f"keeping a copy of step {state.step}"):
+            self.tiers.remember(state)
         if done.signal:
             stop.signal = done.signal
             stop.leave()

@@ -51,7 +51,7 @@ class NoProfile:
 def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[Steps]:
     """Trace optimizer steps done inside and write `TRACE` and `SUMMARY`; call `.step()` after each.
 
-    Where the steps end before, what was traced until then is written; where none was, nothing.
+    Where the steps end before, what was traced until then is written; where none was, nothing but a warning.
 
     Args:
         folder: Directory, made where it is not there; one process writes there.
@@ -66,12 +66,24 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
+    first_step = max(first_step, 1)
+
+    def write(ready: Any) -> None:
+        if ready.step_num > first_step:  # else a step was awaited that did not come
+            _write(ready, folder, device)
+
     with profile(
         activities=activities,
-        schedule=schedule(wait=max(first_step - 1, 0), warmup=1, active=num_steps, repeat=1),
-        on_trace_ready=lambda ready: _write(ready, folder, device),
+        schedule=schedule(wait=first_step - 1, warmup=1, active=num_steps, repeat=1),
+        on_trace_ready=write,
     ) as tracing:
         yield tracing
+    if tracing.step_num <= first_step:
+        log.warning(
+            "pretrain.profile_steps: nothing is traced of %s step(s), since training ended within the %s before them; "
+            "train more steps, or set it to 0",
+            num_steps, first_step,
+        )  # fmt: skip
 
 
 def fused_kernels(events: Iterable[str]) -> dict[str, bool]:

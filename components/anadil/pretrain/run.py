@@ -26,13 +26,13 @@ from anadil.pretrain.checkpoints.export import export
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.faults import burn_in
 from anadil.pretrain.faults.injector import injector
-from anadil.pretrain.faults.memory import micro_batch_size
+from anadil.pretrain.faults.memory import micro_batch_size, no_room
 from anadil.pretrain.faults.peers import peers
 from anadil.pretrain.faults.watchdog import Watchdog, connect
 from anadil.pretrain.journal import FILE
 from anadil.pretrain.loop import PROFILE, SCORE, Training, origin_of
 from anadil.pretrain.meters.events import FOLDER
-from anadil.pretrain.meters.meters import meters_of
+from anadil.pretrain.meters.meters import Meters, meters_of
 from anadil.pretrain.meters.rates import rates_of
 from anadil.pretrain.packing import Packed, packed_stream
 from anadil.pretrain.parallel.group import Group, group
@@ -67,50 +67,71 @@ def run(job: Job) -> Figures:
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     settings = job.recipe.pretrain
     meters = meters_of(job, processes, device)
-    faults = settings.faults
-    if burn_in.wanted(faults.burn_in, device):
-        dtype = compute_dtype(settings, device)
-        burn_in.burn_in(processes, device, dtype, job.work, settings.copies.archive)
-    mesh = mesh_of(settings.parallelism, processes, device.type)
-    net = _net(job, processes, mesh, device)
-    with meters.section("data"):
-        packed = _packed(job, processes)
-    trainer = Trainer(net, packed, job.recipe, processes)
-    trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
-    meters.rates = rates_of(
-        net.model.config, context=settings.sequence_length, devices=processes.size, device=device
-    )
     watchdog = Watchdog(
         job.work,
-        faults.hang_after_s,
+        settings.faults.hang_after_s,
         rank=processes.rank,
         size=processes.size,
         store=connect(processes.rank) if processes.size > 1 else None,
         on_hang=meters.goodput.hung,
     )
-    origin = origin_of(job, trainer)
     with ExitStack() as held:
-        held.callback(meters.close)
-        tiers = Tiers(job.recipe, job.work, trainer, processes, origin, beat=lambda: watchdog.beat("start"))
-        held.callback(tiers.close)
-        training = Training(
-            job=job,
-            trainer=trainer,
-            group=processes,
-            meters=meters,
-            watchdog=watchdog,
-            injector=injector(processes.rank),
-            validation=validation_of(
-                job.inputs["corpus"], job.inputs["tokenizer"], settings, rows=trainer.micro_batch_size
-            ),
-            tiers=tiers,
-        )
+        # It ends before what `held` closes: copies that are being finished are no hang.
         with watchdog.running():
-            state = training.train(training.resumed())
+            trainer = _trainer(job, processes, device, meters, watchdog)
+            origin = origin_of(job, trainer)
+            held.callback(meters.close)
+            tiers = Tiers(
+                job.recipe, job.work, trainer, processes, origin, beat=lambda: watchdog.beat("start")
+            )
+            held.callback(tiers.close)
+            training = Training(
+                job=job,
+                trainer=trainer,
+                group=processes,
+                meters=meters,
+                watchdog=watchdog,
+                injector=injector(processes.rank),
+                validation=validation_of(
+                    job.inputs["corpus"], job.inputs["tokenizer"], settings, rows=trainer.micro_batch_size
+                ),
+                tiers=tiers,
+            )
+            with no_room(job.recipe, "going on from a checkpoint", rank=processes.rank):
+                state = training.resumed()
+            state = training.train(state)
         tiers.finished()
     figures = _write(job, training, state) if processes.is_first else {}
     processes.wait()
     return figures
+
+
+def _trainer(job: Job, processes: Group, device: torch.device, meters: Meters, watchdog: Watchdog) -> Trainer:
+    """What is trained, on what: tested machines, the base model's weights, the encoded corpus."""
+    settings = job.recipe.pretrain
+    if burn_in.wanted(settings.faults.burn_in, device):
+        copies = settings.copies
+        burn_in.burn_in(
+            processes,
+            device,
+            compute_dtype(settings, device),
+            job.work,
+            copies.archive,
+            Path(copies.local_path) if copies.local_every and copies.local_path else None,
+        )
+    mesh = mesh_of(settings.parallelism, processes, device.type)
+    watchdog.beat("load")
+    with no_room(job.recipe, "loading the base model", rank=processes.rank):
+        net = _net(job, processes, mesh, device)
+    with meters.section("data"):
+        packed = _packed(job, processes)
+    watchdog.beat("start")
+    trainer = Trainer(net, packed, job.recipe, processes)
+    trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
+    meters.rates = rates_of(
+        net.model.config, context=settings.sequence_length, devices=processes.size, device=device
+    )
+    return trainer
 
 
 def _packed(job: Job, processes: Group) -> Packed:
@@ -162,7 +183,10 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
     if uses_liger(settings.kernels, device):
         check_compiler(device, "pretrain.kernels", "torch")
         patch_llama(
-            settings.activation_checkpointing, compiled=settings.compile, config=empty_model(base).config
+            settings.activation_checkpointing,
+            compiled=settings.compile,
+            config=empty_model(base).config,
+            kernels=settings.kernels,
         )
     return build(base, job.inputs["tokenizer"], settings, mesh, device)
 

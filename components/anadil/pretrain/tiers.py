@@ -52,7 +52,8 @@ class Tiers:
         settings = recipe.pretrain
         self._settings, self._trainer, self._group = settings, trainer, group
         self._copies = settings.copies
-        layout = settings.parallelism.model_dump_json()
+        # How layers are gathered changes nothing in a checkpoint.
+        layout = settings.parallelism.model_dump_json(exclude={"prefetch", "reshard"})
         self.is_shared = _is_shared(work, group)
         if not self.is_shared and trainer.net.mesh.shares_model:
             raise PreflightError(
@@ -87,8 +88,7 @@ class Tiers:
         if self._copies.local_every:
             place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)
             self._local = Checkpoints(place, group, origin, self._copies.local_keep, own=True, optional=True)
-        rolls_back = settings.faults.on_anomaly == "skip"
-        self._memory = MemoryCopies(keep=1) if self._copies.memory_every or rolls_back else None
+        self._memory = MemoryCopies(keep=1) if settings.faults.on_anomaly == "skip" else None
 
     def resume(self) -> State | None:
         """Put back what an earlier start saved; None where it saved nothing."""

@@ -4,6 +4,7 @@ A device that computes wrongly or slowly, a machine with a bad link or a full di
 all others; seconds at the start find it and say where it is.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -40,7 +41,13 @@ DISK_BYTES = 16 * 2**20
 SLOW_SHARE = 0.5
 """Of the median: below it a device or a disk is named. Assumption."""
 PROBE = ".anadil-probe"
-UNITS = {"matmul": "TFLOP/s", "all-reduce": "GB/s", "all-gather": "GB/s", "disk": "MB/s"}
+UNITS = {
+    "matmul": "TFLOP/s",
+    "all-reduce": "GB/s",
+    "all-gather": "GB/s",
+    "disk": "MB/s",
+    "local disk": "MB/s",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +74,12 @@ def wanted(setting: Literal["auto", "always", "never"], device: torch.device) ->
 
 
 def burn_in(
-    group: Group, device: torch.device, dtype: torch.dtype, folder: Path, archive: str | None = None
+    group: Group,
+    device: torch.device,
+    dtype: torch.dtype,
+    folder: Path,
+    archive: str | None = None,
+    local: Path | None = None,
 ) -> list[Result]:
     """Test device, network and storage; every process comes to the same result.
 
@@ -77,6 +89,7 @@ def burn_in(
         dtype: That training computes in.
         folder: The work directory.
         archive: Where checkpoints are copied to; None for nowhere.
+        local: Where checkpoints are kept on the machine's own disk; None for nowhere.
 
     Raises:
         RetryableError: A device or a link is broken, which another machine would not be.
@@ -88,7 +101,9 @@ def burn_in(
     _test_device(mine, device, dtype)
     _test_network(mine, group, device)
     if group.local_rank == 0:
-        _test_disk(mine, folder)
+        _test_disk(mine, folder, "disk", "storage.root")
+        if local is not None:
+            _test_disk(mine, local, "local disk", "pretrain.copies.local_path")
         if archive is not None:
             _test_archive(mine, archive)
     results = [Result(**json.loads(text)) for text in group.gather(json.dumps(asdict(mine)))]
@@ -124,7 +139,7 @@ def judge(results: Sequence[Result]) -> None:
 def slow(results: Sequence[Result]) -> list[str]:
     """A sentence for each device or disk that is much slower than those of the others."""
     lines = []
-    for test in ("matmul", "disk"):  # collectives have one speed for all
+    for test in ("matmul", "disk", "local disk"):  # collectives have one speed for all
         rates = [one.rates[test] for one in results if test in one.rates]
         usual = median(rates) if rates else 0.0
         lines += [
@@ -208,22 +223,25 @@ def _test_network(mine: Result, group: Group, device: torch.device) -> None:
         mine.retry = "sums or numbers of other processes arrive wrong; the network or a device is broken"
 
 
-def _test_disk(mine: Result, folder: Path) -> None:
+def _test_disk(mine: Result, folder: Path, test: str, key: str) -> None:
     path = folder / f"{PROBE}-{mine.rank}"
     content = bytes(range(256)) * (DISK_BYTES // 256)
     started = time.perf_counter()
     try:
+        if test == "local disk":
+            folder.mkdir(parents=True, exist_ok=True)  # as its first checkpoint does
         with path.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        mine.rates["disk"] = DISK_BYTES / (time.perf_counter() - started) / 1e6
+        mine.rates[test] = DISK_BYTES / (time.perf_counter() - started) / 1e6
         if path.read_bytes() != content:
             mine.retry = f"{folder}: what is read is not what was written; the disk is broken"
     except OSError as error:
-        mine.wrong = f"{folder}: cannot be written ({error}); free space there or choose another storage.root"
+        mine.wrong = f"{folder}: cannot be written ({error}); free space there or choose another {key}"
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # told above
+            path.unlink(missing_ok=True)
 
 
 def _test_archive(mine: Result, archive: str) -> None:

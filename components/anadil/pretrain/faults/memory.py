@@ -29,8 +29,15 @@ from anadil.units import human_bytes
 log = logging.getLogger(__name__)
 
 FILE = "micro-batch.json"
-ON_A_CPU = re.compile("DefaultCPUAllocator: (not enough|can't allocate) memory")
-"""Source: c10/core/impl/alloc_cpu.cpp, torch 2.13."""
+NO_MEMORY = re.compile("DefaultCPUAllocator: (not enough|can't allocate) memory|CUDA error: out of memory")
+"""Main memory, page-locked memory. Source: c10/core/impl/alloc_cpu.cpp, cudaHostAlloc; torch 2.13."""
+MAIN_MEMORY = (
+    "that is main memory, not the GPU's: there each process reads weights and keeps a copy of what a checkpoint "
+    "holds; raise cluster.memory, take machines with more of it, spread the model further "
+    "(pretrain.parallelism.shard), or set pretrain.faults.on_anomaly=stop, which keeps no copy for a roll-back"
+)
+IN_A_STEP = {"pretrain.micro_batch_size", "pretrain.activation_checkpointing", "pretrain.sequence_length"}
+"""Settings that change what a step holds, and not the weights and the optimizer's moments."""
 MOST_REMEDIES = 4
 
 
@@ -53,10 +60,10 @@ def out_of_memory(
     """
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not (isinstance(error, torch.OutOfMemoryError | MemoryError) or ON_A_CPU.search(str(error))):
+    except (MemoryError, RuntimeError) as error:
+        first = _told(error)
+        if first is None:
             raise
-        first = (str(error).splitlines() or ["no memory"])[0][:300]
         head = f"pretrain: out of memory in step {step} on rank {rank} with micro-batch {micro_batch_size} ({first})"
         if recipe.pretrain.faults.on_out_of_memory == "halve" and micro_batch_size > 1:
             half = micro_batch_size // 2
@@ -65,6 +72,36 @@ def out_of_memory(
                 f"{head}; run the same command again: it goes on from the last checkpoint with micro-batch {half}"
             ) from None
         raise PreflightError(f"{head}; {advice(recipe)}") from None
+
+
+@contextmanager
+def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
+    """Give what runs out of memory outside a step an end that helps; half the micro-batch would not.
+
+    Args:
+        recipe: The run's.
+        doing: What the block does, such as `loading the base model`.
+        rank: Of this process.
+
+    Raises:
+        PreflightError: There was not enough memory; with what needs less.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        first = _told(error)
+        if first is None:
+            raise
+        head = f"pretrain: out of memory while {doing} on rank {rank} on {socket.gethostname()} ({first})"
+        on_device = isinstance(error, torch.OutOfMemoryError) or not torch.cuda.is_available()
+        raise PreflightError(f"{head}; {advice(recipe, step=False) if on_device else MAIN_MEMORY}") from None
+
+
+def _told(error: BaseException) -> str | None:
+    """First line of an error for lack of memory; None of any other."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY.search(str(error)):
+        return (str(error).splitlines() or ["no memory"])[0][:300]
+    return None
 
 
 def note(folder: Path, recipe: Recipe, micro_batch_size: int, step: int) -> None:
@@ -110,8 +147,13 @@ def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
     return mine
 
 
-def advice(recipe: Recipe) -> str:
-    """What the planner says about the run's memory here, and the nearest settings that need less."""
+def advice(recipe: Recipe, *, step: bool = True) -> str:
+    """What the planner says about the run's memory here, and the nearest settings that need less.
+
+    Args:
+        recipe: The run's.
+        step: Whether a step ran out of memory, not what it begins with.
+    """
     try:
         shape, kind = trained_shape(recipe), this_machine()
         layout = layout_of(recipe, kind, max(1, recipe.cluster.nodes))
@@ -119,9 +161,11 @@ def advice(recipe: Recipe) -> str:
         total, _ = fit(shape, layout, work, kind)
         remedies = nearest(shape, layout, work, kind, max(1, recipe.cluster.nodes))
     except AnadilError as error:
+        if not step:
+            return f"raise pretrain.parallelism.shard or take a smaller base.model or a larger machine (no plan: {error})"
         return f"lower pretrain.micro_batch_size or set pretrain.activation_checkpointing=full (no plan: {error})"
     told = f"the planner expects {human_bytes(total)} of the device's {human_bytes(kind.memory_bytes)}"
-    less = [one for one in remedies if one.total_bytes < total]
+    less = [one for one in remedies if one.total_bytes < total and (step or one.settings.keys() - IN_A_STEP)]
     if not less:
         return f"{told}; no setting needs less: take a smaller base.model or a larger machine"
     lines = [
@@ -130,4 +174,4 @@ def advice(recipe: Recipe) -> str:
         for one in less[:MOST_REMEDIES]
     ]  # fmt: skip
     halve = "  --set pretrain.faults.on_out_of_memory=halve  (half the micro-batch at each new start)"
-    return "\n".join([f"{told}; what needs less:", *lines, halve])
+    return "\n".join([f"{told}; what needs less:", *lines, *([halve] if step else [])])

@@ -38,14 +38,18 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: i
 from anadil.entry import last_words
 from anadil.errors import RetryableError
 from anadil.pretrain.faults.stuck import Progress, culprits
+from anadil.pretrain.parallel.group import PATIENCE
 
 log = logging.getLogger(__name__)
 
-Section = Literal["start", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
+Section = Literal["start", "load", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
 
 START_AFTER_S = 1_800.0
 """Silence allowed before the first optimizer step is done: `torch.compile` and the first kernels take
 minutes. Assumption."""
+LOAD_AFTER_S = PATIENCE.total_seconds()
+"""The same while the base model is fetched and loaded and the corpus is encoded: one process of each machine
+may work for hours, and the others wait for it that long."""
 MOST_POLL_S = 5.0
 """Longest time between two looks of the thread."""
 POLLS = 20
@@ -106,7 +110,7 @@ class Watchdog:
         """The main thread begins something.
 
         Args:
-            section: What; `start` grants the long time again (a phase that compiles anew).
+            section: What; `start` grants the long time again (a phase that compiles anew), `load` the longest.
             step: Optimizer step, when it changes.
         """
         if step is not None and step != self._step:
@@ -138,6 +142,8 @@ class Watchdog:
     @property
     def allowance_s(self) -> float:
         """Silence that is granted now; more in a save, which waits for a disk and for the save before it."""
+        if self._section == "load":
+            return max(self._hang_after_s, LOAD_AFTER_S)
         if self._warm and self._section != "save":
             return self._hang_after_s
         return max(self._hang_after_s, self._start_after_s)

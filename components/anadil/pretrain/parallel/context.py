@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from anadil.errors import PreflightError
 from anadil.model.attention import attend, choose_attention, flat, no_mask, refuse_unknown
+from anadil.plan.layout import cuts_evenly
 from anadil.pretrain.packing import Batch
 
 NAME = "anadil_context"
@@ -33,7 +34,7 @@ def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
     Raises:
         PreflightError: `pretrain.sequence_length` is no multiple of context x tensor.
     """
-    if sequence_length % (context * tensor):
+    if not cuts_evenly(sequence_length, context=context, tensor=tensor):
         raise PreflightError(
             f"pretrain.sequence_length: {sequence_length} tokens are no multiple of context {context} x tensor "
             f"{tensor}, so they cannot be shared evenly; choose a multiple of {context * tensor}, or change "

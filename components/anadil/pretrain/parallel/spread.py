@@ -182,7 +182,8 @@ def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch
         between = torch.float32 if mixed else dtype
         net.pipeline = Pipeline(model, loss, group, device=device, dtype=between, tensor=mesh.tensor)
     if mesh.shard > 1:
-        shard(model, layers, mesh, policy_of(settings.state, dtype))
+        policy, how = policy_of(settings.state, dtype), settings.parallelism
+        shard(model, layers, mesh, policy, prefetch=how.prefetch, reshard=how.reshard)
     return net
 
 

@@ -23,6 +23,8 @@ from torch.distributed.tensor.parallel import (
 
 from anadil.errors import PreflightError
 from anadil.model.vocabulary_parallel import summed_loss_of_rows
+from anadil.plan.layout import cuts_evenly, shared_by_tensor
+from anadil.plan.shape import shape_from
 
 KEY = "pretrain.parallelism.tensor"
 
@@ -45,22 +47,14 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
             f"{KEY} is {degree}, but the input and output embeddings of the base model are tied, which "
             "tensor parallelism would untie; set it to 1 and raise pretrain.parallelism.shard"
         )
-    shared = {
-        "attention heads": config.num_attention_heads,
-        "key-value heads": config.num_key_value_heads,
-        "columns of the MLP": config.intermediate_size,
-    }
-    for name, number in shared.items():
+    shape = shape_from(config.to_dict(), config.name_or_path or "model")
+    for name, number in shared_by_tensor(shape).items():
         if number % degree:
+            other = ", or make a tokenizer whose number of tokens is a multiple" if "vocab" in name else ""
             raise PreflightError(
-                f"{KEY}: {degree} does not divide the base model's {number} {name}; choose a divisor of them"
+                f"{KEY}: {degree} does not divide the model's {number:,} {name}; choose a divisor of them{other}"
             )
-    if config.vocab_size % degree:
-        raise PreflightError(
-            f"{KEY}: {degree} does not divide the vocabulary of {config.vocab_size:,} tokens; choose a "
-            "divisor, or make a tokenizer whose number of tokens is a multiple"
-        )
-    if sequence_length % degree:
+    if not cuts_evenly(sequence_length, context=1, tensor=degree):
         raise PreflightError(
             f"{KEY}: {degree} does not divide the {sequence_length:,} tokens of a sequence that a process "
             "works on; choose a divisor, or change pretrain.sequence_length"

@@ -1,0 +1,25 @@
+"""How far ahead FSDP2 gathers the layers of a model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+
+def gather_ahead(layers: Sequence[nn.Module], prefetch: int) -> None:
+    """Let each layer, when it is gathered, start to gather the next ones of the same pass.
+
+    1 is left to FSDP2: the next layer is gathered beside this one's kernels, in both passes.
+
+    Args:
+        layers: After `fully_shard`, in the order of the forward pass.
+        prefetch: Layers; 0 only stops FSDP2 from gathering the next one early in the backward pass.
+    """
+    if prefetch == 1:
+        return
+    changed: list[Any] = list(layers)
+    for number, layer in enumerate(changed):
+        layer.set_modules_to_forward_prefetch(changed[number + 1 : number + 1 + prefetch])
+        before = changed[max(0, number - prefetch) : number]
+        # An empty list would stand for FSDP2's own way; the layer itself is there already.
+        layer.set_modules_to_backward_prefetch(before[::-1] or [layer])

@@ -1,0 +1,61 @@
+"""What is refused before a cluster hears of it."""
+
+from pathlib import Path
+
+import pytest
+
+from anadil import artifact
+from anadil.errors import PreflightError
+from anadil.launch.job import check_job
+from anadil.launch.launching import Launch, job_to_show, launch
+from anadil.recipe import load_recipe
+from tests.launch.fake_kubernetes import Cluster
+from tests.launch.sample import job
+
+
+def asked(root: str, folder: Path) -> Launch:
+    """Pre-training on two machines that share the model, its inputs on a volume."""
+    inputs = {}
+    for word in ("corpus", "tokenizer"):
+        (folder / word).mkdir()
+        (folder / word / "config.json").write_text("{}")
+        artifact.seal(folder / word, kind=word, origin={"stage": word})
+        inputs[word] = str(folder / word)
+    settings = [
+        f"storage.root={root}",
+        f"cluster.volumes=[{{claim: data, path: {folder}}}]",
+        "cluster.backend=pytorchjob",
+        "cluster.nodes=2",
+        "pretrain.parallelism.shard=2",
+    ]
+    return Launch(stage="pretrain", recipe=load_recipe("smoke", settings), inputs=inputs)
+
+
+def test_machines_without_a_place_for_shared_checkpoints_are_refused_before_anything_starts(
+    bucket: str, tmp_path: Path, cluster: Cluster
+) -> None:
+    with pytest.raises(PreflightError, match=r"^cluster\.work: not set.*cluster\.volumes=\[") as refused:
+        launch(asked(bucket, tmp_path))
+
+    assert refused.value.exit_code == 4
+    assert cluster.requests == []
+
+
+def test_a_manifest_that_would_be_refused_is_shown_with_a_warning(
+    bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = job_to_show(asked(bucket, tmp_path))
+
+    assert shown.nodes == 2
+    assert "cluster.work: not set" in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("name", ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b"])
+def test_the_jobs_of_a_shipped_recipe_may_start(name: str, backend: str) -> None:
+    check_job(job(name), backend)
+    check_job(job(name, stage="finetune"), backend)
+
+
+def test_finetune_on_one_machine_needs_no_shared_checkpoints() -> None:
+    check_job(job("azerbaijani-1b", "cluster.work=null", stage="finetune"), "pytorchjob")
