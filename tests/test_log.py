@@ -140,6 +140,22 @@ def test_tracked_items_pass_by_unchanged() -> None:
     assert list(track(iter("abc"), "letters")) == ["a", "b", "c"]
 
 
+def test_time_left_is_reckoned_from_where_a_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    moment = 0.0
+    monkeypatch.setattr("anadil.progress.time.monotonic", lambda: moment)
+
+    with caplog.at_level(logging.INFO), progress("pre-training", total=20_000) as shown:
+        shown.begin(15_000)
+        for _ in range(10):
+            shown.begin(shown.done)  # a loop that goes on where it is begins nothing
+            moment += 2.5
+            shown.advance()
+
+    assert caplog.messages[-1] == "pre-training: 15,008 of 20,000, 3 h 28 min left"
+
+
 def test_progress_on_a_terminal_is_a_bar_of_the_first_rank_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

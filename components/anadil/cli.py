@@ -203,7 +203,7 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from anadil.doctor import missing_packages
-    from anadil.errors import PreflightError
+    from anadil.errors import INTERRUPTED, PreflightError, Stopped
     from anadil.recipe import load_recipe
     from anadil.stage import check_base, external_files, is_left_out
 
@@ -232,6 +232,8 @@ def _run(options: argparse.Namespace) -> int:
     from anadil_pipelines.laptop import run_here
 
     steps = run_here(recipe, work, options.runner, options.until)
+    if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
+        return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
         log.error("stopped at a failed step; correct it and run the same command again to go on from there")
         return steps.exit_code

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
+SPEED_OVER_S = 3_600.0
+"""Over which a bar's time left is reckoned: a step of a large model on a laptop takes more than rich's 30."""
 
 
 class Progress:
@@ -28,10 +30,20 @@ class Progress:
         self.what = what
         self.total = total
         self.done = 0
+        self._first = 0
         self._started = time.monotonic()
         self._next_line = self._started + SECONDS_BETWEEN_LINES
         self._bar = bar
         self._task: TaskID | None = bar.add_task(what, total=total, note="") if bar else None
+
+    def begin(self, done: int) -> None:
+        """Go on, or back, to where `done` items are done; time left is reckoned from here."""
+        if done == self.done:
+            return
+        self.done = self._first = done
+        self._started = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.reset(self._task, total=self.total, completed=done, note="")
 
     def advance(self, num: int = 1, note: str = "") -> None:
         """Count `num` more items; `note` is a word on the state, such as `loss 2.31`."""
@@ -43,7 +55,7 @@ class Progress:
         if now < self._next_line:
             return
         self._next_line = now + SECONDS_BETWEEN_LINES
-        per_item = (now - self._started) / max(1, self.done)
+        per_item = (now - self._started) / max(1, self.done - self._first)
         left = "" if self.total is None else f", {human_seconds(per_item * (self.total - self.done))} left"
         of = "" if self.total is None else f" of {self.total:,}"
         log.info("%s: %s%s%s%s", self.what, f"{self.done:,}", of, left, f", {note}" if note else "")
@@ -62,7 +74,11 @@ def progress(what: str, total: int | None = None) -> Iterator[Progress]:
 
     columns = ("  {task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(
-        *columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True
+        *columns,
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        transient=True,
+        speed_estimate_period=SPEED_OVER_S,
     ) as bar:
         yield Progress(what, total, bar)
 

@@ -81,6 +81,7 @@ def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(work: Path, tmp_pat
 
     assert run.returncode == 143
     assert "Traceback" not in messages
+    assert "failed" not in messages
     assert checkpoints(tmp_path)
 
 

@@ -163,17 +163,22 @@ def test_the_summary_tells_causes_cost_and_the_best_interval(
 ) -> None:
     meters = made(tmp_path, cluster={"instance": "p5.48xlarge", "nodes": 2}, pretrain={"checkpoint_every": 1})
     meters.resumed(0)
-    assert set(meters.summary()) == {"time", "cost_usd"}
+    assert set(meters.summary(9)) == {"time", "cost_usd"}
     step(meters, 1)
     with meters.section("checkpoint"):
         time.sleep(0.01)
 
     with caplog.at_level(logging.INFO):
-        found = meters.summary()
+        found = meters.summary(10**6)
 
     assert found["time"]["goodput"] == found["time"]["causes"]["step"]["share"]
     assert found["checkpoint_interval"]["best_every"] > 1
     assert "checkpoints every 1 steps" in caplog.text
+    assert "time of all 1 starts: " in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        meters.summary(steps=1)
+    assert "checkpoints every" not in caplog.text  # longer than the run: no advice
 
 
 def test_only_the_first_process_writes(tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ class Training:
             trace = held.enter_context(profiled(self.job.work / PROFILE, after, traced, self.trainer.device))
             stop.unsaved = False
             clock = time.monotonic() - state.seconds
-            self._logged = (time.monotonic(), state.tokens)
+            begun, before = self._logged = (time.monotonic(), state.tokens)
             while state.step < settings.steps:
-                shown.done = state.step
+                shown.begin(state.step)
                 self._begin_phase(state)
                 with self.meters.section("data"):
                     self._beat("data", state.step)
@@ -127,7 +127,8 @@ class Training:
                 )
                 self._after(state, done, stop)
                 trace.step()
-                shown.advance(note=f"loss {done.loss:.3f}")
+                rate = max(0, state.tokens - before) / max(1e-9, time.monotonic() - begun)
+                shown.advance(note=f"{rate:,.0f} tokens/s, loss {done.loss:.3f}")
             self._beat("start", state.step)  # a slow disk is no hang
             self.tiers.durable.wait()
         return state

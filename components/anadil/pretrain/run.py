@@ -43,6 +43,7 @@ from anadil.pretrain.tiers import CHECKPOINTS, Tiers
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import validation_of
+from anadil.pretraining import Pretrain
 from anadil.stage import Figures, Job
 
 log = logging.getLogger(__name__)
@@ -126,6 +127,8 @@ def _trainer(job: Job, processes: Group, device: torch.device, meters: Meters, w
     with meters.section("data"):
         packed = _packed(job, processes)
     watchdog.beat("start")
+    if processes.is_first:
+        _warn_of_lengths(net, packed, settings)
     trainer = Trainer(net, packed, job.recipe, processes)
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     meters.rates = rates_of(
@@ -154,6 +157,23 @@ def _packed(job: Job, processes: Group) -> Packed:
         settings.steps * settings.batch_size / packed.num_sequences,
     )
     return packed
+
+
+def _warn_of_lengths(net: Net, packed: Packed, settings: Pretrain) -> None:
+    """Say what a run may be asked for by mistake: nothing stops it."""
+    positions = getattr(net.model.config, "max_position_embeddings", None)
+    if positions is not None and settings.sequence_length > positions:
+        log.warning(
+            "pretrain.sequence_length: %s tokens, but base.model was made for at most %s: it has never seen the "
+            "positions beyond; a shorter one, or a base model of longer texts, is surer",
+            f"{settings.sequence_length:,}", f"{positions:,}",
+        )  # fmt: skip
+    if settings.batch_size > packed.num_sequences:
+        log.warning(
+            "pretrain.batch_size: %s sequences, and the corpus has only %s: each step sees some of them more than "
+            "once; a smaller batch_size or sequence_length, or more text, gives each step its own",
+            f"{settings.batch_size:,}", f"{packed.num_sequences:,}",
+        )  # fmt: skip
 
 
 def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
@@ -255,7 +275,7 @@ def _summary(job: Job, training: Training, state: State) -> dict[str, Any]:
         "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
         "parallelism": settings.parallelism.model_dump(mode="json"),
-        **training.meters.summary(),
+        **training.meters.summary(settings.steps),
     }
 
 

@@ -41,7 +41,7 @@ class Interval:
             f"checkpoints every {self.every:,} steps ({human_seconds(self.seconds)}) stall {self.stall_s:.2g} s "
             f"each and waste {100 * self.waste:.2g} % with a failure every {human_seconds(self.mtbf_s)} (assumed); "
             f"every {self.best_every:,} steps ({human_seconds(self.best_seconds)}) would waste least, "
-            f"{100 * self.best_waste:.2g} %; goodput {self.goodput:.3f}, expected {self.expected_goodput:.3f}"
+            f"{100 * self.best_waste:.2g} %"
         )
 
 

@@ -22,6 +22,9 @@ from anadil.pretrain.meters.stragglers import SECTIONS, Comparison, Section, Str
 from anadil.pretrain.parallel.group import Group
 from anadil.stage import Job
 
+LEAST_TOLD = 0.005
+"""Share of the time of a cause that is named at the end of a run."""
+
 log = logging.getLogger(__name__)
 
 SECTION_OF: Mapping[Cause, Section] = {"data": "data", "step": "compute", "checkpoint": "save"}
@@ -119,15 +122,23 @@ class Meters:
         """Text of `BudgetReached` by this process's clock; let the first process's word count."""
         return self.budget.reached(self.goodput.running_s)
 
-    def summary(self) -> dict[str, Any]:
-        """For `training.json`: time by cause, cost, and the interval between checkpoints beside the best one."""
+    def summary(self, steps: int) -> dict[str, Any]:
+        """For `training.json`: time by cause, cost, and the interval between checkpoints beside the best one.
+
+        Args:
+            steps: Of the whole run; an interval beyond them is no advice for the log.
+        """
         found: dict[str, Any] = {"time": self.goodput.summary()}
+        shares = sorted(self.goodput.shares().items(), key=lambda one: -one[1])
+        told = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
+        log.info("time of all %s starts: %s", self.goodput.starts, told)
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
             found["cost_usd"] = round(cost, 2)
         interval = checkpoint_interval_of(self.goodput, self.every, self.nodes)
         if interval is not None:
-            log.info("%s", interval.sentence())
+            if interval.best_every <= steps:
+                log.info("%s", interval.sentence())
             found["checkpoint_interval"] = {
                 "seconds": round(interval.seconds, 3),
                 "stall_s": round(interval.stall_s, 4),
