@@ -1,4 +1,4 @@
-"""HyperPod's patterns against the log of a real run, not against lines that a test made up."""
+"""The log of a real run: HyperPod's patterns find their lines, and a doubtful setting is told."""
 
 import contextlib
 import io
@@ -42,3 +42,14 @@ def test_a_run_s_log_is_watched_from_its_first_step_to_its_last_line(
     for rule in log_rules("pretrain"):
         stops = [bool(re.search(rule["stopPattern"], line)) for line in lines]
         assert stops == [False] * (len(lines) - 1) + [True]
+
+
+def test_a_sequence_beyond_the_base_models_positions_and_too_large_a_batch_are_said(
+    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = make_recipe(base, sequence_length=300, phases=[{"trains": "all", "steps": 1, "lr": 1e-3}])
+
+    run(make_job(tmp_path, recipe))
+
+    assert "sequence_length: 300 tokens, but base.model was made for at most 256" in caplog.text
+    assert f"batch_size: {recipe.pretrain.batch_size} sequences, and the corpus has only " in caplog.text

@@ -283,17 +283,6 @@ def test_a_corpus_shorter_than_a_sequence_still_trains(tmp_path: Path, base: Pat
     assert all(math.isfinite(loss) for loss in losses(job.out).values())
 
 
-def test_a_sequence_beyond_the_base_models_positions_and_too_large_a_batch_are_said(
-    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    recipe = make_recipe(base, sequence_length=300, phases=[{"trains": "all", "steps": 1, "lr": 1e-3}])
-
-    run(make_job(tmp_path, recipe))
-
-    assert "sequence_length: 300 tokens, but base.model was made for at most 256" in caplog.text
-    assert f"batch_size: {recipe.pretrain.batch_size} sequences, and the corpus has only " in caplog.text
-
-
 def test_an_empty_corpus_is_a_data_error(tmp_path: Path, base: Path) -> None:
     make_corpus(tmp_path / "empty", [])
     job = make_job(tmp_path, make_recipe(base))
