@@ -19,7 +19,10 @@ import yaml
 from anadil import __version__
 from anadil.config import Recipe
 from anadil.errors import AnadilError, RecipeError
+from anadil.flow import FLOW
+from anadil.inputs import look_at_base, look_at_files
 from anadil.plan.preflight import check_fits, check_shared
+from anadil.stage import is_left_out
 from anadil.storage import BUILT_IN
 from anadil_pipelines.adapt import NAME, pipeline_yaml
 from anadil_pipelines.server import Kubeflow
@@ -87,9 +90,10 @@ def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
 
     Raises:
         RecipeError: A step would not see a directory of the recipe.
+        DataError: What a stage will read is missing, damaged or of no use.
         PreflightError: The training does not fit the machines of `cluster`, or they share no checkpoints.
     """
-    for check in (check_reach, _check_shared, _check_fits):
+    for check in (check_reach, _check_shared, _check_inputs, _check_fits):
         try:
             check(recipe)
         except AnadilError as error:
@@ -106,6 +110,13 @@ def _check_fits(recipe: Recipe) -> None:
         log.warning("%s: not on this machine, so whether pretrain fits is not checked", recipe.base.model)
     else:
         log.info("%s", check_fits(recipe, here=False))
+
+
+def _check_inputs(recipe: Recipe) -> None:
+    for stage in FLOW:
+        if stage.files and not is_left_out(stage, recipe):
+            look_at_files(stage, recipe, here=False).say()
+    look_at_base(recipe, here=False).say()
 
 
 def _check_shared(recipe: Recipe) -> None:
