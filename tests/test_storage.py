@@ -167,6 +167,22 @@ def test_objects_are_found_by_key_prefix_and_glob(bucket: str) -> None:
         storage.expand((f"{bucket}/none/*",), "clean.inputs")
 
 
+def test_the_bytes_of_inputs_are_known_without_reading_them(bucket: str, tmp_path: Path) -> None:
+    upload(bucket, "raw/a.txt", "raw/deep/b.txt")
+    (tmp_path / "c.jsonl").write_text("12345")
+
+    found = storage.sizes(
+        (f"{bucket}/raw", str(tmp_path / "*.jsonl"), "builtin:az/prose.jsonl"), "clean.inputs"
+    )
+
+    assert found[f"{bucket}/raw/deep/b.txt"] == len("text of raw/deep/b.txt")
+    assert found[str(tmp_path / "c.jsonl")] == 5
+    assert found["builtin:az/prose.jsonl"] > 1_000
+    assert len(found) == 4
+    with pytest.raises(DataError, match=r"clean\.inputs: no file matches"):
+        storage.sizes((f"{bucket}/none",), "clean.inputs")
+
+
 def test_an_object_is_read_and_known_by_its_etag(bucket: str) -> None:
     upload(bucket, "a.txt")
     uri = f"{bucket}/a.txt"

@@ -316,8 +316,9 @@ def _compile(options: argparse.Namespace) -> int:
     if absent:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[pipelines]'")
     from anadil_pipelines.adapt import write_pipeline
+    from anadil_pipelines.resources import with_clean_memory
 
-    write_pipeline(recipe, options.file)
+    write_pipeline(with_clean_memory(recipe), options.file)
     if recipe.storage.root is None:
         log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
     print(options.file)

@@ -94,17 +94,22 @@ class S3:
 
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
+        return list(self.sizes(pattern))
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Their bytes, which the listing gives without another call."""
         bucket, key = _split(pattern)
         is_glob = any(sign in key for sign in "*?[")
         prefix = key.split("*")[0].split("?")[0].split("[")[0]
-        keys = [str(item["Key"]) for item in self._objects(bucket, prefix)]
+        found = {str(item["Key"]): int(item["Size"]) for item in self._objects(bucket, prefix)}
+        keys = list(found)
         if is_glob:
             keys = [name for name in keys if fnmatch.fnmatchcase(name, key)]
         elif key in keys:
             keys = [key]
         else:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
-        return [f"s3://{bucket}/{name}" for name in sorted(keys) if not name.endswith("/")]
+        return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
 
     def put_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
         """Upload every file, the manifest last; `count` may raise CancelledError to stop."""

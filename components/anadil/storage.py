@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +58,10 @@ class Store(Protocol):
 
     def files(self, pattern: str) -> list[str]:
         """Sorted URIs of the files that a path, directory or glob names."""
+        ...
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Bytes of each of those files, by its URI."""
         ...
 
     def put_directory(self, source: Path, uri: str) -> None:
@@ -149,6 +153,21 @@ def expand(patterns: tuple[str, ...], key: str) -> list[str]:
     return list(found)
 
 
+def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
+    """Bytes of each of the files that inputs name, by its URI; nothing is read.
+
+    Raises:
+        DataError: As `expand`.
+    """
+    found: dict[str, int] = {}
+    for pattern in patterns:
+        each = store(pattern).sizes(pattern)
+        if not each:
+            raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
+        found |= each
+    return found
+
+
 class Local:
     """Files of this machine."""
 
@@ -193,6 +212,10 @@ class Local:
         # Path.glob takes no absolute pattern.
         found = glob.glob(str(path), recursive=True)  # noqa: PTH207
         return sorted(name for name in found if Path(name).is_file())
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Their bytes."""
+        return {name: Path(name).stat().st_size for name in self.files(pattern)}
 
     def put_directory(self, source: Path, uri: str) -> None:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
@@ -269,6 +292,10 @@ class BuiltIn(Local):
         root = built_in(BUILT_IN)
         found = super().files(str(built_in(pattern)))
         return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in found]
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Their bytes, with the prefix."""
+        return {name: built_in(name).stat().st_size for name in self.files(pattern)}
 
     def fingerprint(self, uri: str) -> str:
         """SHA-256 of the file."""

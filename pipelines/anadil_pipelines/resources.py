@@ -7,6 +7,7 @@ mounted directories only, and work that needs EFA is a job of its own (`cluster.
 """
 
 import logging
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -14,9 +15,12 @@ from typing import Any
 
 from kfp import kubernetes
 
+from anadil import storage
 from anadil.base import TINY
+from anadil.clean_memory import clean_memory_bytes
 from anadil.cluster import Resources
 from anadil.config import Recipe
+from anadil.errors import AnadilError
 from anadil.flow import FLOW, STAGES
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.stage import is_left_out
@@ -62,8 +66,8 @@ LIGHT = Needs(cpu="100m", memory="512Mi", cpu_limit="1")
 SMALL = Needs(cpu="500m", memory="4Gi")
 """A stage of the tiny base, so that the recipe `smoke` fits a cluster on a laptop."""
 NEEDS = {
-    # WARC and HTML one document at a time; some 1 KB of MinHash signature for each document. Assumption.
-    "clean": Needs(cpu="4", memory="16Gi"),
+    # One process; the memory is for 3 GB of kept text, and `with_clean_memory` asks for what the files need.
+    "clean": Needs(cpu="1", memory="16Gi"),
     # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
     "tokenizer": Needs(cpu="8", memory="32Gi"),
     # Without GPUs: a small model on a machine of CPUs only. Assumption.
@@ -73,6 +77,8 @@ NEEDS = {
     # Reads the manifests and JSON of five artifacts, renders one page.
     "report": Needs(cpu="500m", memory="2Gi"),
 }
+MIN_CLEAN_GIB = 2
+"""Memory of clean, however small its files are."""
 RETRIES = {
     # Storage or a node may fail for a moment; what a stage finished is not done again.
     "clean": 2,
@@ -139,6 +145,26 @@ def needs_of(stage: str, recipe: Recipe) -> Needs:
         share = SHARE * min(1.0, gpus / kind.devices)
         default = Needs(cpu=str(int(kind.vcpus * share)), memory=f"{int(kind.ram_bytes * share / GIB)}Gi")
     return Needs(cpu=asked.cpu or default.cpu, memory=asked.memory or default.memory, gpus=gpus)
+
+
+def with_clean_memory(recipe: Recipe) -> Recipe:
+    """The recipe with the memory that its raw files need in `cluster.resources.clean`, unless it names one."""
+    asked = recipe.cluster.resources.get("clean", Resources())
+    if asked.memory:
+        return recipe
+    try:
+        need = clean_memory_bytes(storage.sizes(recipe.clean.inputs, "clean.inputs"))
+    except AnadilError as error:
+        default = needs_of("clean", recipe).memory
+        log.warning(
+            "%s; so clean asks for %s, whatever the files need; set cluster.resources.clean.memory",
+            error,
+            default,
+        )
+        return recipe
+    asked = asked.model_copy(update={"memory": f"{max(MIN_CLEAN_GIB, math.ceil(need / GIB))}Gi"})
+    resources = {**recipe.cluster.resources, "clean": asked}
+    return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"resources": resources})})
 
 
 def warn_about(recipe: Recipe) -> None:

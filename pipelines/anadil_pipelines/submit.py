@@ -25,6 +25,7 @@ from anadil.plan.preflight import check_fits, check_shared
 from anadil.stage import is_left_out
 from anadil.storage import BUILT_IN
 from anadil_pipelines.adapt import NAME, pipeline_yaml
+from anadil_pipelines.resources import with_clean_memory
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
             if not dry:
                 raise
             log.warning("would be refused: %s", error)
+    recipe = with_clean_memory(recipe)
     return Submission(recipe=recipe, asked=asked, pipeline=pipeline_yaml(recipe))
 
 

@@ -1,4 +1,5 @@
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from anadil.config import Recipe
 from anadil.flow import STAGES
 from anadil.recipe import load_recipe
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.resources import NEEDS, Needs, is_exact, needs_of, warn_about
+from anadil_pipelines.resources import NEEDS, Needs, is_exact, needs_of, warn_about, with_clean_memory
 
 from .golden import FOLDER
 
@@ -171,6 +172,32 @@ def test_a_step_with_gpus_asks_for_their_part_of_the_machine(
     stage: str, settings: list[str], expected: Needs
 ) -> None:
     assert needs_of(stage, recipe_with("cluster.backend=local", *settings)) == expected
+
+
+def test_clean_asks_for_one_cpu_and_the_memory_that_its_files_need(tmp_path: Path) -> None:
+    with (tmp_path / "a.jsonl").open("wb") as file:
+        file.truncate(10 * 10**9)
+    settings = [f"clean.inputs=[{tmp_path}/*.jsonl]", "cluster.resources={clean: {cpu: 2}}"]
+
+    recipe = with_clean_memory(recipe_with(*settings))
+
+    assert needs_of("clean", recipe) == Needs(cpu="2", memory="43Gi")
+    assert NEEDS["clean"].cpu == "1"
+
+
+def test_memory_that_the_recipe_asks_for_is_left_as_it_is(tmp_path: Path) -> None:
+    recipe = recipe_with(f"clean.inputs=[{tmp_path}]", "cluster.resources={clean: {memory: 3Gi}}")
+
+    assert with_clean_memory(recipe) == recipe
+
+
+def test_files_that_cannot_be_listed_leave_the_usual_memory_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = recipe_with(f"clean.inputs=[{tmp_path}/*.jsonl]")
+
+    assert with_clean_memory(recipe) == recipe
+    assert "clean asks for 16Gi, whatever the files need; set cluster.resources.clean.memory" in caplog.text
 
 
 def test_gpus_that_the_recipe_asks_for_need_no_machine() -> None:
