@@ -204,7 +204,8 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from anadil.doctor import missing_packages
     from anadil.errors import INTERRUPTED, PreflightError, Stopped
-    from anadil.inputs import look_at_base, look_at_files
+    from anadil.inputs import look_at_base, look_at_clean_memory, look_at_files
+    from anadil.plan.machine import ram_bytes
     from anadil.recipe import load_recipe
     from anadil.stage import is_left_out
 
@@ -218,6 +219,7 @@ def _run(options: argparse.Namespace) -> int:
             continue
         if stage.files:  # what is wrong with it should be told now, not after hours of training
             look_at_files(stage, recipe).say()
+    look_at_clean_memory(recipe, ram_bytes()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
         look_at_base(recipe).say()
     if STAGES["pretrain"] in stages:

@@ -20,8 +20,9 @@ from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.errors import AnadilError, PreflightError
 from anadil.flow import FLOW
-from anadil.inputs import Look, look_at_base, look_at_files
+from anadil.inputs import Look, look_at_base, look_at_clean_memory, look_at_files
 from anadil.log import masked
+from anadil.plan.machine import ram_bytes
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
 from anadil.stage import is_left_out
@@ -69,6 +70,7 @@ def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Chec
     checks.append(Check(name="recipe", status="passed", detail=recipe_name))
     # A recipe of a cluster may name places that its pods alone see.
     checks += check_data(recipe, here=not recipe.cluster.volumes)
+    checks += _clean_memory(recipe)
     checks += [_memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
     return checks
 
@@ -165,6 +167,12 @@ def _looked(key: str, look: Callable[[], Look]) -> Check:
         return Check(name=key, status="failed", detail=str(error), remedy=f"correct {key}")
     status: Literal["passed", "skipped"] = "passed" if found.seen else "skipped"
     return Check(name=key, status=status, detail=found.detail, remedy=found.remedy)
+
+
+def _clean_memory(recipe: Recipe) -> Iterator[Check]:
+    check = _looked("memory of clean", partial(look_at_clean_memory, recipe, ram_bytes()))
+    if check.status != "failed":  # a file that is not there is told in a line of its own
+        yield check
 
 
 def _memory(recipe: Recipe) -> Check:

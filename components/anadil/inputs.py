@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from anadil import storage
 from anadil.base import TINY, base_tokenizer, read_tokenizer
+from anadil.clean_memory import clean_memory_bytes
 from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.flow import Stage
@@ -35,6 +37,11 @@ MAX_RECORDS = 10_000
 HEADER_BYTES, MAX_HEADER_BYTES = 8, 100_000_000
 """Length of the header that begins a safetensors file, and the longest that is read. Source: safetensors, README."""
 
+OUT_OF_MEMORY = (
+    "if most of it is text in the language, the stage is killed: give it fewer files, or more memory (on a cluster "
+    "cluster.resources.clean.memory)"
+)
+
 T = TypeVar("T")
 
 
@@ -49,12 +56,12 @@ class Look:
     seen: bool = True
     """Whether it could be looked at from here."""
 
-    def say(self) -> None:
-        """Log it: what asks for attention as a warning."""
+    def say(self, level: int = logging.DEBUG) -> None:
+        """Log it: what asks for attention as a warning, else at this level."""
         if self.remedy:
             log.warning("%s: %s; %s", self.key, self.detail, self.remedy)
         else:
-            log.log(logging.DEBUG if self.seen else logging.WARNING, "%s: %s", self.key, self.detail)
+            log.log(level if self.seen else logging.WARNING, "%s: %s", self.key, self.detail)
 
 
 def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True) -> Look:
@@ -91,6 +98,35 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
         return Look(key=stage.files, detail=detail, remedy=remedy)
 
     return _as_seen(stage.files, look, here=here)
+
+
+def look_at_clean_memory(recipe: Recipe, memory_bytes: int, *, here: bool = True) -> Look:
+    """Tell what memory `clean` may need, which holds all the text that it keeps.
+
+    Args:
+        recipe: What is to run.
+        memory_bytes: What it would have.
+        here: The stage will run on this machine.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    key, patterns = "memory of clean", recipe.clean.inputs
+    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := _claim(pattern, recipe))}
+    if hidden:
+        return _unseen(key, hidden)
+
+    def look() -> Look:
+        sizes = storage.sizes(patterns, "clean.inputs")
+        need = clean_memory_bytes(sizes)
+        detail = (
+            f"up to {human_bytes(need)} for {human_bytes(sum(sizes.values()))} of files, if all of their text is kept; "
+            f"it has {human_bytes(memory_bytes)}"
+        )
+        remedy = "" if need <= memory_bytes else OUT_OF_MEMORY
+        return Look(key=key, detail=detail, remedy=remedy)
+
+    return _as_seen(key, look, here=here)
 
 
 def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
