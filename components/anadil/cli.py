@@ -204,8 +204,10 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from anadil.doctor import missing_packages
     from anadil.errors import INTERRUPTED, PreflightError, Stopped
+    from anadil.inputs import look_at_base, look_at_clean_memory, look_at_files
+    from anadil.plan.machine import ram_bytes
     from anadil.recipe import load_recipe
-    from anadil.stage import check_base, external_files, is_left_out
+    from anadil.stage import is_left_out
 
     recipe = load_recipe(options.recipe, options.set)
     work = Path(options.work).resolve()
@@ -215,9 +217,11 @@ def _run(options: argparse.Namespace) -> int:
         if options.until != "finetune" and is_left_out(stage, recipe):
             log.info("finetune: left out, because finetune.inputs names no chats")
             continue
-        external_files(stage, recipe)  # a missing file should fail now, not after hours of training
-    if any(stage.uses_model for stage in stages):
-        check_base(recipe.base)
+        if stage.files:  # what is wrong with it should be told now, not after hours of training
+            look_at_files(stage, recipe).say()
+    look_at_clean_memory(recipe, ram_bytes()).say(logging.INFO)
+    if any("base" in stage.sections for stage in stages):
+        look_at_base(recipe).say()
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 

@@ -7,8 +7,9 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -19,10 +20,12 @@ from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.errors import AnadilError, PreflightError
 from anadil.flow import FLOW
+from anadil.inputs import Look, look_at_base, look_at_clean_memory, look_at_files
 from anadil.log import masked
+from anadil.plan.machine import ram_bytes
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
-from anadil.stage import check_base, external_files, is_left_out
+from anadil.stage import is_left_out
 from anadil.tracking import tracking_uri
 from anadil.units import GIB, human_bytes
 
@@ -65,8 +68,10 @@ def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Chec
     except AnadilError as error:
         return [*checks, Check(name="recipe", status="failed", detail=str(error), remedy="edit the recipe")]
     checks.append(Check(name="recipe", status="passed", detail=recipe_name))
-    checks += _data(recipe)
-    checks += [_base(recipe), _memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
+    # A recipe of a cluster may name places that its pods alone see.
+    checks += check_data(recipe, here=not recipe.cluster.volumes)
+    checks += _clean_memory(recipe)
+    checks += [_memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
     return checks
 
 
@@ -120,41 +125,54 @@ def _packages() -> Check:
     return Check(name="packages", status="passed", detail="every stage's packages are installed")
 
 
-def _data(recipe: Recipe) -> Iterator[Check]:
+def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
+    """Look at the files of every stage and at the base model.
+
+    Args:
+        recipe: What is to run.
+        here: On this machine; else what cannot be seen from here is no mistake.
+    """
+    yield from _data(recipe, here=here)
+    yield _base(recipe, here=here)
+
+
+def _data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
     for stage in FLOW:
         if not stage.files:
             continue
         if is_left_out(stage, recipe):
             yield Check(name=stage.files, status="skipped", detail="no chats, so no finetuning")
             continue
-        try:
-            files = external_files(stage, recipe)
-        except AnadilError as error:
-            yield Check(name=stage.files, status="failed", detail=str(error), remedy=f"correct {stage.files}")
-            continue
-        if files:
-            yield Check(name=stage.files, status="passed", detail=f"{len(files)} file(s)")
-        else:
-            yield Check(name=stage.files, status="skipped", detail="the corpus's own held-out part is used")
+        yield _looked(stage.files, partial(look_at_files, stage, recipe, here=here))
 
 
-def _base(recipe: Recipe) -> Check:
-    model = recipe.base.model
-    name = "base.model"
-    if model == TINY:
-        return Check(name=name, status="passed", detail="tiny, made on the spot")
-    try:
-        check_base(recipe.base)
-    except AnadilError as error:
-        return Check(name=name, status="failed", detail=str(error), remedy="correct base.model")
-    if Path(model).expanduser().is_dir():
-        return Check(name=name, status="passed", detail=model)
+def _base(recipe: Recipe, *, here: bool) -> Check:
+    model, name = recipe.base.model, "base.model"
+    on_the_hub = model != TINY and not model.startswith(("/", ".", "~")) and not Path(model).is_dir()
     offline = os.environ.get("HF_HUB_OFFLINE") == "1"
-    if offline or not _answers("huggingface.co", 443):
+    if on_the_hub and (offline or not _answers("huggingface.co", 443)):
         remedy = "download it where there is a network and give the directory as base.model"
-        return Check(name=name, status="failed", detail=f"{model}: the hub cannot be reached", remedy=remedy)
-    pin = "" if recipe.base.revision else "set base.revision, so that the run can be repeated"
-    return Check(name=name, status="passed", detail=f"{model} on the hub", remedy=pin)
+        detail = f"{model}: the hub cannot be reached{'' if here else ' from here'}"
+        return Check(name=name, status="failed" if here else "skipped", detail=detail, remedy=remedy)
+    check = _looked(name, partial(look_at_base, recipe, here=here))
+    if on_the_hub and check.status == "passed" and not recipe.base.revision:
+        return replace(check, remedy="set base.revision, so that the run can be repeated")
+    return check
+
+
+def _looked(key: str, look: Callable[[], Look]) -> Check:
+    try:
+        found = look()
+    except AnadilError as error:
+        return Check(name=key, status="failed", detail=str(error), remedy=f"correct {key}")
+    status: Literal["passed", "skipped"] = "passed" if found.seen else "skipped"
+    return Check(name=key, status=status, detail=found.detail, remedy=found.remedy)
+
+
+def _clean_memory(recipe: Recipe) -> Iterator[Check]:
+    check = _looked("memory of clean", partial(look_at_clean_memory, recipe, ram_bytes()))
+    if check.status != "failed":  # a file that is not there is told in a line of its own
+        yield check
 
 
 def _memory(recipe: Recipe) -> Check:

@@ -38,6 +38,23 @@ class S3:
             body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
         return body
 
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of an object and its size; a negative start counts from its end."""
+        bucket, key = _split(uri)
+        asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
+        with _explained(uri):
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key, Range=asked)
+            except self._client.exceptions.ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 416:
+                    raise
+                # No byte of it stands there: it is empty, or ends before.
+                head = self._client.head_object(Bucket=bucket, Key=key)
+                return b"", int(head["ContentLength"])
+            # A server that knows no ranges sends the whole object, and no size.
+            size = str(answer.get("ContentRange", "")).rpartition("/")[2] or answer["ContentLength"]
+            return answer["Body"].read(num_bytes), int(size)
+
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
         bucket, key = _split(uri)

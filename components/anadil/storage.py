@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,8 @@ PIECE_BYTES = 16 * 1024**2
 """Copied at a time."""
 Count = Callable[[int], None]
 """Gets the bytes of each piece that was copied; raises to stop."""
+Copy = Callable[[str], AbstractContextManager[Path]]
+"""Gives a local path with what is to be read of a file, as `local_copy` does."""
 
 BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
@@ -40,6 +42,14 @@ class Store(Protocol):
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small file."""
+        ...
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of a file and the size of all of it; a negative start counts from its end.
+
+        Raises:
+            DataError: There is no such file, or it cannot be read.
+        """
         ...
 
     def write(self, uri: str, content: bytes) -> None:
@@ -172,6 +182,18 @@ class Local:
         except FileNotFoundError:
             raise DataError(f"{uri}: no such file") from None
 
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of a file and its size; a negative start counts from its end."""
+        try:
+            with Path(uri).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size + start) if start < 0 else start)
+                return file.read(num_bytes), size
+        except OSError as error:
+            raise DataError(
+                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+            ) from None
+
     def write(self, uri: str, content: bytes) -> None:
         """Write beside, then rename."""
         path = Path(uri)
@@ -260,6 +282,10 @@ class BuiltIn(Local):
     def read(self, uri: str) -> bytes:
         """The bytes of one small file."""
         return super().read(str(built_in(uri)))
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of a file and its size."""
+        return super().part(str(built_in(uri)), start, num_bytes)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted names, with the prefix."""

@@ -1,8 +1,15 @@
 """Numbers as people read them; 1 GiB is 1024**3 bytes and 1 GB is 1000**3."""
 
+import re
+
 GIB = 1024**3
 MIB = 1024**2
 KIB = 1024
+QUANTITIES = {
+    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+}  # fmt: skip
+"""Source: Kubernetes, resource.Quantity."""
 
 
 def human_bytes(num_bytes: float) -> str:
@@ -34,3 +41,10 @@ def human_figure(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def amount(quantity: str) -> float:
+    """The number that a quantity such as `500m` or `16Gi` means."""
+    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
+    assert match, quantity
+    return float(match[1]) * QUANTITIES[match[2]]

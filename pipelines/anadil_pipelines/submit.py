@@ -8,6 +8,7 @@ import hashlib
 import logging
 import re
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -18,11 +19,15 @@ import yaml
 
 from anadil import __version__
 from anadil.config import Recipe
-from anadil.errors import AnadilError, RecipeError
+from anadil.errors import AnadilError, DataError, RecipeError
+from anadil.flow import FLOW
+from anadil.inputs import look_at_base, look_at_clean_memory, look_at_files
 from anadil.plan.preflight import check_fits, check_shared
+from anadil.stage import is_left_out
 from anadil.storage import BUILT_IN
+from anadil.units import amount
 from anadil_pipelines.adapt import NAME, pipeline_yaml
-from anadil_pipelines.resources import with_clean_memory
+from anadil_pipelines.resources import needs_of, with_clean_memory
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)
@@ -88,9 +93,10 @@ def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
 
     Raises:
         RecipeError: A step would not see a directory of the recipe.
+        DataError: What a stage will read is missing, damaged or of no use.
         PreflightError: The training does not fit the machines of `cluster`, or they share no checkpoints.
     """
-    for check in (check_reach, _check_shared, _check_fits):
+    for check in (check_reach, _check_shared, _check_inputs, _check_fits):
         try:
             check(recipe)
         except AnadilError as error:
@@ -98,6 +104,9 @@ def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
                 raise
             log.warning("would be refused: %s", error)
     recipe = with_clean_memory(recipe)
+    with suppress(DataError):  # of a file that is not there, which is told above
+        memory = int(amount(needs_of("clean", recipe).memory))
+        look_at_clean_memory(recipe, memory, here=False).say(logging.INFO)
     return Submission(recipe=recipe, asked=asked, pipeline=pipeline_yaml(recipe))
 
 
@@ -108,6 +117,13 @@ def _check_fits(recipe: Recipe) -> None:
         log.warning("%s: not on this machine, so whether pretrain fits is not checked", recipe.base.model)
     else:
         log.info("%s", check_fits(recipe, here=False))
+
+
+def _check_inputs(recipe: Recipe) -> None:
+    for stage in FLOW:
+        if stage.files and not is_left_out(stage, recipe):
+            look_at_files(stage, recipe, here=False).say()
+    look_at_base(recipe, here=False).say()
 
 
 def _check_shared(recipe: Recipe) -> None:

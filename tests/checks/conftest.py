@@ -13,7 +13,10 @@ from tests.checks.fake_cluster import Cluster, serving
 
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 WANTED: dict[str, Any] = {
-    "base": {"model": "tiny"},
+    "base": {"model": "/fsx/llama"},
+    "clean": {"inputs": ["/fsx/raw"]},
+    "finetune": {"inputs": ["/fsx/chats"]},
+    "evaluate": {"heldout": ["/fsx/heldout.jsonl"]},
     "storage": {"root": "/fsx/az"},
     "tracking": {"uri": "off"},
     "cluster": {

@@ -5,9 +5,9 @@ import pytest
 
 from anadil.cluster import Resources
 from anadil.errors import RecipeError
-from anadil.launch.manifests.resources import amount, most_for_pods, requirements
+from anadil.launch.manifests.resources import most_for_pods, requirements
 from anadil.plan.machine import machine
-from anadil.units import GIB
+from anadil.units import GIB, amount
 
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")

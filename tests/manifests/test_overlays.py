@@ -15,9 +15,9 @@ from anadil import entry
 from anadil.flow import STAGES
 from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.metadata import MAX_NAME
-from anadil.launch.manifests.resources import amount
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
+from anadil.units import amount
 from tests import crds
 from tests.manifests.kustomized import (
     JOB,

@@ -10,7 +10,7 @@ from anadil.checks import images, kubernetes, nodes, objects, services, storage
 from anadil.checks.api import Api, Refused, Unreachable, connect
 from anadil.checks.bounded import bounded
 from anadil.config import Recipe
-from anadil.doctor import Check
+from anadil.doctor import Check, check_data
 
 JOB_BACKENDS = tuple(kubernetes.JOB_API)
 OF_JOBS = ("job API", "training operator", "permissions", "queue")
@@ -18,6 +18,8 @@ OF_JOBS = ("job API", "training operator", "permissions", "queue")
 OF_NAMESPACE = ("permissions", "queue", "volumes", "service account", "secrets")
 DEPENDENT = ("namespace", *OF_JOBS, "volumes", "service account", "secrets", "nodes")
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
+INPUTS_PATIENCE_S = 60.0
+"""Files of three keys, each of which has ten seconds, and the model."""
 STORAGE_PATIENCE_S = 25.0
 """A dead endpoint is given up after some 10 s of retries, in writing and in removing."""
 
@@ -33,6 +35,7 @@ def examine_cluster(recipe: Recipe, *, kubeflow_host: str | None = None) -> list
     checks += bounded("images", lambda: images.check_images(recipe.cluster))
     checks += bounded("storage", lambda: storage.check_storage(recipe), STORAGE_PATIENCE_S)
     checks += storage.check_checkpoints(recipe)
+    checks += bounded("inputs", lambda: check_data(recipe, here=False), INPUTS_PATIENCE_S)
     checks += bounded("kubeflow pipelines", lambda: services.check_kubeflow(kubeflow_host))
     checks += bounded("mlflow", lambda: services.check_mlflow(recipe))
     return checks

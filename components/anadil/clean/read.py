@@ -114,7 +114,9 @@ def check_suffixes(uris: tuple[str, ...]) -> None:
         )
 
 
-def records(uri: str, name: str, text_field: str, tally: Tally) -> Iterator[Raw]:
+def records(
+    uri: str, name: str, text_field: str, tally: Tally, copy: storage.Copy = storage.local_copy
+) -> Iterator[Raw]:
     """The records of one file, local or remote, in order.
 
     Args:
@@ -122,13 +124,14 @@ def records(uri: str, name: str, text_field: str, tally: Tally) -> Iterator[Raw]
         name: What provenance and messages call it.
         text_field: Key or column of the text, for JSONL and Parquet.
         tally: Counts good and bad records.
+        copy: Gives what is to be read of the file.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
     """
     reader = _reader(uri)
     assert reader is not None, "check_suffixes comes first"
-    with storage.local_copy(uri) as path:
+    with copy(uri) as path:
         try:
             path.open("rb").close()
         except OSError as error:

@@ -56,19 +56,10 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
         DataError: There is no text, or a record cannot be read.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    found: Iterator[Document] = (
-        (document for uri in files for document in _read_file(uri, text_field, language))
-        if files
-        else read_documents(corpus, "heldout")
-    )
+    found = documents_of(files, text_field, language) if files else read_documents(corpus, "heldout")
     read = list(found)
     documents = tuple(document for document in read if document.text)
-    if not documents:
-        place = ", ".join(files) if files else f"{corpus}/heldout"
-        raise DataError(
-            f"held-out text is empty: {place}; give evaluate.heldout a file with text or "
-            "raise clean.heldout_fraction"
-        )
+    refuse_empty(len(documents), files or [f"{corpus}/heldout"])
     repeated = len(documents) - len({document.text for document in documents})
     empty = len(read) - len(documents)
     if empty or repeated:
@@ -82,14 +73,54 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
     )
 
 
-def _read_file(uri: str, text_field: str, language: str) -> Iterator[Document]:
-    name = uri.lower()
-    suffix = next((end for end in SUFFIXES if name.endswith(end)), None)
-    if suffix is None:
-        raise DataError(f"{uri}: held-out text is read from {', '.join(SUFFIXES)} only; convert the file")
-    with storage.local_copy(uri) as path:
-        for place, row in _rows(path, uri, suffix, text_field):
-            yield _document(row, f"{uri}{place}", text_field, language)
+def documents_of(
+    files: Sequence[str], text_field: str, language: str, copy: storage.Copy = storage.local_copy
+) -> Iterator[Document]:
+    """The documents of files, in order.
+
+    Args:
+        files: URIs.
+        text_field: Key or column that holds the text.
+        language: ISO 639-1 code for documents that name none.
+        copy: Gives what is to be read of a file.
+
+    Raises:
+        DataError: A record cannot be read; with its place.
+        PreflightError: Parquet is given and pyarrow is not installed.
+    """
+    refuse_kinds(files)
+    for uri in files:
+        with copy(uri) as path:
+            for place, row in _rows(path, uri, _suffix(uri), text_field):
+                yield _document(row, f"{uri}{place}", text_field, language)
+
+
+def refuse_kinds(files: Sequence[str]) -> None:
+    """Refuse files of another kind, before any is read.
+
+    Raises:
+        DataError: Of the first such file.
+    """
+    for uri in files:
+        if not _suffix(uri):
+            raise DataError(f"{uri}: held-out text is read from {', '.join(SUFFIXES)} only; convert the file")
+
+
+def refuse_empty(num_documents: int, places: Sequence[str]) -> None:
+    """Refuse held-out text without a document.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not num_documents:
+        raise DataError(
+            f"held-out text is empty: {', '.join(places)}; give evaluate.heldout a file with text or "
+            "raise clean.heldout_fraction"
+        )
+
+
+def _suffix(uri: str) -> str:
+    return next((end for end in SUFFIXES if uri.lower().endswith(end)), "")
 
 
 def _rows(path: Path, uri: str, suffix: str, text_field: str) -> Iterator[tuple[str, object]]:

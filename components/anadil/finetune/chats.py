@@ -77,16 +77,22 @@ class Dropped:
         )
 
 
-def read_chats(uris: Sequence[str], dropped: Dropped) -> Iterator[Chat]:
+def read_chats(
+    uris: Sequence[str], dropped: Dropped, copy: storage.Copy = storage.local_copy
+) -> Iterator[Chat]:
     """The good chats of `.jsonl` files, in order; the other rows are counted in `dropped`.
+
+    Args:
+        uris: The files.
+        dropped: Gets the rows that are no chats.
+        copy: Gives what is to be read of a file.
 
     Raises:
         DataError: A file is no `.jsonl`, or a line is not a JSON object; with file and line.
     """
+    refuse_kinds(uris)
     for uri in uris:
-        if not uri.endswith(".jsonl"):
-            raise DataError(f"{uri}: is not a .jsonl file; give chats as one JSON object a line")
-        with storage.local_copy(uri) as path:
+        with copy(uri) as path:
             for number, row in _rows(path, uri):
                 place = f"{Path(uri).name}:{number}"
                 found = _messages(row)
@@ -94,6 +100,30 @@ def read_chats(uris: Sequence[str], dropped: Dropped) -> Iterator[Chat]:
                     yield Chat(messages=found, place=place)
                 else:
                     dropped.add(found, place)
+
+
+def refuse_kinds(uris: Sequence[str]) -> None:
+    """Refuse files of another kind, before any is read.
+
+    Raises:
+        DataError: Of the first such file.
+    """
+    for uri in uris:
+        if not uri.endswith(".jsonl"):
+            raise DataError(f"{uri}: is not a .jsonl file; give chats as one JSON object a line")
+
+
+def refuse_none(uris: Sequence[str], num_chats: int, dropped: Dropped) -> None:
+    """Refuse files without a chat to train on.
+
+    Raises:
+        DataError: With the reason of each kind of row.
+    """
+    if num_chats:
+        return
+    if not dropped.total:
+        raise DataError(f"chats: {', '.join(uris)} hold no rows; {SAYS['no_chat']}")
+    raise DataError(f"chats: none of {dropped.total:,} rows can be trained on: {dropped}")
 
 
 def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
 from anadil import artifact
-from anadil.errors import DataError, PreflightError
+from anadil.errors import PreflightError
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import SAYS, Dropped, read_chats
+from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
 from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.progress import progress
@@ -102,10 +102,7 @@ def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dat
     examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
     num_rows = len(examples) + dropped.total
     job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
-    if not num_rows:
-        raise DataError(f"chats: {', '.join(job.files)} hold no rows; {SAYS['no_chat']}")
-    if not examples:
-        raise DataError(f"chats: none of {num_rows:,} rows can be trained on: {dropped}")
+    refuse_none(job.files, len(examples), dropped)
     if dropped.total:
         level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
         log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)

@@ -10,6 +10,7 @@ from anadil.cluster import Backend as BackendName
 from anadil.config import Recipe
 from anadil.errors import AnadilError, DataError, RecipeError
 from anadil.flow import STAGES
+from anadil.inputs import look_at_base, look_at_files
 from anadil.launch.backend import Backend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.make import Outcome, Wanted, reusable, wanted_artifact
@@ -76,6 +77,7 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     job = job_for(asked, wanted.target)
     chosen = backend or asked.recipe.cluster.backend
     check_job(job, chosen)
+    _look(asked, here=chosen == "local")
     if asked.stage == "pretrain" and asked.recipe.cluster.instance:
         log.info("%s", check_fits(asked.recipe, here=chosen == "local"))
     backend_for(asked.recipe, backend).run(job, detach=detach)
@@ -85,6 +87,15 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     if manifest is None:
         raise DataError(f"{wanted.target}: job {job.name} ended well, yet there is no artifact; see its log")
     return Outcome(uri=wanted.target, manifest=manifest)
+
+
+def _look(asked: Launch, *, here: bool) -> None:
+    """Look at what the stage will read beside artifacts, which are verified where they are read."""
+    stage = STAGES[asked.stage]
+    if stage.files:
+        look_at_files(stage, asked.recipe, asked.files, here=here).say()
+    if "base" in stage.sections:
+        look_at_base(asked.recipe, here=here).say()
 
 
 def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:

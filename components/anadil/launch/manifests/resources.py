@@ -1,24 +1,18 @@
 """What a pod asks of its node: as much as the node can give, and no more, or it waits forever."""
 
 import logging
-import re
 from typing import Any
 
 from anadil.cluster import Resources
 from anadil.errors import RecipeError
 from anadil.plan.machine import CPU, Machine
-from anadil.units import GIB
+from anadil.units import GIB, amount
 
 log = logging.getLogger(__name__)
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 """Network interface of AWS that NCCL needs between machines; not asked for, NCCL takes TCP and says nothing."""
-UNITS = {
-    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
-}  # fmt: skip
-"""Source: Kubernetes, resource.Quantity."""
 CPU_TIERS = ((1, 0.30), (1, 0.15), (2, 0.10), (float("inf"), 0.06))
 MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.07))
 CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
@@ -83,13 +77,6 @@ def most_for_pods(machine: Machine) -> tuple[int, int]:
     cpus = machine.vcpus - CPU_OVERHEAD - _reserved(machine.vcpus, CPU_TIERS)
     gib = machine.ram_bytes / GIB
     return int(cpus), int(gib - MEMORY_OVERHEAD - _reserved(gib, MEMORY_TIERS))
-
-
-def amount(quantity: str) -> float:
-    """The number that a quantity such as `500m` or `16Gi` means."""
-    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
-    assert match, quantity
-    return float(match[1]) * UNITS[match[2]]
 
 
 def _reserved(total: float, tiers: tuple[tuple[float, float], ...]) -> float:
