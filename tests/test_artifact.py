@@ -47,7 +47,7 @@ def test_a_flipped_bit_is_refused(made: Path) -> None:
     path.write_bytes(content)
 
     assert refused(made) == (
-        f"{made}/train/part-00000.txt: differs from its manifest; remove {made} and run the stage again"
+        f"{made}/train/part-00000.txt: differs from its manifest; run `anadil remove {made}`, then the stage again"
     )
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_object_is_refused(made: Path, bucket: str) -> None:
     with pytest.raises(IntegrityError) as caught:
         artifact.fetch(uri, "corpus")
 
-    assert f"{uri}/stats.json: differs from its manifest; remove {uri}" in str(caught.value)
+    assert f"{uri}/stats.json: differs from its manifest; run `anadil remove {uri}`" in str(caught.value)
 
 
 def test_an_artifact_in_a_bucket_without_a_manifest_does_not_exist(bucket: str) -> None:

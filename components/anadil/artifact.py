@@ -23,6 +23,8 @@ from anadil.storage import MANIFEST
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
+GLANCE_BYTES = 1024**2
+"""Read of an artifact, its smallest files first, to tell a whole one from a torn one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
         raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
     if manifest.kind != kind:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
-    path = storage.store(uri).get_directory(uri)
+    path = storage.store(uri).get_directory(uri, manifest.files)
     try:
         verify(path, manifest, uri)
     except IntegrityError:
@@ -105,7 +107,7 @@ def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
             raise
         log.warning("%s: the copy in %s is damaged; fetching it again", uri, path)
         shutil.rmtree(path)
-        path = storage.store(uri).get_directory(uri)
+        path = storage.store(uri).get_directory(uri, manifest.files)
         verify(path, manifest, uri)
     return path, manifest
 
@@ -116,7 +118,7 @@ def verify(path: Path, manifest: Manifest, name: str) -> None:
     Raises:
         IntegrityError: With the first file that differs and the remedy.
     """
-    remedy = f"remove {name} and run the stage again"
+    remedy = remedy_of(name)
     present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
     present.discard(MANIFEST)
     for missing in sorted(manifest.files.keys() - present):
@@ -126,6 +128,40 @@ def verify(path: Path, manifest: Manifest, name: str) -> None:
     for file, expected in manifest.files.items():
         if describe(path / file) != expected:
             raise IntegrityError(f"{name}/{file}: differs from its manifest; {remedy}")
+
+
+def glance(uri: str, manifest: Manifest) -> None:
+    """Compare the size of every file with the manifest, and the digests of small ones, without fetching the rest.
+
+    What a program that was stopped, or two that wrote at the same time, leave behind is noticed so;
+    a reader verifies every byte.
+
+    Raises:
+        IntegrityError: With the first file that differs and the remedy.
+    """
+    store, remedy = storage.store(uri), remedy_of(uri)
+    sizes = store.sizes(uri)
+    for name, entry in manifest.files.items():
+        if name not in sizes:
+            raise IntegrityError(f"{uri}/{name}: missing, but its manifest names it; {remedy}")
+        if sizes[name] != entry["bytes"]:
+            raise IntegrityError(
+                f"{uri}/{name}: has {sizes[name]:,} bytes, its manifest says {entry['bytes']:,}; {remedy}"
+            )
+    if "://" not in uri and (extra := sorted(sizes.keys() - manifest.files.keys() - {MANIFEST})):
+        raise IntegrityError(f"{uri}/{extra[0]}: not in its manifest; {remedy}")
+    left = GLANCE_BYTES
+    for name in sorted(manifest.files, key=lambda name: sizes[name]):
+        left -= sizes[name]
+        if left < 0:
+            return
+        if hashlib.sha256(store.read(storage.join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
+            raise IntegrityError(f"{uri}/{name}: differs from its manifest; {remedy}")
+
+
+def remedy_of(uri: str) -> str:
+    """What to do with an artifact that is damaged, for messages."""
+    return f"run `anadil remove {uri}`, then the stage again"
 
 
 def describe(path: Path) -> dict[str, str | int]:
@@ -147,6 +183,7 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for written in files:
         written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
+    storage.flush_directory(path)  # before the manifest vouches for them
     entries = {file.relative_to(path).as_posix(): describe(file) for file in files}
     entries.pop(MANIFEST, None)
     manifest = Manifest(kind=kind, key=key_of(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest

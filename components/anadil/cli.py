@@ -39,6 +39,7 @@ LATER = {
     "logs": ("anadil.launch_command", "the log of a launched job's first machine"),
     "stop": ("anadil.launch_command", "end a launched job; what it saved stays"),
     "export": ("anadil.export_command", "a checkpoint of pretrain as a model directory"),
+    "remove": ("anadil.remove_command", "take away an artifact that is damaged or not needed"),
     "promote": ("anadil.promote_command", "move the registry's alias to a model that passed its gate"),
     "cluster": ("anadil.hyperpod_command", "create, describe or delete a HyperPod cluster"),
 }

@@ -19,11 +19,12 @@ from pathlib import Path
 from anadil import __version__, artifact, storage
 from anadil.artifact import Manifest
 from anadil.config import Recipe
-from anadil.errors import DataError, IntegrityError, RecipeError, RetryableError, Stopped
+from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
 from anadil.lock import locked
 from anadil.preload import preloaded
 from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, in_group, origin_of
+from anadil.storage import AlreadyThereError
 from anadil.tracking import has_unsent, tracked
 from anadil.units import human_figure, human_seconds
 
@@ -131,6 +132,7 @@ def reusable(wanted: Wanted) -> Outcome | None:
 
     Raises:
         RecipeError: Its place holds one that was made from something else.
+        IntegrityError: It is damaged, as far as sizes and small files tell.
     """
     target, origin = wanted.target, wanted.origin
     manifest = artifact.read_manifest(target)
@@ -142,6 +144,7 @@ def reusable(wanted: Wanted) -> Outcome | None:
             f"{target}: holds a {manifest.kind} made from something else ({causes}); "
             "artifacts are written once: give another --out or remove it"
         )
+    artifact.glance(target, manifest)
     log.info("reused %s", target)
     _say_figures(manifest.figures)
     return Outcome(uri=target, manifest=manifest)
@@ -265,7 +268,7 @@ def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int)
     settings = {name.removeprefix("recipe "): v for name, v in origin.items() if name.startswith("recipe ")}
     key = artifact.key_of(origin)
     if rank == 0:
-        shutil.rmtree(job.out, ignore_errors=True)
+        _clear(job.out)
     with tracked(stage.name, job.recipe, job.work) as tracker:
         tracker.params(settings)
         tracker.tags({"anadil.version": __version__, "anadil.artifact": target, "anadil.key": key})
@@ -284,6 +287,20 @@ def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int)
     return figures
 
 
+def _clear(partial: Path) -> None:
+    """Remove what a killed run has left.
+
+    Raises:
+        PreflightError: It cannot be removed.
+    """
+    shutil.rmtree(partial, ignore_errors=True)
+    if partial.exists():
+        raise PreflightError(
+            f"{partial}: what an earlier run has left there cannot be removed: it belongs to user "
+            f"{partial.stat().st_uid}; remove it, or run as that user"
+        )
+
+
 def _sealed(partial: Path, origin: dict[str, str]) -> Manifest | None:
     """The manifest of what was made whole but not moved, because an upload failed."""
     with contextlib.suppress(IntegrityError):
@@ -295,7 +312,16 @@ def _sealed(partial: Path, origin: dict[str, str]) -> Manifest | None:
 
 
 def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> Outcome:
-    storage.store(target).put_directory(partial, target)
+    """Move what was made to its place, or take what another run has put there meanwhile."""
+    try:
+        storage.store(target).put_directory(partial, target)
+    except AlreadyThereError as error:
+        found = reusable(Wanted(origin=manifest.origin, target=target, files=()))
+        if found is None:  # removed again since
+            raise RetryableError(f"{error} and removed it; run the same command again") from None
+        log.warning("%s; what this run has made is thrown away", error)
+        shutil.rmtree(partial, ignore_errors=True)
+        manifest = found.manifest
     if not has_unsent(work):
         shutil.rmtree(work, ignore_errors=True)
     _say_figures(manifest.figures)

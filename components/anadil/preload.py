@@ -19,7 +19,7 @@ from pathlib import Path
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
-from anadil.errors import DataError, IntegrityError, PreflightError, Stopped
+from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.progress import progress
 from anadil.storage import MANIFEST, Count
 from anadil.units import human_bytes
@@ -162,18 +162,25 @@ def _bring(target: Path, wanted: Wanted, fetch: Fetch, source: str, stop: thread
         if stop.is_set():
             raise Stopped(f"{source}: fetching was stopped; run the same command again to go on")
 
+    found = set()
     for attempt in range(ATTEMPTS + 1):
         count(0)
         if _has_size(target, wanted):
-            if artifact.describe(path)["sha256"] == wanted.sha256:
+            digest = artifact.describe(path)["sha256"]
+            if digest == wanted.sha256:
                 return
+            if attempt:
+                found.add(digest)
             log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, wanted.name, target)
             path.unlink()
         if attempt < ATTEMPTS:
             fetch(wanted.name, path, count)
-    raise IntegrityError(
-        f"{source}/{wanted.name}: differs from its manifest; remove {source} and run the stage again"
-    )
+    if len(found) > 1:  # what is stored would come twice alike
+        raise RetryableError(
+            f"{source}/{wanted.name}: came with other bytes each time; look at the network and any proxy, "
+            "then run the same command again"
+        )
+    raise IntegrityError(f"{source}/{wanted.name}: differs from its manifest; {artifact.remedy_of(source)}")
 
 
 def _has_size(target: Path, wanted: Wanted) -> bool:

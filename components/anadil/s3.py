@@ -3,19 +3,39 @@
 import fnmatch
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from anadil.errors import AnadilError, DataError, PreflightError, RetryableError
-from anadil.storage import MANIFEST, Count, join
+from anadil.publish import publish
+from anadil.storage import MANIFEST, ConditionsError, Count, join
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Attempts for a call, the first included, with exponential pauses between them."""
+DOWNLOADS = 3
+"""Times that an object is fetched whose bytes come damaged or cut off."""
+
+CROSSED = {
+    "BadDigest", "IncompleteBody", "OperationAborted", "RequestTimeout", "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
+}  # fmt: skip
+"""Codes with a status below 500 of requests whose bytes were damaged or late on the way, or crossed another.
+Source: Amazon S3 API Reference, List of error codes."""
+
+T = TypeVar("T")
+
+
+class DamagedError(RetryableError):
+    """An object's bytes came damaged or cut off."""
 
 
 class S3:
@@ -34,9 +54,12 @@ class S3:
     def read(self, uri: str) -> bytes:
         """The bytes of one small object."""
         bucket, key = _split(uri)
-        with _explained(uri):
+
+        def fetch() -> bytes:
             body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
-        return body
+            return body
+
+        return _fetched(uri, fetch)
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
         """Some bytes of an object and its size; a negative start counts from its end."""
@@ -73,24 +96,60 @@ class S3:
             Its new tag; None where it was written or removed meanwhile, and is left as it is.
         """
         bucket, key = _split(uri)
-        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
         with _explained(uri):
             try:
-                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **condition)
+                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
             except self._client.exceptions.ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] in (404, 409, 412) and (
-                    error.response["Error"]["Code"] != "NoSuchBucket"
-                ):
+                if _was_changed(error, uri):
                     return None
                 raise
         return str(answer["ETag"])
 
+    def upload(self, path: Path, uri: str, tag: str | None, count: Count | None = None) -> bool:
+        """Send one file, in parts where it is large, if the object is as it was seen last.
+
+        Args:
+            path: The file.
+            uri: The object.
+            tag: From `tags`; empty for an object that is not there, None for whatever is there.
+            count: Gets the bytes of each piece; raises to stop.
+
+        Returns:
+            Whether it was as it was seen; where not, it is left as it is.
+        """
+        from boto3.exceptions import S3UploadFailedError
+
+        bucket, key = _split(uri)
+        # s3transfer does not pass conditions on.
+        events = [f"before-parameter-build.s3.{call}" for call in ("PutObject", "CompleteMultipartUpload")]
+
+        def add_condition(params: dict[str, Any], **_: object) -> None:
+            if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
+                params.update(_condition(tag))
+
+        with _explained(uri):
+            for event in events:
+                self._client.meta.events.register(event, add_condition)
+            try:
+                self._client.upload_file(str(path), bucket, key, Callback=count)
+                return True
+            except S3UploadFailedError as error:
+                if tag is not None and _was_changed(error, uri):
+                    return False
+                raise
+            finally:
+                for event in events:
+                    self._client.meta.events.unregister(event, add_condition)
+
     def read_tagged(self, uri: str) -> tuple[bytes, str]:
         """The bytes of one small object, and the tag that `write_if` takes."""
         bucket, key = _split(uri)
-        with _explained(uri):
+
+        def fetch() -> tuple[bytes, str]:
             answer = self._client.get_object(Bucket=bucket, Key=key)
             return answer["Body"].read(), str(answer["ETag"])
+
+        return _fetched(uri, fetch)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
@@ -111,40 +170,47 @@ class S3:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
         return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
 
-    def put_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
-        """Upload every file, the manifest last; `count` may raise CancelledError to stop."""
-        bucket, prefix = _split(uri)
-        files = [file for file in sorted(source.rglob("*")) if file.is_file()]
-        for file in sorted(files, key=lambda path: path == source / MANIFEST):
-            key = _below(prefix) + file.relative_to(source).as_posix()
-            with _explained(f"s3://{bucket}/{key}"):
-                self._client.upload_file(str(file), bucket, key, Callback=count)
+    def put_directory(self, source: Path, uri: str) -> None:
+        """Upload every file, the manifest last, so that of several runs one alone writes there.
+
+        Raises:
+            AlreadyThereError: Another run has finished it first.
+            RetryableError: Another run is at it for too long.
+        """
+        publish(self, source, uri)
         shutil.rmtree(source)
 
-    def get_directory(self, uri: str) -> Path:
-        """Download into the cache (`ANADIL_CACHE`, else the temporary directory)."""
-        bucket, prefix = _split(uri)
+    def upload_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
+        """The same for who holds a lock; `count` may raise CancelledError to stop."""
+        files = [file for file in sorted(source.rglob("*")) if file.is_file()]
+        for file in sorted(files, key=lambda path: path == source / MANIFEST):
+            self.upload(file, join(uri, file.relative_to(source).as_posix()), None, count)
+        shutil.rmtree(source)
+
+    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
+        """Download into the cache (`ANADIL_CACHE`, else the temporary directory).
+
+        Objects that are not of `names` stay where they are: a run that was killed may have left some.
+        """
         cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
         # Keyed by the manifest, so that a directory that was written anew is fetched anew.
         identity = uri.encode() + self.read(join(uri, MANIFEST))
         target = cache / hashlib.sha256(identity).hexdigest()[:16]
-        for item in self._objects(bucket, _below(prefix)):
-            name = str(item["Key"]).removeprefix(_below(prefix))
-            if not name or name.endswith("/"):
-                continue  # consoles write such objects to show an empty folder
+        for name, item in self._named(uri):
+            if names is not None and name not in {MANIFEST, *names}:
+                continue
             path = target / name
             if not path.resolve().is_relative_to(target.resolve()):
                 raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
             if not path.is_file() or path.stat().st_size != item["Size"]:
-                self.download(f"s3://{bucket}/{item['Key']}", path)
+                self.download(join(uri, name), path)
         return target
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
         bucket, key = _split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _explained(uri):
-            self._client.download_file(bucket, key, str(path), Callback=count)
+        _fetched(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
 
     def remove_directory(self, uri: str) -> None:
         """Delete the objects below the prefix, the manifest first."""
@@ -153,6 +219,20 @@ class S3:
             self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
             for item in self._objects(bucket, _below(prefix)):
                 self._client.delete_object(Bucket=bucket, Key=item["Key"])
+
+    def remove(self, uri: str) -> None:
+        """Delete one object."""
+        bucket, key = _split(uri)
+        with _explained(uri):
+            self._client.delete_object(Bucket=bucket, Key=key)
+
+    def sizes(self, uri: str) -> dict[str, int]:
+        """Bytes of each object below the prefix, by its name there."""
+        return {name: int(item["Size"]) for name, item in self._named(uri)}
+
+    def tags(self, uri: str) -> dict[str, str]:
+        """For `upload`: what tells the bytes of each object below the prefix from others."""
+        return {name: str(item["ETag"]) for name, item in self._named(uri)}
 
     def abort_uploads(self, uri: str) -> None:
         """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
@@ -182,6 +262,13 @@ class S3:
         ]
         found.sort(key=lambda item: item["LastModified"])
         return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in found]
+
+    def _named(self, uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        bucket, prefix = _split(uri)
+        for item in self._objects(bucket, _below(prefix)):
+            name = str(item["Key"]).removeprefix(_below(prefix))
+            if name and not name.endswith("/"):  # consoles write such objects to show an empty folder
+                yield name, item
 
     def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
@@ -228,6 +315,52 @@ def _split(uri: str) -> tuple[str, str]:
     return bucket, key.rstrip("/")
 
 
+def _condition(tag: str) -> dict[str, str]:
+    return {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+
+
+def _was_changed(error: Exception, uri: str) -> bool:
+    """Whether a write on condition was refused because of the condition.
+
+    Raises:
+        ConditionsError: The storage knows no conditions.
+    """
+    code, status = _code_of(error)
+    if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":
+        raise ConditionsError(
+            f"{uri}: the storage has no conditional writes (If-None-Match, If-Match)"
+        ) from None
+    # 404: removed since; 409: written at the same time.
+    return status in (404, 409, 412) and code != "NoSuchBucket"
+
+
+def _fetched(uri: str, fetch: Callable[[], T]) -> T:
+    """What `fetch` gives; tried again where the bytes come damaged or cut off.
+
+    Raises:
+        RetryableError: They do so each time.
+    """
+    for attempt in range(1, DOWNLOADS + 1):
+        try:
+            with _explained(uri):
+                return fetch()
+        except DamagedError as error:
+            log.warning("%s; time %d of %d", error, attempt, DOWNLOADS)
+    raise RetryableError(
+        f"{uri}: its bytes came damaged or cut off {DOWNLOADS} times; look at the network and any proxy, "
+        "then run the same command again"
+    )
+
+
+def _code_of(error: Exception) -> tuple[str, int]:
+    """S3's own word for an error, and the HTTP status; 0 where there was no answer."""
+    if not hasattr(error, "response") and hasattr(error.__context__, "response"):
+        error = cast("Exception", error.__context__)  # what boto3 makes a sentence of
+    response: Any = getattr(error, "response", {})
+    code = str(response.get("Error", {}).get("Code", "")) or str(error)
+    return code, int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
 @contextmanager
 def _explained(uri: str) -> Iterator[None]:
     """Turn boto3's errors into ours: what can be retried, what the user must grant or correct."""
@@ -235,11 +368,13 @@ def _explained(uri: str) -> Iterator[None]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        FlexibleChecksumError,
         HTTPClientError,
         IncompleteReadError,
         NoCredentialsError,
         ParamValidationError,
         PartialCredentialsError,
+        ResponseStreamingError,
         SSLError,
     )
     from botocore.exceptions import ConnectionError as EndpointError
@@ -257,16 +392,20 @@ def _explained(uri: str) -> Iterator[None]:
         raise DataError(f"{uri}: {' '.join(str(error).split())}; correct the URI") from None
     except SSLError as error:
         raise PreflightError(f"{uri}: {error}; set AWS_CA_BUNDLE to the endpoint's certificates") from None
-    except (EndpointError, HTTPClientError, IncompleteReadError) as error:
+    except (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError) as error:
+        raise DamagedError(f"{uri}: {error}") from None
+    except (EndpointError, HTTPClientError) as error:
         raise RetryableError(f"{uri}: {error}; storage did not answer, run the same command again") from None
     except BotoCoreError as error:
         raise PreflightError(f"{uri}: {error}; correct the AWS configuration") from None
 
 
 def _client_error(uri: str, error: Exception) -> AnadilError:
-    response = getattr(error, "response", {})
-    code = str(response.get("Error", {}).get("Code", "")) or str(error)
-    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code, status = _code_of(error)
+    if code in CROSSED:
+        return RetryableError(
+            f"{uri}: {code}; what was sent did not arrive whole, run the same command again"
+        )
     if "NoSuchBucket" in code or "NoSuchKey" in code or status == 404 or "(404)" in code:
         return DataError(f"{uri}: does not exist; check bucket and key")
     if status == 403 or "AccessDenied" in code or "(403)" in code:

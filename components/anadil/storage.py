@@ -4,13 +4,14 @@ A URI is a local path or `s3://bucket/key`. Reads and writes of whole directorie
 artifacts need; `Local` and `S3` answer the same calls.
 """
 
+import errno
 import glob
 import hashlib
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,14 @@ Copy = Callable[[str], AbstractContextManager[Path]]
 
 BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
+
+
+class AlreadyThereError(DataError):
+    """Another run has put a finished directory there first."""
+
+
+class ConditionsError(PreflightError):
+    """The storage cannot write on condition that nobody else has."""
 
 
 class Store(Protocol):
@@ -68,12 +77,22 @@ class Store(Protocol):
         """Make `uri` hold what `source` holds, its manifest last; `source` is moved away.
 
         Raises:
+            AlreadyThereError: Another run has finished it first; `source` is left.
             DataError: Something else is there.
         """
         ...
 
-    def get_directory(self, uri: str) -> Path:
-        """A local directory with the files below `uri`; the same one where it is local."""
+    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
+        """A local directory with the files below `uri`; the same one where it is local.
+
+        Args:
+            uri: The directory.
+            names: Of a remote one, what to fetch beside its manifest; left out, everything.
+        """
+        ...
+
+    def sizes(self, uri: str) -> dict[str, int]:
+        """Bytes of each file below `uri`, by its relative name."""
         ...
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
@@ -221,15 +240,28 @@ class Local:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_finished(target)
         refuse_occupied(uri)
-        for file in [*source.rglob("*"), source]:
-            _flush(file)
-        source.rename(target)  # also onto an empty directory
+        flush_directory(source)
+        try:
+            source.rename(target)  # also onto an empty directory
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _refuse_finished(target)
+            refuse_occupied(uri)
+            raise
         _flush(target.parent)
 
-    def get_directory(self, uri: str) -> Path:
+    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:  # noqa: ARG002  nothing is fetched
         """The directory itself."""
         return Path(uri)
+
+    def sizes(self, uri: str) -> dict[str, int]:
+        """Bytes of each file below a directory."""
+        root = Path(uri)
+        files = (path for path in root.rglob("*") if not path.is_dir())
+        return {file.relative_to(root).as_posix(): file.lstat().st_size for file in files}
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Copy beside, then rename."""
@@ -307,9 +339,38 @@ def built_in(uri: str) -> Path:
     return Path(__file__).parent / "builtin" / uri.removeprefix(BUILT_IN)
 
 
+def flush_directory(path: Path) -> None:
+    """Bring files and then directories to the disk; removes them all where that fails.
+
+    After a failed fsync the kernel may give pages that are not on the disk, and calls them clean.
+
+    Raises:
+        OSError: It fails.
+    """
+    below = sorted(path.rglob("*"))
+    try:
+        for file in [
+            *(file for file in below if not file.is_dir()),
+            *(file for file in below if file.is_dir()),
+        ]:
+            _flush(file)
+        _flush(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _refuse_finished(target: Path) -> None:
+    if (target / MANIFEST).is_file():
+        raise AlreadyThereError(f"{target}: another run has just finished it")
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # The words of the kernel name no file.
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)

@@ -11,17 +11,14 @@ from time import monotonic
 
 from anadil import artifact, preload, storage
 from anadil.errors import AnadilError, DataError, IntegrityError, RecipeError
+from anadil.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
 from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.writer import FileLock, Lock, ObjectLock, Taken
+from anadil.pretrain.checkpoints.writer import REMEDY, FileLock, Lock
 from anadil.storage import MANIFEST
 
 log = logging.getLogger(__name__)
 
 LOCK = "writer.json"
-RENEW_S = 20.0
-"""Between renewals of the lock. Assumption: three requests a minute cost nothing."""
-SILENT_S = 100.0
-"""After so long without a renewal the run that holds the lock is taken for dead: five are missing."""
 LOOK_S = 10.0
 """Between two looks at a download: far below the silence that the watchdog takes for a hang."""
 
@@ -42,7 +39,7 @@ class Archive:
         self._keep = keep
         self._is_remote = "://" in uri
         self._lock: Lock = (
-            ObjectLock(storage.join(uri, LOCK), renew_s, silent_s)
+            ObjectLock(storage.join(uri, LOCK), REMEDY, renew_s, silent_s)
             if self._is_remote
             else FileLock(Path(uri) / LOCK)
         )
@@ -212,7 +209,7 @@ class Archive:
             if self._is_remote:
                 from anadil.s3 import S3
 
-                S3().put_directory(source, target, self._count)
+                S3().upload_directory(source, target, self._count)
             else:
                 store.put_directory(source, target)
         finally:

@@ -7,6 +7,7 @@ stands for a plain record, whose fields are checked before torch's own objects a
 
 import importlib.util
 import pickle
+import platform
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -16,6 +17,7 @@ from torch.distributed.checkpoint.filesystem import (
     _StorageInfo,  # what the reader of torch wants to be given
 )
 from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,  # a field of every tensor, which no public name gives
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
@@ -39,12 +41,18 @@ ALLOWED = frozenset(
         ),
         ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
         ("torch.serialization", "_get_layout"),
-        ("pathlib", "PosixPath"),
+        ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath"),
     }
 )  # fmt: skip
-"""Module and name of what torch pickles, beside `torch.Size` and the dtypes.
+"""Module and name of what torch pickles, beside `torch.Size`, the dtypes and `GETATTR`.
 
-Source: torch 2.13, `FileSystemWriter.finish`; a path is in the files of other programs.
+Source: torch 2.13, `FileSystemWriter.finish`; a path, which Python 3.13 gives another module, is in
+the files of other programs.
+"""
+GETATTR = ("builtins", "getattr")
+"""Python 3.11.0 to 3.11.3 pickle an enum's member as `getattr(enum, name)`, others as `enum(value)`.
+
+Source: CPython, `Enum.__reduce_ex__` of Lib/enum.py.
 """
 DAMAGE = (
     pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError, KeyError, MemoryError,
@@ -73,8 +81,25 @@ class _Record:
         self.fields = fields
 
 
+class _Getattr(_Record):
+    """Stands for `getattr`: gives the members of torch's enum and nothing else."""
+
+    def __call__(self, owner: Any, name: Any, *more: Any) -> _Record:
+        is_enum = (
+            isinstance(owner, type)
+            and issubclass(owner, _Record)
+            and owner.__name__ == _MEM_FORMAT_ENCODING.__name__
+        )
+        if is_enum and isinstance(name, str) and name in _MEM_FORMAT_ENCODING.__members__ and not more:
+            return _Record()
+        where = owner.__name__ if isinstance(owner, type) else type(owner).__name__
+        raise ForeignNameError(GETATTR[0], f"getattr({where}, {str(name)[:60]!r})")
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == GETATTR:
+            return _Getattr()  # a new one each time too
         if (module, name) in ALLOWED:
             return type(name, (_Record,), {})  # a new one each time: a pickle may set attributes on it
         if (module, name) == ("torch", "Size"):
@@ -141,8 +166,10 @@ def _exists(module: str) -> bool:
 
 def _hostile(file: Path, error: ForeignNameError) -> IntegrityError:
     return IntegrityError(
-        f"{file}: asks to load {error}, which no checkpoint needs: somebody has changed it to run code. "
-        f"Nothing was run; find out who can write there, then remove {file.parent}"
+        f"{file}: asks to load {error}, which no checkpoint of this program needs; nothing was run. Either "
+        f"somebody has changed it to run code: find out who can write there. Or another Python or torch wrote it "
+        f"(here is Python {platform.python_version()} with torch {torch.__version__}): report this message and keep "
+        f"the files. To go on from an older checkpoint meanwhile, move {file.parent} to another place"
     )
 
 
