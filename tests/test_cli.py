@@ -175,6 +175,31 @@ def test_a_run_that_lacks_its_data_fails_before_it_starts(
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--work", "{file}"],
+        ["run", "--work", "{file}/below"],
+        ["run", "--work", "{folder}/work", "--set", "storage.root={file}"],
+        ["doctor", "--work", "{file}/below"],
+        ["clean", "--out", "{file}/below"],
+        ["clean", "--set", "storage.root={file}"],
+    ],
+)
+def test_a_file_in_the_place_of_a_directory_is_told(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    code = cli.main([word.format(file=file, folder=tmp_path) for word in words])
+
+    said = capsys.readouterr()
+    assert code == (4 if words[0] == "doctor" else 2)
+    assert f"{file} is a file, not a directory; give another place or remove it" in said.out + said.err
+    assert "Traceback" not in said.err
+
+
 def test_a_pipeline_is_compiled_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "deep" / "pipeline.yaml"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anadil import cli
+from anadil import artifact, cli
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain.run import run
 
@@ -71,3 +71,25 @@ def test_a_directory_that_is_no_checkpoint_is_named(
     assert code == 3
     assert "nowhere: no finished checkpoint there" in capsys.readouterr().err
     assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("model", "is a finished model, not a checkpoint, and needs no export: transformers and vLLM load "),
+        ("adapter", "{path}/merged as it is"),
+        ("corpus", "holds a corpus; give a checkpoint, a directory .../checkpoints/step-N"),
+    ],
+)
+def test_an_artifact_is_told_from_a_checkpoint(
+    kind: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "finished"
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    artifact.seal(path, kind=kind, origin={})
+
+    code = cli.main(["export", str(path), "--tokenizer", "none", "--out", str(tmp_path / "exported")])
+
+    assert code == 2
+    assert message.format(path=path) in capsys.readouterr().err

@@ -209,10 +209,21 @@ def test_a_wrong_override_is_told(override: str, message: str) -> None:
     assert message in refused("", override)
 
 
-def test_an_overridden_value_is_not_said_to_stand_on_a_line() -> None:
-    told = refused("language: az\nseed: 3\n", "seed=x")
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("seed=x", '  command line: seed: Input should be a valid integer (got "x")'),
+        ("clean.input=3", "  command line: clean.input: unknown key; did you mean 'inputs'? (got 3)"),
+        ("clean={input: 3}", "  command line: clean.input: unknown key"),
+        ("pretrain.phases.0.lrr=1", "  command line: pretrain.phases.0.lrr: unknown key"),
+        ("tokenizer.choice=replace", "  line 3 or command line: tokenizer: choice 'replace' is not one of"),
+        ("finetune.rank=3", "  line 8: report.titel: unknown key"),
+    ],
+)
+def test_a_mistake_is_told_where_it_was_made(override: str, told: str) -> None:
+    text = "language: az\nseed: 3\ntokenizer:\n  strategies: [base]\nclean:\n  inputs: [a.txt]\nreport:\n  titel: x\n"
 
-    assert '  seed: Input should be a valid integer (got "x")' in told
+    assert told in refused(text, override)
 
 
 @settings(max_examples=300)

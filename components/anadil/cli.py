@@ -209,9 +209,13 @@ def _run(options: argparse.Namespace) -> int:
     from anadil.plan.machine import ram_bytes
     from anadil.recipe import load_recipe
     from anadil.stage import is_left_out
+    from anadil.storage import check_directory
 
     recipe = load_recipe(options.recipe, options.set)
     work = Path(options.work).resolve()
+    check_directory(work, "--work")
+    if recipe.storage.root and "://" not in recipe.storage.root:
+        check_directory(Path(recipe.storage.root), "storage.root")
     names = list(STAGES)
     stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
     for stage in stages:

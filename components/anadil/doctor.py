@@ -66,7 +66,10 @@ def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Chec
     try:
         recipe = load_recipe(recipe_name, overrides)
     except AnadilError as error:
-        return [*checks, Check(name="recipe", status="failed", detail=str(error), remedy="edit the recipe")]
+        return [
+            *checks,
+            Check(name="recipe", status="failed", detail=str(error), remedy="edit the recipe, or --set"),
+        ]
     checks.append(Check(name="recipe", status="passed", detail=recipe_name))
     # A recipe of a cluster may name places that its pods alone see.
     checks += check_data(recipe, here=not recipe.cluster.volumes)
@@ -195,6 +198,10 @@ def _storage(recipe: Recipe, work: Path) -> Check:
         except AnadilError as error:
             return Check(name="storage", status="failed", detail=str(error), remedy="see the message")
         return Check(name="storage", status="passed", detail=f"{root} can be listed")
+    try:
+        storage.check_directory(Path(root), "storage.root" if recipe.storage.root else "--work")
+    except AnadilError as error:
+        return Check(name="storage", status="failed", detail=str(error), remedy="choose another --work")
     there = next(path for path in (Path(root), *Path(root).parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):

@@ -9,7 +9,7 @@ from typing import Any
 from anadil import artifact, storage
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
-from anadil.errors import PreflightError
+from anadil.errors import PreflightError, RecipeError
 from anadil.make import base_cache
 from anadil.recipe import load_recipe
 from anadil.units import human_bytes
@@ -42,6 +42,7 @@ def export(options: argparse.Namespace) -> int:
     from anadil.pretrain.checkpoints import export as exporting
 
     recipe = load_recipe(options.recipe, options.set)
+    refuse_finished(options.checkpoint)
     storage.refuse_occupied(str(options.out))
     tokenizer, _ = artifact.fetch(options.tokenizer, "tokenizer")
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32, None: None}
@@ -58,3 +59,23 @@ def export(options: argparse.Namespace) -> int:
     log.info("step %s: %s tensors, %s", f"{told['step']:,}", told["tensors"], human_bytes(told["bytes"]))
     print(options.out)
     return 0
+
+
+def refuse_finished(path: Path) -> None:
+    """Say what to do with an artifact, which needs no export.
+
+    Raises:
+        RecipeError: The directory holds an artifact, not a checkpoint.
+    """
+    manifest = artifact.read_manifest(str(path))
+    if manifest is None or manifest.kind == "checkpoint":
+        return
+    ready = {"model": "", "adapter": "/merged"}
+    if manifest.kind in ready:
+        raise RecipeError(
+            f"{path}: is a finished {manifest.kind}, not a checkpoint, and needs no export: transformers and vLLM load "
+            f"{path}{ready[manifest.kind]} as it is"
+        )
+    raise RecipeError(
+        f"{path}: holds a {manifest.kind}; give a checkpoint, a directory .../checkpoints/step-N"
+    )

@@ -76,15 +76,12 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
         data = {}
     if not isinstance(data, dict):
         raise RecipeError(f"{name}: a recipe is a table of keys, not {type(data).__name__}")
-    for override in overrides:
-        path = _apply(data, override)
-        # What the command line says does not stand on any line of the file.
-        lines = {other: line for other, line in lines.items() if other[: len(path)] != path}
+    given = [_apply(data, override) for override in overrides]
     try:
         # JSON mode, because strict checking takes a list for a tuple only there.
         return Recipe.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        raise RecipeError(mistakes(error, data, lines, name, Recipe)) from None
+        raise RecipeError(mistakes(error, data, lines, name, Recipe, given)) from None
 
 
 def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
@@ -142,6 +139,7 @@ def mistakes(
     lines: Mapping[strict_yaml.Path, int],
     name: str,
     model: type[BaseModel],
+    given: Sequence[strict_yaml.Path] = (),
 ) -> str:
     """Every mistake of a file, a line each: line, key, reason, value, nearest key.
 
@@ -151,6 +149,7 @@ def mistakes(
         lines: Path of a key -> its line.
         name: What the message calls the file.
         model: What it was checked against.
+        given: Paths of the keys that the command line has set, which stand on no line of the file.
     """
     texts = []
     found = error.errors(include_url=False)
@@ -162,8 +161,7 @@ def mistakes(
         reason = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1], model))}"
-        line = _line_of(path, lines)
-        where = f"line {line}: " if line else ""
+        where = _where(path, lines, given)
         got = (
             ""
             if mistake["type"] == "missing" or not path or "password" in reason
@@ -171,6 +169,19 @@ def mistakes(
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
+
+
+def _where(
+    path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int], given: Sequence[strict_yaml.Path]
+) -> str:
+    """Where a mistake was made: on a line of the file, on the command line, or where both meet."""
+    if any(path[: len(other)] == other for other in given):
+        return "command line: "
+    line = _line_of(path, lines)
+    in_file = [f"line {line}"] if line else []
+    below = ["command line"] if any(other[: len(path)] == path for other in given) else []
+    places = " or ".join(in_file + below)
+    return f"{places}: " if places else ""
 
 
 def _line_of(path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int]) -> int | None:

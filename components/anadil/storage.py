@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from anadil.errors import DataError, PreflightError
+from anadil.errors import DataError, PreflightError, RecipeError
 
 log = logging.getLogger(__name__)
 
@@ -292,13 +292,33 @@ class Local:
         return [str(path.parent) for path in sorted(manifests, key=lambda p: p.stat().st_mtime_ns)]
 
 
+def check_directory(path: Path, key: str) -> None:
+    """Make sure that a place is a directory, or can become one.
+
+    Args:
+        path: The place.
+        key: What it was given by, for the message.
+
+    Raises:
+        RecipeError: Something else stands there or above it.
+    """
+    for place in (path, *path.parents):
+        if place.is_dir():
+            return
+        if os.path.lexists(place):
+            raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
+
+
 def refuse_occupied(uri: str) -> None:
     """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
 
     Raises:
         DataError: There is a file or a directory that is not empty.
+        RecipeError: A file stands where a directory above it would be.
     """
     path = Path(uri)
+    if "://" not in uri:
+        check_directory(path.parent, uri)
     if "://" in uri or not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
