@@ -119,6 +119,22 @@ def test_a_neighbour_that_is_finished_or_has_no_checkpoint_is_not_named(
     assert told == []
 
 
+def test_a_neighbour_that_is_at_work_is_not_named(
+    recipe: Recipe, work_of: Callable[[Recipe], Path], warned: Warned
+) -> None:
+    root = work_of(recipe).parent
+    for name in ("live", "killed"):
+        checkpoint(root / f"{name}.work", 12)
+        (root / f"{name}.work" / "lock").touch()
+
+    with lock.locked(root / "live.work"):
+        told = warned(recipe, None)
+
+    assert len(told) == 1
+    assert told[0].startswith(f"{root}/killed.work: an unfinished run has checkpoints here")
+    assert "more directories" not in told[0]
+
+
 def test_the_furthest_of_several_is_named_even_where_its_manifest_is_damaged(
     recipe: Recipe, work_of: Callable[[Recipe], Path], warned: Warned
 ) -> None:

@@ -34,10 +34,15 @@ END_VARIABLE = "ANADIL_END"
 DETERMINISTIC = (2, 3, 4, 5, 6, 7, errors.BUG)
 """Exit codes that another start would end with too."""
 HARDWARE = re.compile(
-    r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Connection (closed|reset)|[Tt]imed out"
+    r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Rendezvous\w*Error|Connection (closed|reset|refused)"
+    r"|Broken pipe|[Tt]imed out"
 )
 """In the words of a bug: a device or another machine may be to blame, which the next start may not have.
 Source: class names and texts of torch 2.13."""
+LOST = "lost another process of the job"
+"""In the words of a process that ended because another one had: the end of that one says why."""
+FOLLOWS = re.compile(rf"{LOST}|Rendezvous\w*Error|Dist(Store|Network)Error")
+"""The same in the words of any version: older ones called it a bug."""
 
 
 def main(name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False) -> int:

@@ -42,6 +42,18 @@ def locked(work: Path) -> Iterator[None]:
         time.sleep(0.2)
 
 
+def is_held(work: Path) -> bool:
+    """Whether a process of this machine is at work in a directory."""
+    try:
+        with (work / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released with the file
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _take(file: IO[str], path: Path) -> bool:
     """Whether the lock is ours, and still the one that others will find."""
     try:

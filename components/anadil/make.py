@@ -21,7 +21,7 @@ from anadil.artifact import Manifest
 from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
-from anadil.lock import locked
+from anadil.lock import is_held, locked
 from anadil.preload import preloaded
 from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, in_group, origin_of
 from anadil.storage import AlreadyThereError
@@ -178,9 +178,12 @@ def _left_behind(work: Path, origin: dict[str, str]) -> str:
     found = [Path(name) for name in names]
     if any(path.parts[0] == work.name for path in found):
         return ""
-    # A finished run keeps its directory for tracking that is not sent yet.
+    # A finished run keeps its directory for tracking that is not sent yet; one that is at work needs it.
     left = [
-        path for path in found if not ((root / path.parts[0]).with_suffix("") / storage.MANIFEST).exists()
+        path
+        for path in found
+        if not ((root / path.parts[0]).with_suffix("") / storage.MANIFEST).exists()
+        and not is_held(root / path.parts[0])
     ]
     if not left:
         return ""

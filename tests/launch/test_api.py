@@ -100,7 +100,6 @@ def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None
     [
         ("create", "pytorchjobs", "kubeflow.org"),
         ("get", "pytorchjobs", "kubeflow.org"),
-        ("patch", "pytorchjobs", "kubeflow.org"),
         ("list", "pods", ""),
     ],
 )

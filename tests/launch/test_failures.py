@@ -110,6 +110,56 @@ def test_a_machine_that_was_told_to_stop_did_not_begin_it(scene: Scene) -> None:
         scene.launch(story, NO_RESTART)
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (138, "rank 0 has lost another process of the job (Connection closed by peer)"),
+        (138, "node-0 has lost another process of the job (RendezvousTimeoutError where the machines meet)"),
+        # Images of older versions call it a bug.
+        (70, "bug: RendezvousConnectionError: The connection to the C10d store has failed."),
+        (70, "bug: DistStoreError: Timed out after 61 seconds waiting for clients"),
+        (70, "bug: DistNetworkError: failed to recv, got 0 bytes"),
+    ],
+)
+@pytest.mark.parametrize("other", [(5, "is not as it was written"), (143, "stopped by SIGTERM"), (137, "")])
+def test_a_machine_that_lost_another_one_did_not_begin_it(
+    scene: Scene, code: int, message: str, other: tuple[int, str]
+) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        with cluster.changed:
+            cluster.crash(0, code, words(code, message))
+            cluster.crash(1, other[0], words(*other) if other[1] else "")
+
+    with pytest.raises(AnadilError, match="machine 1") as failed:
+        scene.launch(story, NO_RESTART)
+
+    assert failed.value.exit_code == (138 if other[0] == 137 else other[0])
+
+
+def test_the_last_word_of_a_process_that_lost_another_one_does_not_hide_the_code(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        cluster.crash(0, 5, words(138, "rank 1 has lost another process of the job (Broken pipe)"))
+
+    with pytest.raises(IntegrityError):
+        scene.launch(story, NO_RESTART)
+
+
+def test_a_lost_store_is_no_failure_that_would_come_again(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        cluster.crash(1, 70, words(70, "bug: RendezvousConnectionError: The connection has failed."))
+        cluster.await_requests("GET", "pytorchjobs/", 3)
+        cluster.restart(1)
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story, "cluster.restarts=1")
+
+    assert scene.cluster.asked("DELETE", ".") == 0
+
+
 def test_200_lines_of_the_first_failure_and_the_events_are_shown(
     scene: Scene, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

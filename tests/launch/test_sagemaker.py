@@ -248,6 +248,23 @@ def test_sigterm_stops_the_job_first_thing(aws: Fakes, monkeypatch: pytest.Monke
     aws.done()
 
 
+def test_ctrl_c_leaves_a_job_that_ran_already(
+    aws: Fakes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
+    not_there(aws)
+    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
+    no_log(aws)
+    monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+    with pytest.raises(KeyboardInterrupt):
+        SageMaker(clients=aws).run(sample("azerbaijani-1b"))
+
+    aws.done()
+    assert "goes on; `anadil stop anadil-pretrain-" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("code", "said", "error", "message"),
     [

@@ -25,6 +25,7 @@ from anadil.launch.api.pods import Worker, moment, workers_of
 from anadil.launch.api.refusal import AbsentKind
 from anadil.launch.backend import FINAL, Status
 from anadil.launch.follow.cancel import cancelling
+from anadil.launch.follow.claim import Claim
 from anadil.launch.follow.diagnose import first_cause
 from anadil.launch.follow.follower import SWEPT_ANNOTATION, Follower, Limits, Pace, now
 from anadil.launch.follow.ledger import LEDGER_ANNOTATION, Ledger
@@ -90,8 +91,9 @@ class Kubernetes:
         """
         manifest = self.render(job)
         api = self._api(job.recipe.cluster.namespace)
+        claim = Claim(self._pace.live_s)
         if detach:
-            start(api, self._kind, manifest, self._pace, detach=True)
+            start(api, self._kind, manifest, self._pace, claim, detach=True)
             return
         hours = job.recipe.cluster.deadline_hours
         limits = Limits(
@@ -100,9 +102,9 @@ class Kubernetes:
             deadline_s=hours * 3_600 if hours else None,
             target=job.target,
         )
-        with cancelling(api, self._kind, manifest["metadata"]["name"]):
-            found = start(api, self._kind, manifest, self._pace, detach=False)
-            Follower(api, self._kind, found, limits, self._pace, write).follow()
+        with cancelling(api, self._kind, manifest["metadata"]["name"], claim):
+            found = start(api, self._kind, manifest, self._pace, claim, detach=False)
+            Follower(api, self._kind, found, limits, self._pace, claim, write).follow()
 
     def status(self, name: str) -> Status:
         """Where the job of a name stands.

@@ -4,16 +4,22 @@ torchrun itself always exits 1 after a signal or a failed worker, which a cluste
 permanent failure; here a preempted run ends with 143 and a failed one with its worker's code.
 """
 
+import json
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import main
 
-from anadil.entry import END_VARIABLE, PARENT_VARIABLE
+from anadil.entry import END_VARIABLE, LOST, PARENT_VARIABLE
+from anadil.errors import AnadilError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +42,10 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> int:
 
     Where processes fail, torchrun starts them again, as often as the platform says. After a failure
     that would come again, those of the same machine end at once, with the same exit code.
+
+    Raises:
+        AnadilError: A process said why another start would end the same.
+        RetryableError: The machine with the store where all meet is gone, or does not answer.
     """
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_S))
     # torchrun's own store outlives a failed start, and the next one would find the addresses of dead processes
@@ -47,14 +57,36 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> int:
     try:
         # A new directory: neither another job nor the next start of this container may find it.
         with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
-            os.environ[END_VARIABLE] = f"{folder}/end.json"
-            main([*_group_options(processes), "-m", module, *arguments])
+            end = Path(folder, "end.json")
+            os.environ[END_VARIABLE] = str(end)
+            try:
+                main([*_group_options(processes), "-m", module, *arguments])
+            except (ChildFailedError, RendezvousError, DistNetworkError, DistStoreError):
+                _raise_said(end)
+                raise
     except SignalException as signal:
         return 128 + int(signal.sigval)
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    except (RendezvousError, DistNetworkError, DistStoreError) as error:
+        raise RetryableError(
+            f"{socket.gethostname()} has {LOST} ({type(error).__name__} where the machines meet, "
+            f"{os.environ.get('PET_RDZV_ENDPOINT') or 'this machine'}); the log of the machine that failed first says "
+            "why; run the same command again to go on from the last checkpoint"
+        ) from error
     return 0
+
+
+def _raise_said(end: Path) -> None:
+    """Raise the error that one of the processes has left: the others ended because it did, some of them earlier."""
+    try:
+        told = json.loads(end.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    error = AnadilError(told["message"])
+    error.exit_code = told["exit_code"]
+    raise error
 
 
 def _group_options(processes: int) -> list[str]:

@@ -7,6 +7,7 @@ torchrun --nproc-per-node 8 -m anadil.pretrain ...the same
 import json
 import logging
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -61,7 +62,8 @@ def run(job: Job) -> Figures:
     """
     device = pick_device()
     uses_liger(job.recipe.pretrain.kernels, device)
-    with group(device) as processes, peers(processes.rank):
+    # Around the group too: another machine may be gone while they meet, and when they part.
+    with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
         return _run(job, processes, device)
 
 

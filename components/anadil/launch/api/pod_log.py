@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from anadil.errors import RetryableError
+from anadil.errors import AnadilError, RetryableError
 from anadil.launch.api.client import Api, LogStream
 
 SILENCE_S = 90.0
@@ -113,7 +113,7 @@ def tail(api: Api, pod: str, container: str, *, lines: int, previous: bool = Fal
     try:
         with api.log(pod, container, SILENCE_S, **query) as stream:
             text = b"".join(stream.pieces).decode(errors="replace")
-    except RetryableError:
+    except AnadilError:  # also where it may not be read: the end of the job says more than that
         return []
     return text.splitlines()[-lines:]
 

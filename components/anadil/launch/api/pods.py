@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from anadil.entry import DETERMINISTIC, ends_the_same
-from anadil.errors import Stopped
+from anadil.entry import DETERMINISTIC, FOLLOWS, ends_the_same
+from anadil.errors import BUG, RetryableError, Stopped
 from anadil.launch.api.kinds import Kind, Object, labels
 
 NEVER_HEALS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -56,8 +56,8 @@ class Failure:
     def stage_code(self) -> int | None:
         """Exit code of the stage itself where it says so."""
         said = last_words(self.message).exit_code
-        # The last word may be that of a process that was told to stop when another had failed.
-        outdone = said == Stopped.exit_code and self.exit_code in DETERMINISTIC
+        # The last word may be that of a process that was told to stop, or lost the one that had failed.
+        outdone = said in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
         return self.exit_code if said is None or outdone else said
 
     @property
@@ -65,6 +65,11 @@ class Failure:
         """Whether the stage says that another start would end the same."""
         said = last_words(self.message)
         return said.exit_code is not None and ends_the_same(self.stage_code, said.message)
+
+    @property
+    def rank(self) -> int:
+        """Its place among the failures of a round, the lowest is the cause."""
+        return rank_of(self.stage_code, self.message)
 
     @property
     def is_infrastructure(self) -> bool:
@@ -116,6 +121,14 @@ def last_words(message: str) -> Words:
         if isinstance(told, dict) and told.get("level") == "error" and told.get("msg"):
             return Words(message=str(told["msg"]))
     return Words()
+
+
+def rank_of(exit_code: int | None, message: str) -> int:
+    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another machine."""
+    said = last_words(message).message or message
+    if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(said):
+        return 2
+    return int(exit_code == Stopped.exit_code)
 
 
 def moment(text: object) -> datetime:

@@ -1,13 +1,14 @@
 """Ending a job when its launcher is told to end.
 
 A terminated pipeline gives its step about a second: Argo signals the process group, and the
-container goes when KFP's own launcher has died. So the first thing is one DELETE.
+container goes when KFP's own launcher has died. So the first thing is one DELETE. Only where another
+launcher looks after the job, it is left.
 """
 
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,6 +16,7 @@ from anadil.errors import AnadilError, Stopped
 from anadil.launch.api.client import ONCE, Api
 from anadil.launch.api.kinds import Kind
 from anadil.launch.ends import AGAIN
+from anadil.launch.follow.claim import Claim
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +28,8 @@ class _Cancelled(BaseException):
 
 
 @contextmanager
-def cancelling(api: Api, kind: Kind, name: str) -> Iterator[None]:
-    """Inside, SIGTERM and Ctrl-C delete the job of this name.
+def cancelling(api: Api, kind: Kind, name: str, claim: Claim) -> Iterator[None]:
+    """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
 
     Raises:
         Stopped: After SIGTERM.
@@ -35,7 +37,7 @@ def cancelling(api: Api, kind: Kind, name: str) -> Iterator[None]:
     """
     received: list[int] = []
     # With connections of its own: those of `api` may be in the midst of an answer.
-    delete = _deleting(api.apart(), kind, name)
+    apart = api.apart()
 
     def receive(number: int, _frame: FrameType | None) -> None:
         if not received:
@@ -47,25 +49,32 @@ def cancelling(api: Api, kind: Kind, name: str) -> Iterator[None]:
     try:
         yield
     except _Cancelled:
-        delete()
+        if _deleted(apart, kind, name, claim):
+            told = f"{name} was told to end, and saves first; {AGAIN}"
+        else:
+            told = f"{name} goes on, another launcher looks after it; `anadil stop {name}` ends it"
         if received[0] == signal.SIGINT:
+            log.info("%s", told)
             raise KeyboardInterrupt from None
-        raise Stopped(f"stopped by SIGTERM; {name} was told to end, and saves first; {AGAIN}") from None
+        raise Stopped(f"stopped by SIGTERM; {told}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _deleting(api: Api, kind: Kind, name: str) -> Callable[[], None]:
-    def delete() -> None:
-        # Whatever has the name: a job is the same work, and the answer to its creation may be lost.
-        for patience in (ONCE, api.patience):
-            try:
-                api.delete(kind, name, patience=patience)
-            except AnadilError as error:
-                failed = error
-            else:
-                return
-        log.warning("%s cannot be deleted, run `anadil stop %s`: %s", name, name, failed)
-
-    return delete
+def _deleted(api: Api, kind: Kind, name: str, claim: Claim) -> bool:
+    """Delete the job; False where it is another launcher's."""
+    for patience in (ONCE, api.patience):
+        api.patience = patience
+        try:
+            if not claim.is_known and (found := api.get(kind, name)):
+                claim.see(found)  # the answer to its creation may be lost, or have been that it is there
+            if claim.is_guest:
+                return False
+            api.delete(kind, name)
+        except AnadilError as error:
+            failed = error
+        else:
+            return True
+    log.warning("%s cannot be deleted, run `anadil stop %s`: %s", name, name, failed)
+    return True

@@ -14,7 +14,7 @@ from anadil.errors import AnadilError
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import Kind, Object, true_conditions
 from anadil.launch.api.pod_log import tail
-from anadil.launch.api.pods import BEGINNING, INFRASTRUCTURE, Failure, Worker, last_words, moment
+from anadil.launch.api.pods import BEGINNING, INFRASTRUCTURE, Failure, Worker, last_words, moment, rank_of
 from anadil.launch.ends import error_of
 from anadil.launch.follow.ledger import TOGETHER_S
 
@@ -81,11 +81,11 @@ def first_cause(
         if end > BEGINNING:
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
-    found = sorted(latest.values(), key=lambda each: (each.finished, each.index))[:MOST_LOGS]
+    found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
     causes = [_cause(api, kind, failure, workers, streamed) for failure in found]
-    # Whoever was told to stop did not begin it; the rest by the time of their last error, which
-    # torchrun's own waiting does not delay as it does the end of a container.
-    return min(causes, key=lambda each: (each.exit_code == 143, each.when), default=None)
+    # Whoever was told to stop, or lost another machine, did not begin it; the rest by the time of their last
+    # error, which torchrun's own waiting does not delay as it does the end of a container.
+    return min(causes, key=lambda each: (rank_of(each.exit_code, each.message), each.when), default=None)
 
 
 def explain(

@@ -18,6 +18,7 @@ from anadil.launch.api.kinds import Kind, Object, annotations
 from anadil.launch.api.pods import NEVER_HEALS, Worker, moment, workers_of
 from anadil.launch.backend import FINAL, State
 from anadil.launch.ends import AGAIN
+from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, Claim
 from anadil.launch.follow.diagnose import explain, first_cause
 from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, Ledger
 from anadil.launch.follow.stream import Stream
@@ -37,6 +38,8 @@ class Pace:
 
     poll_s: float = 15.0
     heartbeat_s: float = 60.0
+    live_s: float = 180.0
+    """Without a new heartbeat, until a launcher that follows beside another takes the job over."""
     operator_s: float = 300.0
     """Until an operator says its first word about a job."""
     startup_s: float = 1_800.0
@@ -66,7 +69,14 @@ class Follower:
     """Follows one job."""
 
     def __init__(
-        self, api: Api, kind: Kind, job: Object, limits: Limits, pace: Pace, write: Callable[[str], None]
+        self,
+        api: Api,
+        kind: Kind,
+        job: Object,
+        limits: Limits,
+        pace: Pace,
+        claim: Claim,
+        write: Callable[[str], None],
     ) -> None:
         """Take over what an earlier launcher has counted.
 
@@ -76,6 +86,7 @@ class Follower:
             job: As the API gave it.
             limits: What it may use.
             pace: How often to look.
+            claim: Whose the job is.
             write: Takes each line of the log.
         """
         self._api = api
@@ -83,6 +94,7 @@ class Follower:
         self._job = job
         self._limits = limits
         self._pace = pace
+        self._claim = claim
         self._workers: list[Worker] = []
         self._ledger = Ledger()
         self._said = ""
@@ -162,16 +174,15 @@ class Follower:
         try:
             found = self._api.get(self._kind, self.name)
             pods = self._api.pods(self._kind.pods_of(self.name)) if found else []
-        except RetryableError as error:
+        except (RetryableError, PreflightError) as error:
+            if isinstance(error, PreflightError) and not self._has_looked:
+                self._give_up(error)  # whoever may not look cannot look after it
+            # A right, a token or a certificate that was good is refused while an API server starts anew.
             gone_s = time.monotonic() - self._answered
             if gone_s > self._pace.api_s:
                 raise
             self._say(f"the job runs on, but cannot be seen: {error}")
             return "silent"
-        except PreflightError as error:
-            if self._has_looked:
-                raise
-            self._give_up(error)  # whoever may not look cannot look after it
         self._has_looked = True
         self._answered = time.monotonic()
         if found is None:
@@ -181,6 +192,7 @@ class Follower:
                 raise Stopped(f"{self.name}: somebody replaced it by another job; {AGAIN}")
             log.info("%s: another launcher has started it anew; following that one", self.name)
         self._job = found
+        self._claim.see(found)
         self._workers = workers_of(self._kind, pods)
         return "there"
 
@@ -209,7 +221,9 @@ class Follower:
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
-        """End the job, so that it does not use up machines for nothing."""
+        """End the job, so that it does not use up machines for nothing; not where another launcher looks after it."""
+        if self._claim.is_guest:
+            raise error
         try:
             self._api.delete(self._kind, self.name, self._job["metadata"]["uid"])
         except AnadilError as failed:
@@ -292,17 +306,19 @@ class Follower:
 
     def _beat(self) -> None:
         """Tell the sweeper and other launchers that somebody looks after the job, and what it has used."""
-        if time.monotonic() < self._next_heartbeat:
+        if time.monotonic() < self._next_heartbeat or self._claim.is_guest:
             return
         self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
-        told = {HEARTBEAT_ANNOTATION: now(), LEDGER_ANNOTATION: self._ledger.dump()}
+        told = {
+            HEARTBEAT_ANNOTATION: now(),
+            LAUNCHER_ANNOTATION: self._claim.launcher,
+            LEDGER_ANNOTATION: self._ledger.dump(),
+        }
         try:
             self._api.patch(self._kind, self.name, {"metadata": {"annotations": told}})
-        except RetryableError as error:
+        except AnadilError as error:
+            # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
             log.warning("%s: no heartbeat: %s", self.name, error)
-        except PreflightError as error:
-            # Nobody can look after it; without a heartbeat it would be swept in the midst of its work.
-            self._give_up(error)
 
     def _go_on_if_swept(self) -> None:
         """Resume what was suspended while no launcher followed it."""
@@ -311,7 +327,7 @@ class Follower:
         change = {"metadata": {"annotations": {SWEPT_ANNOTATION: None}}, **self._kind.suspending(yes=False)}
         try:
             self._api.patch(self._kind, self.name, change)
-        except RetryableError as error:
+        except AnadilError as error:
             self._say(f"cannot be resumed yet: {error}")
         else:
             log.info("%s: resumed; it was suspended while nobody followed it", self.name)

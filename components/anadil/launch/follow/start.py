@@ -11,6 +11,7 @@ from anadil.launch.api.client import Api
 from anadil.launch.api.connect import own_namespace
 from anadil.launch.api.kinds import Kind, Object, annotations, labels, true_conditions
 from anadil.launch.api.pods import workers_of
+from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, POD_VARIABLE, Claim
 from anadil.launch.follow.diagnose import first_cause
 from anadil.launch.follow.follower import Pace, now
 from anadil.launch.follow.ledger import LEDGER_ANNOTATION, Ledger
@@ -29,11 +30,9 @@ ATTEMPTS = 5
 START_UP_S = 3_600
 """Added to a deadline that the operator counts from its first look at a job: twice the time that pods have to
 start (`Pace.startup_s`)."""
-POD_VARIABLE = "KFP_POD_NAME"
-"""The pod of a pipeline's step. Source: kubeflow/pipelines 2.17, argocompiler/container.go."""
 
 
-def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -> Object:
+def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, detach: bool) -> Object:
     """The job of a manifest: a new one, or the one of the same name that does the same.
 
     Args:
@@ -41,17 +40,19 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
         kind: Of the job.
         manifest: As rendered.
         pace: How long to wait for an old job to go.
+        claim: Learns whose the job is.
         detach: Whether nobody will follow it.
 
     Raises:
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = prepared(api, kind, manifest, detach=detach)
+    body = prepared(api, kind, manifest, claim, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(ATTEMPTS):
         made = api.create(kind, body)
         if made is not None:
+            claim.see(made)
             log.info("made %s %s in namespace %s", kind.title, name, api.namespace)
             return made
         found = api.get(kind, name)
@@ -59,21 +60,25 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, *, detach: bool) -
             continue  # gone in this moment
         if "deletionTimestamp" not in found["metadata"]:
             if not _is_useless(kind, found, body) or _would_fail_again(api, kind, found):
-                return _adopted(api, kind, found, detach=detach)
+                return _adopted(api, kind, found, claim, detach=detach)
             log.info("%s: of an earlier start; deleting it and starting anew", name)
             api.delete(kind, name, found["metadata"]["uid"])
         await_gone(api, kind, name, found["metadata"]["uid"], pace)
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def prepared(api: Api, kind: Kind, manifest: Object, *, detach: bool) -> Object:
+def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bool) -> Object:
     """The manifest with all that is not of the work itself: place, owner, who follows it.
 
     A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
     pods are there, then only ends what has lost its launcher.
     """
     metadata = manifest["metadata"]
-    followed = {HEARTBEAT_ANNOTATION: now(), LEDGER_ANNOTATION: Ledger().dump()}
+    followed = {
+        HEARTBEAT_ANNOTATION: now(),
+        LAUNCHER_ANNOTATION: claim.launcher,
+        LEDGER_ANNOTATION: Ledger().dump(),
+    }
     added = {DETACHED_ANNOTATION: "true"} if detach else followed
     owners = [] if detach else workflow_owner(api)
     return {
@@ -164,10 +169,17 @@ def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
     return cause is not None and ends_the_same(cause.exit_code, cause.message)
 
 
-def _adopted(api: Api, kind: Kind, found: Object, *, detach: bool) -> Object:
+def _adopted(api: Api, kind: Kind, found: Object, claim: Claim, *, detach: bool) -> Object:
     name = found["metadata"]["name"]
     log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
-    change = {DETACHED_ANNOTATION: "true" if detach else None}
+    claim.see(found)
+    if claim.is_guest and not detach:
+        return found
+    change = (
+        {DETACHED_ANNOTATION: "true"}
+        if detach
+        else {DETACHED_ANNOTATION: None, LAUNCHER_ANNOTATION: claim.launcher}
+    )
     adopted = api.patch(kind, name, {"metadata": {"annotations": change}})
     if adopted is None:
         raise RetryableError(f"{name}: deleted in this moment; run the same command again")

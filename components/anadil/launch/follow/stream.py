@@ -52,6 +52,7 @@ class Stream:
         self.last_lines: deque[str] = deque(maxlen=TAIL_LINES)
         self._job = job
         self._write = write
+        self._retry_s = retry_s
         self._speed = Throughput()
         self._ended = threading.Event()
         self._end_s = min(END_S, 10 * retry_s)
@@ -75,11 +76,20 @@ class Stream:
         self._log.interrupt()
 
     def _run(self) -> None:
-        try:
-            for line in self._log.lines(self._ended.is_set):
-                self._take(line)
-        except AnadilError as error:
-            log.warning("the job's log is not shown: %s", error)
+        said = ""
+        while True:
+            try:
+                for line in self._log.lines(self._ended.is_set):
+                    self._take(line)
+                return
+            except AnadilError as error:
+                # For now: an API server that starts anew refuses what is allowed.
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("the job's log is not shown: %s", error)
+            if self._ended.is_set():
+                return
+            self._ended.wait(self._retry_s)
 
     def _take(self, line: str) -> None:
         self._write(line)

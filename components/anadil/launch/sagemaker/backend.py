@@ -6,6 +6,7 @@ A job that has ended keeps its name for ever, so a new start of the same work is
 
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +55,8 @@ class SageMaker:
             clients: What gives the client of a service; left out, boto3.
         """
         self._client = clients or (lambda service: client(service, region))
+        self._is_adopted = False
+        """Whether the job ran already, so that another launcher may follow it."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
         """The request CreateTrainingJob."""
@@ -66,13 +69,17 @@ class SageMaker:
         name = self._start(job, stop)
         if detach or name is None:
             return
-        log.info("following %s; a signal to this program stops it", name)
+        log.info(
+            "following %s; %s stops it", name, "SIGTERM" if self._is_adopted else "a signal to this program"
+        )
         try:
             if stop.signal:
                 stop.leave()
             self._follow(name)
         except (Stopped, KeyboardInterrupt):
-            if stop.signal is not None:  # else somebody else has stopped the job
+            if stop.signal == signal.SIGINT and self._is_adopted:
+                log.info("%s goes on; `anadil stop %s --backend sagemaker` ends it", name, job.name)
+            elif stop.signal is not None:  # else somebody else has stopped the job
                 self._stop_training(name)  # first thing, because a pipeline gives a second
                 log.info("stopping %s: it has 120 s to save", name)
             raise
@@ -112,6 +119,7 @@ class SageMaker:
             log.info("%s is stopping; waiting for its end", attempts[-1]["TrainingJobName"])
             attempts[-1] = self._awaited(attempts[-1]["TrainingJobName"])
         if attempts and attempts[-1]["TrainingJobStatus"] == "InProgress":
+            self._is_adopted = True
             return _adopted(request, attempts[-1])
         if attempts and artifact.read_manifest(job.target):
             log.info("%s is there already", job.target)

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 import torch
 from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
+from anadil.entry import LOST
 from anadil.errors import RetryableError
 
 GONE = re.compile(
-    r"Connection (closed|reset) by peer|Read error|Write error|Broken pipe|[Tt]imed out|Application timeout"
-    r"|failed to pass monitoredBarrier|Socket closed|NCCL (communicator|operation|error).*(abort|timeout|remote)",
+    r"Connection (closed|reset) by peer|Connection refused|connectFullMesh failed|Read error|Write error|Broken pipe"
+    r"|[Tt]imed out|Application timeout|failed to pass monitoredBarrier|Socket closed|NCCL (communicator|operation|error).*(abort|timeout|remote)",
     re.DOTALL,
 )
 """Source: gloo/transport/tcp/{pair,unbound_buffer}.cc and torch's ProcessGroup{Gloo,NCCL}.cpp, torch 2.13."""
@@ -52,7 +53,7 @@ def peers(rank: int) -> Iterator[None]:
 
 def _lost(rank: int, error: RuntimeError) -> RetryableError:
     return RetryableError(
-        f"rank {rank} has lost another process of the job ({_first_line(error)}); the log of the process that failed first "
+        f"rank {rank} has {LOST} ({_first_line(error)}); the log of the process that failed first "
         "says why; run the same command again to go on from the last checkpoint"
     )
 
