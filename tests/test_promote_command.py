@@ -8,24 +8,33 @@ from anadil.errors import DataError, GateError, IntegrityError
 from anadil.promote_command import check_promotable
 
 
-def model(folder: Path, text: str = "weights") -> Path:
+def model(folder: Path, text: str = "weights", kind: str = "model") -> Path:
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_text(text)
-    artifact.seal(folder, kind="model", origin={"stage": "pretrain"})
+    artifact.seal(folder, kind=kind, origin={"stage": "pretrain"})
     return folder
 
 
-def scores(folder: Path, of: Path, *, passed: bool = True) -> Path:
+def scores(folder: Path, *of: Path, adapted: bool = True, finetuned: bool = True) -> Path:
+    """Scores of a model and perhaps an adapter, whose checks of bits per byte hold or not."""
     folder.mkdir(parents=True)
     checks = [
-        {"name": "fertility_ratio", "value": 0.5, "limit": 1.0, "passed": True, "enforced": True},
-        {"name": "bits_per_byte_ratio", "value": 1.25, "limit": 1.0, "passed": passed, "enforced": True},
-        {"name": "bits_per_byte_significant", "value": 0.1, "limit": 0, "passed": False, "enforced": False},
-    ]
+        {"name": "adapted.fertility", "value": 0.5, "limit": 1.0, "passed": True, "enforced": True},
+        {"name": "adapted.bits_per_byte", "value": 1.25, "limit": 1.0, "passed": adapted, "enforced": True},
+        {
+            "name": "adapted.bits_per_byte_significant",
+            "value": 0.1, "limit": 0, "passed": False, "enforced": False,
+        },
+    ]  # fmt: skip
+    manifests = [artifact.read_manifest(str(path)) for path in of]
+    origin = {f"input {found.kind}": found.digest for found in manifests if found is not None}
+    passed = adapted
+    if "input adapter" in origin:
+        row = {"name": "finetuned.bits_per_byte", "value": 1.21, "limit": 1.05, "passed": finetuned}
+        checks.append(row | {"enforced": True})
+        passed = finetuned
     (folder / "scores.json").write_text(json.dumps({"gate": {"passed": passed, "checks": checks}}))
-    manifest = artifact.read_manifest(str(of))
-    assert manifest is not None
-    artifact.seal(folder, kind="scores", origin={"input model": manifest.digest})
+    artifact.seal(folder, kind="scores", origin=origin)
     return folder
 
 
@@ -41,12 +50,39 @@ def test_a_model_that_did_not_pass_is_refused_with_the_checks_that_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = model(tmp_path / "model")
-    judged = scores(tmp_path / "scores", made, passed=False)
+    judged = scores(tmp_path / "scores", made, adapted=False)
 
-    with pytest.raises(GateError, match=r"bits_per_byte_ratio 1\.25 above 1; nothing was promoted"):
+    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
         check_promotable(str(judged), str(made))
     assert cli.main(["promote", "--scores", str(judged), "--model", str(made)]) == 6
     assert "significant" not in capsys.readouterr().err
+
+
+def test_each_kind_is_judged_by_its_own_checks(tmp_path: Path) -> None:
+    made, adapter = model(tmp_path / "model"), model(tmp_path / "adapter", "lora", "adapter")
+    bad_adapter = str(scores(tmp_path / "1", made, adapter, finetuned=False))
+    bad_model = str(scores(tmp_path / "2", made, adapter, adapted=False))
+
+    assert check_promotable(bad_adapter, str(made)).kind == "model"
+    with pytest.raises(GateError, match=r"finetuned\.bits_per_byte 1\.21 above 1\.05; nothing was promoted"):
+        check_promotable(bad_adapter, str(adapter))
+    assert check_promotable(bad_model, str(adapter)).kind == "adapter"
+    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
+        check_promotable(bad_model, str(made))
+
+
+def test_scores_without_checks_of_the_kind_promote_nothing(tmp_path: Path) -> None:
+    adapter = model(tmp_path / "adapter", "lora", "adapter")
+    judged = scores(tmp_path / "scores", adapter)
+    rows = json.loads((judged / "scores.json").read_text())
+    rows["gate"]["checks"].pop()
+    (judged / "scores.json").write_text(json.dumps(rows))
+    manifest = artifact.read_manifest(str(judged))
+    assert manifest is not None
+    artifact.seal(judged, kind="scores", origin=manifest.origin)
+
+    with pytest.raises(DataError, match="holds no checks of the finetuned model; run evaluate again"):
+        check_promotable(str(judged), str(adapter))
 
 
 def test_the_scores_of_another_model_promote_nothing(tmp_path: Path) -> None:

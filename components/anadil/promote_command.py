@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 ALIAS = "champion"
 DIGEST_TAG = "anadil.sha256"
-PROMOTED = ("model", "adapter")
-"""Kinds of artifacts that speak."""
+PROMOTED = {"model": "adapted", "adapter": "finetuned"}
+"""Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
 
 
 def add(name: str, commands: Any, text: str) -> None:
@@ -62,15 +62,15 @@ def promote(options: argparse.Namespace) -> int:
 
 
 def check_promotable(scores: str, model: str) -> Manifest:
-    """The manifest of a model whose scores passed the gate.
+    """The manifest of a model whose scores passed the gate: the checks of what it is itself.
 
     Raises:
-        GateError: The gate was not passed.
+        GateError: One of them was not passed.
         IntegrityError: The scores are of another model.
         DataError: One of the two is no such artifact.
     """
     folder, judged = artifact.fetch(scores, "scores")
-    verdict = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]
+    checks = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]["checks"]
     manifest = artifact.read_manifest(model)
     if manifest is None or manifest.kind not in PROMOTED:
         raise DataError(f"--model {model}: no finished model or adapter there; give the URI of one")
@@ -79,8 +79,11 @@ def check_promotable(scores: str, model: str) -> Manifest:
         raise IntegrityError(
             f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
         )
-    if not verdict["passed"]:
-        failed = [check for check in verdict["checks"] if check["enforced"] and not check["passed"]]
+    candidate = PROMOTED[manifest.kind]
+    own = [check for check in checks if check["enforced"] and check["name"].startswith(f"{candidate}.")]
+    if not own:
+        raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
+    if failed := [check for check in own if not check["passed"]]:
         told = "; ".join(f"{each['name']} {each['value']:.4g} above {each['limit']:.4g}" for each in failed)
         raise GateError(f"{model}: the gate was not passed: {told}; nothing was promoted")
     return manifest

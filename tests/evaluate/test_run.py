@@ -88,6 +88,7 @@ def test_scores_hold_all_candidates_on_the_same_text(job: Job) -> None:
         "base_fertility": base["fertility"],
         "fertility": adapted["fertility"],
         "gate": "failed",
+        "released": "none",
     }
     assert job.records == {"documents": 4, "contaminated": 1, "altered": 0}
 
@@ -96,12 +97,12 @@ def test_differences_are_those_of_the_figures(job: Job) -> None:
     scores, _ = scored(job)
 
     found = {name: entry["bits_per_byte"] for name, entry in scores["candidates"].items()}
-    for name in ("adapted", "finetuned"):
-        difference = scores["differences"][f"{name} - base"]
-        assert difference["value"] == pytest.approx(found[name] - found["base"])
+    for name, other in (("adapted", "base"), ("finetuned", "base"), ("finetuned", "adapted")):
+        difference = scores["differences"][f"{name} - {other}"]
+        assert difference["value"] == pytest.approx(found[name] - found[other])
         assert difference["low"] <= difference["value"] <= difference["high"]
         assert difference["num_documents"] == 4
-        assert scores["differences"][f"{name} - base, uncontaminated"]["num_documents"] == 3
+        assert scores["differences"][f"{name} - {other}, uncontaminated"]["num_documents"] == 3
     for name, nats in scores["documents"][0]["nats"].items():
         assert nats < scores["candidates"][name]["nats"]
 
@@ -113,12 +114,12 @@ def test_a_planted_leak_is_found_said_and_stops_the_gate(job: Job, caplog: pytes
     assert scores["contamination"]["exact"] == ["h1"]
     assert scores["contamination"]["share"] == 0.25
     checks = {check["name"]: check for check in scores["gate"]["checks"]}
-    assert checks["contaminated_share"] == {
-        "name": "contaminated_share", "value": 0.25, "limit": 0.05, "passed": False, "enforced": True,
+    assert checks["adapted.contaminated_share"] == {
+        "name": "adapted.contaminated_share", "value": 0.25, "limit": 0.05, "passed": False, "enforced": True,
     }  # fmt: skip
     assert scores["gate"]["passed"] is False
     assert "1 of 4 documents stand in the training part (1 as a whole): h1" in caplog.text
-    assert "gate: contaminated_share is 0.25, the limit is 0.05" in caplog.text
+    assert "gate: adapted.contaminated_share is 0.25, the limit is 0.05" in caplog.text
 
 
 def test_only_the_finetuned_model_is_asked_through_the_chat_template(job: Job) -> None:
@@ -175,16 +176,16 @@ def test_a_context_longer_than_the_model_is_cut_and_said(job: Job, caplog: pytes
 
 def test_an_equal_model_passes_without_being_significant(job: Job, save: Save, tmp_path: Path) -> None:
     write_documents(job.inputs["corpus"], "train", [document(text) for text in TEXTS])
-    inputs = job.inputs | {"model": Path(job.recipe.base.model)}
+    inputs = {"corpus": job.inputs["corpus"], "model": Path(job.recipe.base.model)}
 
-    scores, figures = scored(changed(job, inputs=inputs))
+    scores, figures = scored(with_evaluate(changed(job, inputs=inputs), gate={"max_loop_rate": 1}))
 
     checks = {check["name"]: check for check in scores["gate"]["checks"]}
     assert figures["gate"] == "passed"
-    assert checks["fertility_ratio"]["value"] == checks["bits_per_byte_ratio"]["value"] == 1
-    assert not checks["bits_per_byte_significant"]["passed"]
-    assert not checks["bits_per_byte_significant"]["enforced"]
-    assert list(scores["differences"]) == ["adapted - base", "finetuned - base"]
+    assert checks["adapted.fertility"]["value"] == checks["adapted.bits_per_byte"]["value"] == 1
+    assert not checks["adapted.bits_per_byte_significant"]["passed"]
+    assert not checks["adapted.bits_per_byte_significant"]["enforced"]
+    assert list(scores["differences"]) == ["adapted - base"]
 
 
 def test_no_held_out_text_is_a_data_error(job: Job) -> None:

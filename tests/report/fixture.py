@@ -124,6 +124,7 @@ def candidate(name: str, num_prompts: int | None = None, text: str | None = None
         "bits_per_byte": bits, "fertility": cost, "bytes_per_token": round(8.1 / cost, 4), "words_in_context": words,
         "num_documents": 120, "num_words": 17_170, "num_bytes": 139_820, "num_tokens": int(17_170 * cost),
         "context": 256, "stride": 256, "dtype": "float32", "device": "cpu",
+        "retained": {"en": {"base": 2.1543, "adapted": 2.3311, "finetuned": 2.3956}[name]},
         "repetition": {
             "greedy": measures | {"loop_rate": 1.0 if name == "base" else 0.1667},
             "sampled": measures | {"loop_rate": 0.0},
@@ -135,17 +136,16 @@ def candidate(name: str, num_prompts: int | None = None, text: str | None = None
 def scores(**more: Any) -> Json:
     """`scores.json`."""
     gain = {"low": -1.2514, "high": -1.0851, "num_documents": 120, "draws": 2_000, "significant": True}
+    rows = (
+        ("adapted.fertility", 0.4159, 1.0, True), ("adapted.bits_per_byte", 0.5989, 1.0, True),
+        ("adapted.contaminated_share", 0.0167, 0.05, True),
+        ("adapted.bits_per_byte_significant", -1.0851, 0.0, False),
+        ("finetuned.fertility", 0.4159, 1.0, True), ("finetuned.retained.en", 1.112, 1.25, True),
+        ("finetuned.bits_per_byte", 1.0328, 1.05, True), ("finetuned.loops", 0.0, 0.5, True),
+    )  # fmt: skip
     checks = [
-        {"name": "fertility_ratio", "value": 0.4159, "limit": 1.0, "passed": True, "enforced": True},
-        {"name": "bits_per_byte_ratio", "value": 0.5989, "limit": 1.0, "passed": True, "enforced": True},
-        {"name": "contaminated_share", "value": 0.0167, "limit": 0.05, "passed": True, "enforced": True},
-        {
-            "name": "bits_per_byte_significant",
-            "value": -1.0851,
-            "limit": 0.0,
-            "passed": True,
-            "enforced": False,
-        },
+        {"name": name, "value": value, "limit": limit, "passed": True, "enforced": enforced}
+        for name, value, limit, enforced in rows
     ]
     return {
         "candidates": {name: candidate(name, **more) for name in ("base", "adapted", "finetuned")},
@@ -155,7 +155,7 @@ def scores(**more: Any) -> Json:
             "contaminated": ["ab12", "cd34"], "overlapping": ["ab12", "cd34", "ef56"], "coverage": 0.0171,
             "share": 0.0167,
         },
-        "gate": {"passed": True, "checks": checks},
+        "gate": {"passed": True, "released": "finetuned", "checks": checks},
         "heldout": {"source": "corpus", "files": [], "sha256": "0f" * 32, "num_documents": 120, "altered": 0},
     }  # fmt: skip
 

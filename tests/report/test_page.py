@@ -231,18 +231,29 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
         run(job)
 
 
-def test_a_failed_gate_says_what_failed(tmp_path: Path) -> None:
+def test_a_failed_gate_says_what_failed_and_what_is_left(tmp_path: Path) -> None:
     scores = fixture.scores()
-    scores["gate"]["passed"] = False
-    scores["gate"]["checks"][1] |= {"value": 1.0312, "passed": False}
+    scores["gate"] |= {"passed": False, "released": None}
     scores["gate"]["checks"][3] |= {"passed": False}
+    scores["gate"]["checks"][6] |= {"value": 1.2079, "passed": False}
 
     page, short, numbers = made(tmp_path, scores=scores)
 
-    said = "The adapted model did not pass the quality gate: bits per byte ratio is 1.031, the limit 1."
+    said = (
+        "The finetuned model did not pass the quality gate: bits per byte is 1.208, the limit 1.05. "
+        "The adapted model by itself passed."
+    )
     assert said in page
     assert numbers["gate_passed"] == 0
     assert "did not pass" in short
+
+
+def test_a_passed_gate_names_the_model_that_it_releases(outcome: Outcome) -> None:
+    page, _, _ = outcome
+
+    assert "The finetuned model passed the quality gate: all 4 deciding checks hold." in page
+    assert "finetuned retained en" in page
+    assert "bits per byte on English" in page
 
 
 def test_few_documents_are_warned_of(tmp_path: Path, outcome: Outcome) -> None:

@@ -24,6 +24,7 @@ from anadil.evaluate.gate import Verdict, judge
 from anadil.evaluate.generate import Prompt, generations, repetition
 from anadil.evaluate.heldout import Heldout, read_heldout
 from anadil.evaluate.interval import Difference, paired_difference
+from anadil.evaluate.retained import LANGUAGE, read_retained
 from anadil.languages import language
 from anadil.languages.language import Language
 from anadil.metrics import bits_per_byte, fertility, words_in_context
@@ -50,7 +51,7 @@ class Result:
 
 
 def run(job: Job) -> Figures:
-    """Score the candidates and judge the adapted one.
+    """Score the candidates and judge the adapted and the finetuned one.
 
     Raises:
         DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
@@ -64,25 +65,21 @@ def run(job: Job) -> Figures:
     if "adapter" in job.inputs:
         candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
     encoded = encode_for_all(candidates, heldout.documents)
+    retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")
     contamination = find_contamination(encoded.documents, train, spoken)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
     results = {}
     for candidate in candidates:
-        results[candidate.name] = _measure(candidate, encoded, recipe, spoken)
+        results[candidate.name] = _measure(candidate, encoded, retained, recipe, spoken)
         shown = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
         job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in shown.items()})
     differences = _differences(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
-    verdict = judge(
-        recipe.evaluate.gate,
-        fertility_ratio=adapted["fertility"] / base["fertility"],
-        bits_per_byte_ratio=adapted["bits_per_byte"] / base["bits_per_byte"],
-        difference=differences["adapted - base"],
-        contamination=contamination,
-    )
-    _say(verdict, contamination, differences["adapted - base"])
+    tables = {name: result.table for name, result in results.items()}
+    verdict = judge(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
+    _say(verdict, results, contamination, differences)
     _write(job.out / "scores.json", heldout, encoded, results, differences, contamination, verdict)
     job.records.update(
         documents=len(encoded.documents),
@@ -95,26 +92,25 @@ def run(job: Job) -> Figures:
         "base_fertility": base["fertility"],
         "fertility": adapted["fertility"],
         "gate": "passed" if verdict.passed else "failed",
+        "released": verdict.released or "none",
     }
 
 
-def _measure(candidate: Candidate, encoded: Encoded, recipe: Recipe, spoken: Language) -> Result:
+def _measure(
+    candidate: Candidate, encoded: Encoded, retained: Encoded, recipe: Recipe, spoken: Language
+) -> Result:
     """Load one candidate, score it, let it write, and free its memory."""
     device = pick_device()
     dtype = pick_dtype("auto", device)
     loaded: Any = load_model(candidate.path, dtype)
     model = loaded.to(device)
-    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
-    context = min(recipe.context, longest)
-    if context < recipe.context:
-        log.warning(
-            "%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context
-        )
-    stride = min(recipe.evaluate.stride or context, context)
-    nats = score(
-        model, encoded.ids[candidate.name], prefix=candidate.prefix, context=context, stride=stride,
-        batch_tokens=BATCH_TOKENS[device.type], name=candidate.name,
-    )  # fmt: skip
+    context, stride = _windows(candidate.name, model, recipe)
+    settings: Any = {
+        "prefix": candidate.prefix, "context": context, "stride": stride, "name": candidate.name,
+        "batch_tokens": BATCH_TOKENS[device.type],
+    }  # fmt: skip
+    nats = score(model, encoded.ids[candidate.name], **settings)
+    english = score(model, retained.ids[candidate.name], **settings)
     made = generations(
         model, candidate.tokenizer, _prompts(candidate, recipe, spoken),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
@@ -125,6 +121,7 @@ def _measure(candidate: Candidate, encoded: Encoded, recipe: Recipe, spoken: Lan
         "stride": stride,
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
+        "retained": {LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
         "repetition": repetition(made),
         "generations": [asdict(one) for one in made],
     }
@@ -139,6 +136,15 @@ def _measure(candidate: Candidate, encoded: Encoded, recipe: Recipe, spoken: Lan
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return Result(table=table, nats=nats)
+
+
+def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
+    """Tokens that a model sees at a time, and how many of them each window scores."""
+    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
+    context = min(recipe.context, longest)
+    if context < recipe.context:
+        log.warning("%s: holds %d tokens, fewer than the context of %d", name, context, recipe.context)
+    return context, min(recipe.evaluate.stride or context, context)
 
 
 def _text_figures(
@@ -178,19 +184,18 @@ def _prompts(candidate: Candidate, recipe: Recipe, spoken: Language) -> list[Pro
 def _differences(
     results: dict[str, Result], encoded: Encoded, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
-    """Bits per byte against the base, also without contaminated documents where there are some."""
+    """Bits per byte of each pair, also without contaminated documents where there are some."""
     num_bytes = _bytes_of(encoded)
-    base = results["base"].nats
     clean = np.array([document.id not in set(contamination.contaminated) for document in encoded.documents])
     made = {}
-    for name, result in results.items():
-        if name == "base":
+    for name, other in (("adapted", "base"), ("finetuned", "base"), ("finetuned", "adapted")):
+        if name not in results:
             continue
-        nats = result.nats
-        made[f"{name} - base"] = paired_difference(nats, base, num_bytes, seed)
+        nats, before = results[name].nats, results[other].nats
+        made[f"{name} - {other}"] = paired_difference(nats, before, num_bytes, seed)
         if clean.any() and not clean.all():
-            made[f"{name} - base, uncontaminated"] = paired_difference(
-                nats[clean], base[clean], num_bytes[clean], seed
+            made[f"{name} - {other}, uncontaminated"] = paired_difference(
+                nats[clean], before[clean], num_bytes[clean], seed
             )
     return made
 
@@ -199,11 +204,20 @@ def _bytes_of(encoded: Encoded) -> NDArray[np.int64]:
     return np.array([len(document.text.encode()) for document in encoded.documents], dtype=np.int64)
 
 
-def _say(verdict: Verdict, contamination: Contamination, difference: Difference) -> None:
-    log.info(
-        "bits per byte, adapted - base: %+.4f [%+.4f, %+.4f] over %d documents",
-        difference.value, difference.low, difference.high, difference.num_documents,
-    )  # fmt: skip
+def _say(
+    verdict: Verdict,
+    results: dict[str, Result],
+    contamination: Contamination,
+    differences: dict[str, Difference],
+) -> None:
+    for name in ("adapted - base", "finetuned - adapted"):
+        if difference := differences.get(name):
+            log.info(
+                "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d documents",
+                name, difference.value, difference.low, difference.high, difference.num_documents,
+            )  # fmt: skip
+    english = (f"{name} {result.table['retained'][LANGUAGE]:.4f}" for name, result in results.items())
+    log.info("bits per byte on the built-in English text: %s", ", ".join(english))
     found = contamination.contaminated
     if found:
         log.warning(
@@ -214,6 +228,7 @@ def _say(verdict: Verdict, contamination: Contamination, difference: Difference)
     for check in verdict.checks:
         if check.enforced and not check.passed:
             log.warning("gate: %s is %.4g, the limit is %.4g", check.name, check.value, check.limit)
+    log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
 
 
 def _write(

@@ -100,22 +100,37 @@ def loop_rate(candidate: Json) -> float | None:
 
 
 def verdict(scores: Json) -> str:
-    """What the gate says, in a sentence."""
+    """What the gate says, in a sentence: which model may be released, or why none."""
     passed = field(scores, "gate.passed")
-    checks = [table_of(check) for check in list_of(field(scores, "gate.checks"))]
     if not isinstance(passed, bool):
         return "No quality gate was applied."
+    checks = [table_of(check) for check in list_of(field(scores, "gate.checks"))]
+    deciding = [check for check in checks if check.get("enforced", True)]
+    judged = [name for name in CANDIDATES if _of(name, deciding)]
+    last = judged[-1] if judged else "adapted"
+    own = _of(last, deciding)
     if passed:
-        decisive = [check for check in checks if check.get("enforced", True)]
-        what = f": all {len(decisive)} deciding checks hold" if len(decisive) > 1 else ""
-        return f"The adapted model passed the quality gate{what}."
+        what = f": all {len(own)} deciding checks hold" if len(own) > 1 else ""
+        return f"The {last} model passed the quality gate{what}."
     failed = [
-        f"{words_of(clip(check.get('name'), 60))} is {plain(check.get('value'))}, the limit {setting(check.get('limit'))}"
-        for check in checks
-        if check.get("passed") is False and check.get("enforced", True)
+        f"{_check_name(check, last)} is {plain(check.get('value'))}, the limit {setting(check.get('limit'))}"
+        for check in own
+        if check.get("passed") is False
     ]
     why = f": {'; '.join(failed[:5])}" if failed else ""
-    return f"The adapted model did not pass the quality gate{why}."
+    others = [name for name in judged[:-1] if all(check.get("passed") for check in _of(name, deciding))]
+    alone = "".join(f" The {name} model by itself passed." for name in others)
+    return f"The {last} model did not pass the quality gate{why}.{alone}"
+
+
+def _of(name: str, checks: list[Json]) -> list[Json]:
+    """The checks that decide about a candidate."""
+    return [check for check in checks if str(check.get("name")).startswith(f"{name}.")]
+
+
+def _check_name(check: Json, candidate: str = "") -> str:
+    name = str(check.get("name") or "").removeprefix(f"{candidate}.")
+    return words_of(clip(name, 80).replace(".", " "))
 
 
 def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
@@ -169,6 +184,8 @@ def _better(before: object, after: object, wanted: int) -> bool | None:
 def _candidate_table(candidates: dict[str, Json]) -> Table:
     known = (
         ("bits_per_byte", "bits per byte"),
+        ("retained", "bits per byte on English"),
+        ("loops", "share of looping texts"),
         ("fertility", "tokens per word"),
         ("bytes_per_token", "bytes per token"),
         ("words_in_context", "words in context"),
@@ -177,8 +194,16 @@ def _candidate_table(candidates: dict[str, Json]) -> Table:
         ("num_bytes", "bytes"),
         ("num_documents", "documents"),
     )
-    present = [(key, label) for key, label in known if any(key in item for item in candidates.values())]
-    rows = tuple((name, *(figure(item.get(key)) for key, _ in present)) for name, item in candidates.items())
+    figures = {
+        name: item | {"retained": field(item, "retained.en"), "loops": loop_rate(item)}
+        for name, item in candidates.items()
+    }
+    present = [
+        (key, label)
+        for key, label in known
+        if any(number(item.get(key)) is not None for item in figures.values())
+    ]
+    rows = tuple((name, *(figure(item.get(key)) for key, _ in present)) for name, item in figures.items())
     return Table(
         caption="Candidates on the same held-out text",
         columns=("candidate", *(label for _, label in present)),
@@ -204,7 +229,9 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         for low, high in [ends]
     ]
     table = _differences(scores)
-    charts.append(intervals("Difference to the base", "bits per byte, below zero is better", gains, table))
+    charts.append(
+        intervals("Differences between candidates", "bits per byte, below zero is better", gains, table)
+    )
     return tuple(chart for chart in charts if chart)
 
 
@@ -256,7 +283,7 @@ def _checks(scores: Json) -> Table:
         passed, enforced = check.get("passed"), check.get("enforced", True)
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
         weight = "decides" if enforced else "shown only"
-        name = words_of(clip(check.get("name"), 80))
+        name = _check_name(check)
         rows.append((name, plain(check.get("value")), setting(check.get("limit")), outcome, weight))
     return Table(
         caption="Checks of the quality gate: a value must not exceed its limit",
