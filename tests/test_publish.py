@@ -53,7 +53,7 @@ def assert_whole(uri: str) -> artifact.Manifest:
     _, manifest = artifact.fetch(uri, "corpus")
     reused = make.reusable(Wanted(origin=ORIGIN, target=uri, files=()))
     assert reused is not None
-    assert storage.store(uri).sizes(uri).keys() == {*manifest.files, "manifest.json"}
+    assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
     assert storage.store(uri).files(f"{uri}.claim") == []
     return manifest
 
@@ -86,11 +86,11 @@ def test_what_a_killed_run_left_is_replaced(bucket: str, tmp_path: Path) -> None
     uri = f"{bucket}/corpus/k"
     killed = start("killed", uri, tmp_path, files=9, pause_s=0.3)
     begun(killed)
-    while len(storage.store(uri).sizes(uri)) < 3:
+    while len(storage.store(uri).directory_sizes(uri)) < 3:
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    left = storage.store(uri).sizes(uri)
+    left = storage.store(uri).directory_sizes(uri)
 
     told = ends([start("next", uri, tmp_path, files=4)])
 
@@ -105,7 +105,7 @@ def test_a_run_that_stood_still_cannot_spoil_what_its_successor_wrote(bucket: st
     uri = f"{bucket}/corpus/k"
     slow = start("slow", uri, tmp_path, files=9, pause_s=0.1)
     begun(slow)
-    while len(storage.store(uri).sizes(uri)) < 3:
+    while len(storage.store(uri).directory_sizes(uri)) < 3:
         time.sleep(0.05)
     slow.send_signal(signal.SIGSTOP)
 
@@ -122,7 +122,7 @@ def test_a_run_in_the_middle_of_its_successors_upload_stops_writing(bucket: str,
     uri = f"{bucket}/corpus/k"
     slow = start("slow", uri, tmp_path, files=9, pause_s=0.1)
     begun(slow)
-    while len(storage.store(uri).sizes(uri)) < 3:
+    while len(storage.store(uri).directory_sizes(uri)) < 3:
         time.sleep(0.05)
     slow.send_signal(signal.SIGSTOP)
     successor = start("successor", uri, tmp_path, files=9, pause_s=0.4)

@@ -140,7 +140,7 @@ def glance(uri: str, manifest: Manifest) -> None:
         IntegrityError: With the first file that differs and the remedy.
     """
     store, remedy = storage.store(uri), remedy_of(uri)
-    sizes = store.sizes(uri)
+    sizes = store.directory_sizes(uri)
     for name, entry in manifest.files.items():
         if name not in sizes:
             raise IntegrityError(f"{uri}/{name}: missing, but its manifest names it; {remedy}")

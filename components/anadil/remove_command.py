@@ -38,7 +38,7 @@ def remove(options: argparse.Namespace) -> int:
                 f"{uri}: holds a {manifest.kind}, which is no artifact of a stage; nothing is removed"
             )
     for uri in options.uri:
-        sizes = storage.store(uri).sizes(uri)
+        sizes = storage.store(uri).directory_sizes(uri)
         what = f"{uri}: {len(sizes):,} files, {human_bytes(sum(sizes.values()))}"
         if options.dry_run:
             log.info("would remove %s", what)

@@ -226,7 +226,7 @@ class S3:
         with _explained(uri):
             self._client.delete_object(Bucket=bucket, Key=key)
 
-    def sizes(self, uri: str) -> dict[str, int]:
+    def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each object below the prefix, by its name there."""
         return {name: int(item["Size"]) for name, item in self._named(uri)}
 

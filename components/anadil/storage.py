@@ -91,7 +91,7 @@ class Store(Protocol):
         """
         ...
 
-    def sizes(self, uri: str) -> dict[str, int]:
+    def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each file below `uri`, by its relative name."""
         ...
 
@@ -257,7 +257,7 @@ class Local:
         """The directory itself."""
         return Path(uri)
 
-    def sizes(self, uri: str) -> dict[str, int]:
+    def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each file below a directory."""
         root = Path(uri)
         files = (path for path in root.rglob("*") if not path.is_dir())
