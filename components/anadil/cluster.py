@@ -122,10 +122,14 @@ class Cluster(Table):
     """Kueue LocalQueue of training jobs; HyperPod task governance calls it `hyperpod-ns-TEAM-localqueue`."""
     priority: Name | None = None
     """Kueue WorkloadPriorityClass of training jobs, such as `training-priority`."""
+    topology: Annotated[str, Field(pattern=r"^([-a-z0-9.]+/)?[-A-Za-z0-9_.]+$")] | None = None
+    """Label of nodes whose value the pods of a training job shall share where there is room, for Kueue; with HyperPod task governance `topology.k8s.aws/network-node-layer-3` is the nearest network."""
     service_account: Name | None = None
     """ServiceAccount of training jobs, whose AWS role reads and writes `storage.root`; left out, the namespace's default."""
     secrets: dict[Name, tuple[Variable, ...]] = Field(default={})
     """Secret -> its keys that become environment variables of steps and jobs, such as `{hub: [HF_TOKEN]}`."""
+    pull_secrets: tuple[Name, ...] = ()
+    """Secrets of type dockerconfigjson by which pods of steps and jobs pull their images."""
     volumes: tuple[Volume, ...] = ()
     """Claims that steps and jobs mount."""
     work: Directory | None = None

@@ -216,6 +216,8 @@ def _equip(task: Any, stage: str, image: str, needs: Needs, recipe: Recipe) -> N
         task.set_cpu_limit(needs.cpu_limit)
     task.set_memory_request(needs.memory)
     task.set_memory_limit(needs.memory)
+    if recipe.cluster.pull_secrets:
+        kubernetes.set_image_pull_secrets(task, list(recipe.cluster.pull_secrets))
     kubernetes.set_image_pull_policy(task, "IfNotPresent" if is_exact(image) else "Always")
     kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)
     for name, path in (("tmp", "/tmp"), ("home", HOME)):  # noqa: S108  the container's own

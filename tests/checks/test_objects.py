@@ -68,6 +68,59 @@ def test_one_node_may_have_a_claim_of_its_own(cluster: Cluster, wanted: Recipe) 
     assert line(again(wanted, "cluster.nodes=1"), "claim fsx").status == "passed"
 
 
+CPUS = ("cluster.instance=null", "cluster.queue=null", "cluster.priority=null", "cluster.resources={}")
+"""A recipe without GPUs: two pods of half a CPU and 2 GiB."""
+
+
+def small_node(cpu: str = "2", memory: str = "8000000Ki") -> dict[str, Any]:
+    made = node()
+    made["status"]["allocatable"] = {"cpu": cpu, "memory": memory, "pods": "110"}
+    return made
+
+
+def test_two_pods_on_cpus_share_a_node_and_its_volume(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.objects["/api/v1/nodes"]["items"] = [small_node()]
+    cluster.objects[CLAIM]["spec"]["accessModes"] = ["ReadWriteOnce"]
+    recipe = again(wanted, *CPUS)
+
+    nodes = line(recipe, "nodes")
+    assert (nodes.status, nodes.detail) == (
+        "passed",
+        "1 of 1 nodes take such pods, and have room for 2 that share them",
+    )
+    assert line(recipe, "claim fsx").status == "passed"
+    assert line(again(recipe, "cluster.nodes=5"), "nodes").status == "failed"
+
+
+@pytest.mark.parametrize(("cpu", "memory"), [("900m", "8Gi"), ("8", "3Gi")])
+def test_a_node_that_is_too_small_for_both_pods_is_told(
+    cluster: Cluster, wanted: Recipe, cpu: str, memory: str
+) -> None:
+    cluster.objects["/api/v1/nodes"]["items"] = [small_node(cpu, memory)]
+    cluster.objects[CLAIM]["spec"]["accessModes"] = ["ReadWriteOnce"]
+    recipe = again(wanted, *CPUS)
+
+    assert line(recipe, "nodes").detail == "1 of 1 nodes take such pods, 2 needed"
+    assert line(recipe, "claim fsx").status == "failed"
+
+
+def test_a_volume_of_one_node_is_refused_where_the_pods_may_be_on_two(
+    cluster: Cluster, wanted: Recipe
+) -> None:
+    cluster.objects["/api/v1/nodes"]["items"] = [small_node(), small_node()]
+    cluster.objects[CLAIM]["spec"]["accessModes"] = ["ReadWriteOnce"]
+
+    assert line(again(wanted, *CPUS), "claim fsx").status == "failed"
+
+
+def test_two_pods_of_four_gpus_share_a_machine_of_eight(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.objects["/api/v1/nodes"]["items"] = [node(efa=0)]
+    recipe = again(wanted, "cluster.resources={pretrain: {gpus: 4, cpu: 8, memory: 64Gi}}")
+
+    assert line(recipe, "nodes").status == "passed"
+    assert line(recipe, "GPUs").detail == "1 node(s) hold 2 times 4 nvidia.com/gpu allocatable"
+
+
 def test_checkpoints_do_not_go_to_a_mountpoint_of_s3(cluster: Cluster, wanted: Recipe) -> None:
     cluster.objects["/api/v1/persistentvolumes/fsx-volume"]["spec"]["csi"]["driver"] = "s3.csi.aws.com"
 

@@ -44,7 +44,13 @@ MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
         job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", stage="finetune")
     ),
     "azerbaijani-1b-trainjob": lambda: trainjob.render(
-        job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", "cluster.deadline_hours=72")
+        job(
+            "azerbaijani-1b",
+            *ON_A_VOLUME,
+            "cluster.work=/data/work",
+            "cluster.deadline_hours=72",
+            "cluster.pull_secrets=[registry]",
+        )
     ),
     "azerbaijani-1b-hyperpodpytorchjob": lambda: hyperpod_job.render(hyperpod()),
 }

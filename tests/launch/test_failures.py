@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -280,81 +278,6 @@ def test_a_job_that_runs_too_long_is_ended(scene: Scene) -> None:
         scene.launch(begin, "cluster.deadline_hours=0.00005")
 
     scene.cluster.wait(lambda: not scene.cluster.jobs)
-
-
-def waiting(reason: str, message: str) -> Callable[[Cluster], None]:
-    def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0)
-        cluster.keep_waiting(1, reason, message)
-
-    return story
-
-
-@pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull"])
-def test_what_never_heals_ends_the_job_at_once(scene: Scene, reason: str) -> None:
-    # D6
-    with pytest.raises(PreflightError, match=f"never starts: {reason}: no such image; .*image"):
-        scene.launch(waiting(reason, "no such image"))
-
-    scene.cluster.wait(lambda: not scene.cluster.jobs)
-
-
-def unbound(cluster: Cluster) -> None:
-    cluster.job()
-    cluster.unschedulable(0, 'persistentvolumeclaim "fsx" not found')
-
-
-def no_quota(cluster: Cluster) -> None:
-    name = cluster.job()["metadata"]["name"]
-    cluster.say(name, "FailedCreatePod", "exceeded quota: team, requested: nvidia.com/gpu=8")
-    with cluster.changed:
-        cluster.has_operator = False
-        cluster.pods.clear()
-
-
-def no_mount(cluster: Cluster) -> None:
-    name = cluster.job()["metadata"]["name"]
-    cluster.say(f"{name}-worker-0", "FailedMount", "rpc error: no such file system")
-
-
-@pytest.mark.parametrize(
-    ("story", "text"),
-    [
-        (
-            unbound,
-            'Unschedulable: persistentvolumeclaim "fsx" not found; make the claim that cluster.volumes',
-        ),
-        (waiting("ImagePullBackOff", "not found"), "ImagePullBackOff: not found; push the image"),
-        (
-            waiting("CreateContainerConfigError", "secret"),
-            "CreateContainerConfigError: secret; make the secret",
-        ),
-        (no_quota, "exceeded quota: team, requested: .*; ask for a larger ResourceQuota"),
-        (no_mount, "FailedMount: rpc error: no such file system; look at the claim"),
-    ],
-)
-def test_a_job_that_does_not_start_is_ended_with_the_reason(
-    scene: Scene, story: Callable[[Cluster], None], text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    # D6
-    caplog.set_level(logging.INFO, "anadil")
-
-    with pytest.raises(PreflightError, match=rf"not started after .*s: .*{text}"):
-        scene.launch(story, pace=dataclasses.replace(PACE, startup_s=0.5, replacement_s=0.5))
-
-    said = [record.getMessage() for record in caplog.records if "machines run" in record.getMessage()]
-    assert len(said) == len(set(said))
-    scene.cluster.wait(lambda: not scene.cluster.jobs)
-
-
-def test_a_job_that_no_operator_sees_is_ended(scene: Scene) -> None:
-    scene.cluster.has_operator = False
-
-    with pytest.raises(
-        PreflightError, match=r"nobody has acted on it for .*; start the Kubeflow training operator"
-    ):
-        scene.launch(lambda _: None, pace=dataclasses.replace(PACE, operator_s=0.2))
 
 
 def test_a_step_that_is_tried_again_tells_the_failure_again_and_starts_nothing(scene: Scene) -> None:

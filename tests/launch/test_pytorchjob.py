@@ -113,6 +113,27 @@ def test_a_queue_reads_labels_of_the_job_and_not_of_its_pods() -> None:
     assert not [name for name in worker(manifest)["metadata"]["labels"] if name.startswith("kueue")]
 
 
+def test_kueue_reads_the_topology_of_the_pods_and_not_of_the_job() -> None:
+    manifest = render(hyperpod())
+
+    name, value = "kueue.x-k8s.io/podset-preferred-topology", "topology.k8s.aws/network-node-layer-3"
+    assert worker(manifest)["metadata"]["annotations"] == {name: value}
+    assert name not in manifest["metadata"]["annotations"]
+    assert "annotations" not in worker(render(cpu()))["metadata"]
+
+
+def test_a_topology_without_a_queue_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"cluster\.topology: rack, but no cluster\.queue; only Kueue"):
+        render(cpu("cluster.topology=rack"))
+
+
+def test_pods_pull_with_the_recipe_s_secrets() -> None:
+    spec = worker(render(cpu("cluster.pull_secrets=[registry, mirror]")))["spec"]
+
+    assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+    assert "imagePullSecrets" not in worker(render(cpu()))["spec"]
+
+
 def test_a_priority_without_a_queue_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"cluster\.priority: high, but no cluster\.queue"):
         render(cpu("cluster.priority=high"))

@@ -216,6 +216,25 @@ def test_status_of_a_failed_job_names_the_cause(scene: Scene) -> None:
     assert "record 7 is no JSON" in status.message
 
 
+def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    name = scene.cluster.job()["metadata"]["name"]
+    scene.cluster.run(0, 1)
+    scene.cluster.crash(1, 70, '{"exit_code": 70, "message": "bug: KeyError"}')
+    down = scene.backend.status(name)
+    scene.cluster.restart(1)
+
+    status = scene.backend.status(name)
+
+    assert (down.reason, down.exit_code) == ("Error", 70)
+    assert (status.state, status.reason, status.exit_code, status.restarts) == ("running", "", None, 1)
+    assert status.message.startswith("runs again; before, machine 1 (pod ")
+    scene.seal()
+    scene.cluster.succeed(0)
+    ended = scene.backend.status(name)
+    assert (ended.state, ended.message, ended.exit_code) == ("succeeded", "", None)
+
+
 def test_logs_are_lines_of_the_first_machine(scene: Scene) -> None:
     scene.backend.run(scene.job(), detach=True)
     name = scene.cluster.job()["metadata"]["name"]

@@ -116,6 +116,7 @@ def test_every_pod_gets_secrets_claims_places_to_write_and_a_user_without_rights
     pods: dict[str, Any],
 ) -> None:
     for pod in pods.values():
+        assert [each["secretName"] for each in pod["imagePullSecret"]] == ["registry", "mirror"]
         keys = {each["envVar"] for secret in pod["secretAsEnv"] for each in secret["keyToEnv"]}
         assert keys >= {"HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"}
         assert [each["mountPath"] for each in pod["pvcMount"]] == ["/fsx", "/raw"]
@@ -154,7 +155,7 @@ def test_no_secret_is_in_the_pipeline() -> None:
     text = (FOLDER / "everything.yaml").read_text(encoding="utf-8")
 
     assert "hooks.slack.com" not in text
-    assert text.count("secretName:") == 2 * 8 + len(WATCHERS)
+    assert text.count("secretName:") == (2 + 2) * 8 + len(WATCHERS)  # of variables, and to pull images
 
 
 @pytest.mark.parametrize(

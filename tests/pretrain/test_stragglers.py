@@ -13,7 +13,15 @@ import pytest
 import torch
 
 from anadil.pretrain.meters import stragglers as module
-from anadil.pretrain.meters.stragglers import FEWEST, SECTIONS, WINDOW, Stragglers, judge
+from anadil.pretrain.meters.stragglers import (
+    AGAIN_S,
+    FEWEST,
+    IN_A_ROW,
+    SECTIONS,
+    WINDOW,
+    Stragglers,
+    judge,
+)
 from anadil.pretrain.parallel.group import Group
 
 RATIO = 1.2
@@ -147,8 +155,9 @@ def test_only_the_last_steps_count() -> None:
 class Recorded(Stragglers):
     """Gathers what the test says."""
 
-    def __init__(self, rows: list[list[float]], steps: int = WINDOW) -> None:
-        super().__init__(Group(), RATIO, CPU)
+    def __init__(self, rows: list[list[float]], steps: int = WINDOW, device: str = "cuda") -> None:
+        self.clock = Clock()
+        super().__init__(Group(), RATIO, torch.device(device), now=self.clock.now)
         self.rows = rows
         for _ in range(steps):
             self.step_done()
@@ -157,25 +166,48 @@ class Recorded(Stragglers):
         return [tuple(row) for row in self.rows]
 
 
-def test_a_case_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    slow, calm = np.tile(MEANS, (4, 1)), np.tile(MEANS, (4, 1))
-    slow[3, 0] += 0.15
-    meter = Recorded(rows_of(slow))
+def late(rank: int, excess_s: float = 0.15) -> list[list[float]]:
+    """Four processes, of which one waits for its data."""
+    means = np.tile(MEANS, (4, 1))
+    means[rank, 0] += excess_s
+    return rows_of(means)
+
+
+def test_a_case_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Recorded(late(3))
 
     with caplog.at_level(logging.WARNING):
+        for rank in (3, 3, 0, 3):
+            meter.rows = late(rank) if rank else late(3, 0.0)
+            found = meter.compare()
+        told = [record.getMessage() for record in caplog.records]
+        meter.clock.seconds += AGAIN_S
         meter.compare()
-        meter.compare()
-        meter.rows = rows_of(calm)
-        meter.compare()
-        meter.rows = rows_of(slow)
-        found = meter.compare()
 
     assert found.ratio == pytest.approx(0.364 / 0.214)
     said = (
         "process 3 takes 1.70 x the median of the processes for its own work: data 160 ms a step, "
         "median 10 ms; look at its machine's disk and CPUs"
     )
+    assert told == [said]
     assert [record.getMessage() for record in caplog.records] == [said, said]
+
+
+def test_on_shared_cpus_only_who_stays_slow_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Recorded(late(3), device="cpu")
+
+    with caplog.at_level(logging.WARNING):
+        for step in range(60):  # whoever has to wait for the CPU, now this one and now that one
+            meter.rows = late(step % 4)
+            found = meter.compare()
+        noise = len(caplog.records)
+        meter.rows = late(2)
+        for _ in range(IN_A_ROW + 5):
+            meter.compare()
+
+    assert len(found.slow) == 1  # for the metrics it counts all the same
+    assert noise == 0
+    assert [record.getMessage()[:9] for record in caplog.records] == ["process 2"]
 
 
 def test_nobody_is_named_in_the_first_steps() -> None:
@@ -216,7 +248,8 @@ with group(torch.device("cpu")) as processes:
             with meter.section(None):
                 dist.all_reduce(torch.zeros(1))
         meter.step_done()
-    found = meter.compare()
+    for _ in range(3):
+        found = meter.compare()
     print(json.dumps([[each.rank, each.section, each.ratio] for each in found.slow]), flush=True)
 """
 

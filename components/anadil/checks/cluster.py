@@ -70,7 +70,7 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
         "training operator": lambda: kubernetes.check_operator(api, cluster),
         "permissions": lambda: kubernetes.check_rights(api, cluster, namespace),
         "queue": lambda: objects.check_queue(api, cluster, namespace),
-        "volumes": lambda: objects.check_volumes(api, cluster, namespace),
+        "volumes": lambda: objects.check_volumes(api, recipe, namespace),
         "service account": lambda: objects.check_service_account(
             api, cluster, namespace, recipe.storage.root
         ),

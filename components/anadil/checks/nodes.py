@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.checks.api import Api
+from anadil.checks.api import Api, Refused
 from anadil.cluster import Cluster, Toleration
 from anadil.config import Recipe
 from anadil.doctor import Check
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
-from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces
+from anadil.launch.manifests.resources import EFA, GPU, amount, efa_interfaces, requirements
 
 HEALTHY = "Schedulable"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
@@ -24,14 +24,21 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
         yield _health(nodes)
     job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
     schedulable = [node for node in nodes if _takes_jobs(node, cluster)]
-    if len(schedulable) < job.nodes:
+    places = sum(_places(node, job) for node in schedulable)
+    if places < job.nodes:
         reasons = Counter(_why_not(node, cluster) for node in nodes if not _takes_jobs(node, cluster))
         told = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed{f' ({told})' if told else ''}"
+        shared = f"; room for {places} pods in all" if places > len(schedulable) else ""
+        detail = (
+            f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed{shared}"
+            f"{f' ({told})' if told else ''}"
+        )
         remedy = "add nodes, or correct cluster.node_selector, tolerations and nodes"
         yield Check(name="nodes", status="failed", detail=detail, remedy=remedy)
         return
     detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed"
+    if len(schedulable) < job.nodes:
+        detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, and have room for {job.nodes} that share them"
     yield Check(name="nodes", status="passed", detail=detail)
     devices = job.devices
     if devices == 0:
@@ -49,13 +56,26 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
         yield _resource("EFA", EFA, efa, job.nodes, schedulable, remedy)
 
 
+def share_one_node(api: Api, recipe: Recipe) -> bool:
+    """Whether all pods of a training job run on the one node that takes them; false where nodes may not be read."""
+    try:
+        nodes = api.get("/api/v1/nodes").get("items") or []
+    except Refused:
+        return False
+    job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
+    schedulable = [node for node in nodes if _takes_jobs(node, recipe.cluster)]
+    return len(schedulable) == 1 and _places(schedulable[0], job) >= job.nodes
+
+
 def _resource(
     name: str, resource: str, each: int, num_nodes: int, nodes: list[dict[str, Any]], remedy: str
 ) -> Check:
     amounts = [int((node.get("status", {}).get("allocatable") or {}).get(resource, 0)) for node in nodes]
     enough = sum(amount >= each for amount in amounts)
     detail = f"{enough} node(s) with {each} or more {resource} allocatable, {num_nodes} needed"
-    if enough >= num_nodes:
+    if sum(amount // each for amount in amounts) >= num_nodes:
+        if enough < num_nodes:
+            detail = f"{enough} node(s) hold {num_nodes} times {each} {resource} allocatable"
         return Check(name=name, status="passed", detail=detail)
     most = f"; the most on a node is {max(amounts)}"
     return Check(name=name, status="failed", detail=detail + most, remedy=remedy)
@@ -72,6 +92,20 @@ def _health(nodes: list[dict[str, Any]]) -> Check:
         return Check(name=name, status="passed", detail=told)
     remedy = f"kubectl get nodes -L {HEALTH}; jobs take only {HEALTHY} ones (or set cluster.hyperpod: false)"
     return Check(name=name, status="failed", detail=told or "no nodes", remedy=remedy)
+
+
+def _places(node: dict[str, Any], job: TrainingJob) -> int:
+    """Pods of a job that a node has room for: those that ask for less than all of it share it."""
+    asked = job.recipe.cluster.resources.get(job.stage)
+    needs = requirements(job.machine, job.devices, job.nodes, asked, key=f"cluster.resources.{job.stage}")
+    allocatable = node.get("status", {}).get("allocatable") or {}
+    room = [
+        int(amount(str(allocatable[name])) // amount(str(each)))
+        for name, each in needs["requests"].items()
+        if name in allocatable
+    ]
+    # At least one: what is too little is said where it is named.
+    return max(1, min(room, default=1))
 
 
 def _takes_jobs(node: dict[str, Any], cluster: Cluster) -> bool:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from anadil.checks.api import Api, Refused, below
+from anadil.checks.nodes import share_one_node
 from anadil.cluster import Cluster, Volume
+from anadil.config import Recipe
 from anadil.doctor import Check
 
 KUEUE = "kueue.x-k8s.io"
@@ -78,15 +80,17 @@ def _names(answer: dict[str, Any]) -> list[str]:
     return sorted(str(each["metadata"]["name"]) for each in answer.get("items") or ())
 
 
-def check_volumes(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
+def check_volumes(api: Api, recipe: Recipe, namespace: str) -> Iterator[Check]:
     """Whether each claim is bound, to a volume that all nodes can mount and checkpoints can live on."""
+    cluster = recipe.cluster
     if not cluster.volumes:
         yield Check(name="volumes", status="skipped", detail="cluster.volumes names no claim")
     for volume in cluster.volumes:
-        yield _claim(api, cluster, namespace, volume)
+        yield _claim(api, recipe, namespace, volume)
 
 
-def _claim(api: Api, cluster: Cluster, namespace: str, volume: Volume) -> Check:
+def _claim(api: Api, recipe: Recipe, namespace: str, volume: Volume) -> Check:
+    cluster = recipe.cluster
     name = f"claim {volume.claim}"
     found = api.find(below(namespace, "persistentvolumeclaims", volume.claim))
     if found is None:
@@ -94,7 +98,9 @@ def _claim(api: Api, cluster: Cluster, namespace: str, volume: Volume) -> Check:
         return Check(name=name, status="failed", detail=f"{namespace} has no such claim", remedy=remedy)
     modes = set(found["spec"].get("accessModes") or ())
     shared = {"ReadWriteMany"} | ({"ReadOnlyMany"} if volume.read_only else set())
-    if cluster.nodes > 1 and not modes & shared:
+    # What one node mounts, all pods on it may use.
+    on_one = "ReadWriteOnce" in modes and cluster.nodes > 1 and share_one_node(api, recipe)
+    if cluster.nodes > 1 and not modes & shared and not on_one:
         wanted = " or ".join(sorted(shared))
         detail = f"{', '.join(sorted(modes))}, but {cluster.nodes} nodes mount it"
         remedy = f"make the claim {wanted} (FSx for Lustre, EFS)"

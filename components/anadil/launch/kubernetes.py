@@ -121,11 +121,13 @@ class Kubernetes:
             state, message = "stopped", "told to end; its machines save first"
         nodes = _num_nodes(job) or len(workers)
         reason, exit_code = "", None
-        failed = any(worker.failures for worker in workers)
-        if state == "failed" or (failed and state not in FINAL):
-            cause = first_cause(api, self._kind, workers, [], [])
-            if cause:
-                reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
+        failed = state not in FINAL and any(worker.failures for worker in workers)
+        cause = first_cause(api, self._kind, workers, [], []) if state == "failed" or failed else None
+        if cause and failed and running == nodes:
+            # What ended is the start before; the job itself is well.
+            message = f"runs again; before, {cause.text}"
+        elif cause:
+            reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
         elif state == "queued":
             message = queue_text(job)
         elif state not in FINAL and running < nodes:

@@ -22,7 +22,7 @@ from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, Claim
 from anadil.launch.follow.diagnose import explain, first_cause
 from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, Ledger
 from anadil.launch.follow.stream import Stream
-from anadil.launch.follow.waiting import queue_text, remedy_for, waiting_text
+from anadil.launch.follow.waiting import absent_image, queue_text, remedy_for, waiting_text
 from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
 from anadil.units import human_seconds
 
@@ -44,6 +44,8 @@ class Pace:
     """Until an operator says its first word about a job."""
     startup_s: float = 1_800.0
     """Until all machines run for the first time; queueing is not counted."""
+    image_s: float = 120.0
+    """Until an image is there that its registry does not have; one that was just pushed may take a while."""
     replacement_s: float = 7_200.0
     """Until all machines run again; HyperPod replaces a node in the meantime."""
     api_s: float = 1_800.0
@@ -99,7 +101,7 @@ class Follower:
         self._ledger = Ledger()
         self._said = ""
         self._looked = self._answered = self._next_heartbeat = time.monotonic()
-        self._pending_s = self._silent_s = 0.0
+        self._pending_s = self._silent_s = self._absent_s = 0.0
         self._recovered_at: int | None = None
         self._exhausted = ""
         self._has_looked = False
@@ -271,18 +273,16 @@ class Follower:
             each.running or each.phase == "Succeeded" for each in self._workers
         )
         if missing <= 0:
-            self._pending_s = self._silent_s = 0.0
+            self._pending_s = self._silent_s = self._absent_s = 0.0
             self._say(
                 f"runs on {', '.join(sorted({each.node for each in self._workers if each.node})) or 'a node'}"
             )
             return
         self._pending_s += elapsed_s
-        text = waiting_text(self._kind, self._workers, self._events(), self._limits.nodes)
+        events = self._events()
+        text = waiting_text(self._kind, self._workers, events, self._limits.nodes)
         self._say(text)
-        hopeless = [each for each in self._workers if each.reason in NEVER_HEALS]
-        if hopeless:
-            reason = f"{hopeless[0].reason}: {hopeless[0].message}"
-            self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
+        self._check_image(absent_image(self._workers, events), elapsed_s)
         self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
         if self._silent_s > self._pace.operator_s:
             waited = human_seconds(self._silent_s)
@@ -294,6 +294,14 @@ class Follower:
         limit_s = self._pace.replacement_s if self._ledger.run_s else self._pace.startup_s
         if self._pending_s > limit_s:
             self._give_up(PreflightError(f"{self.name}: not started after {human_seconds(limit_s)}: {text}"))
+
+    def _check_image(self, absent: str, elapsed_s: float) -> None:
+        """End what waits for an image that will not come; a registry that is out of reach is waited for."""
+        hopeless = [each for each in self._workers if each.reason in NEVER_HEALS]
+        reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
+        self._absent_s = self._absent_s + elapsed_s if absent else 0.0
+        if hopeless or self._absent_s > self._pace.image_s:
+            self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
     def _events(self) -> list[Object]:
         """Of the job, then of a machine that waits."""

@@ -1,5 +1,6 @@
 """Why a job does not run yet, in words, with what can be done about it."""
 
+import re
 from collections.abc import Sequence
 
 from anadil.launch.api.kinds import QUEUE_LABEL, Kind, Object, labels
@@ -19,6 +20,18 @@ REMEDIES = {
     "FailedMount": "look at the claim and at the driver of its volume",
 }
 """What a reason or a message says -> what people can do. Source: kubelet, scheduler and admission messages."""
+ABSENT = re.compile(
+    r"not found|manifest unknown|name unknown|(repository|manifest)\b.* does not exist|MANIFEST_UNKNOWN|NAME_UNKNOWN",
+    re.IGNORECASE,
+)
+"""In the words of a pull: the registry answers, and has no such image. Source: containerd, CRI-O, Docker Hub, ECR;
+distribution-spec, error codes."""
+OUTAGE = re.compile(
+    r"no such host|timeout|timed out|connection (refused|reset)|\b5\d\d\b|EOF|x509|toomanyrequests",
+    re.IGNORECASE,
+)
+"""In the words of a pull: the registry is not reached, which passes."""
+PULLS = ("ErrImagePull", "ImagePullBackOff")
 BEGUN = frozenset({"ContainerCreating", "PodInitializing", ""})
 """Reasons of a pod that is on its way; only an event says why it does not get on."""
 
@@ -57,6 +70,24 @@ def waiting_text(kind: Kind, workers: Sequence[Worker], events: Sequence[Object]
     return (
         f"{running} of {nodes} machines run; {' '.join(text.split())[:500]}{f'; {remedy}' if remedy else ''}"
     )
+
+
+def absent_image(workers: Sequence[Worker], events: Sequence[Object]) -> str:
+    """What says that an image is not in its registry, as far as one can tell; empty where nothing does.
+
+    Args:
+        workers: The machines.
+        events: Of one that waits, oldest first; the kubelet before 1.31 says only there why a pull failed.
+    """
+    waiting = [worker for worker in workers if not worker.running and worker.reason in PULLS]
+    if not waiting:
+        return ""
+    pulls = [str(event.get("message", "")) for event in events if event.get("reason") == "Failed"]
+    pulls = [text for text in pulls if "pull" in text.lower() and "Error: " not in text]
+    for text in (*(worker.message for worker in waiting), *pulls[-1:]):
+        if ABSENT.search(text) and not OUTAGE.search(text):
+            return f"{waiting[0].reason}: {' '.join(text.split())[:500]}"
+    return ""
 
 
 def remedy_for(text: str) -> str:

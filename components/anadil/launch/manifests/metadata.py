@@ -10,6 +10,8 @@ from anadil.launch.job import TARGET_ANNOTATION, TrainingJob
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 """Source: Kueue, pkg/controller/constants."""
+TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
+"""Of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling"."""
 RESUME_ANNOTATION = "sagemaker.amazonaws.com/enable-job-auto-resume"
 RETRIES_ANNOTATION = "sagemaker.amazonaws.com/job-max-retry-count"
 """Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli."""
@@ -56,6 +58,20 @@ def queue_labels(cluster: Cluster) -> dict[str, str]:
         )
     labels = {QUEUE_LABEL: cluster.queue, PRIORITY_LABEL: cluster.priority}
     return {name: value for name, value in labels.items() if value}
+
+
+def topology_annotations(cluster: Cluster) -> dict[str, str]:
+    """Annotations of pods by which Kueue puts them onto nodes that are near each other.
+
+    Raises:
+        RecipeError: A topology without a queue, which Kueue would not look at.
+    """
+    if cluster.topology and not cluster.queue:
+        raise RecipeError(
+            f"cluster.topology: {cluster.topology}, but no cluster.queue; only Kueue places pods by it: name the "
+            "LocalQueue, or leave the topology out"
+        )
+    return {TOPOLOGY_ANNOTATION: cluster.topology} if cluster.topology else {}
 
 
 def resume_annotations(cluster: Cluster) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from anadil.cluster import Cluster, Resources
 from anadil.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, USER, TrainingJob
+from anadil.launch.manifests.metadata import topology_annotations
 from anadil.launch.manifests.resources import EFA, requirements
 from anadil.plan.machine import LOCAL, Machine
 
@@ -117,10 +118,16 @@ def template(
         environment |= WITH_GPUS | (WITH_EFA if EFA in needs["requests"] else {})
     mounts, volumes = _volumes(cluster, "gpu" if devices else "cpu")
     ports = [{"name": name, "containerPort": port} for name, port in container.ports]
+    annotations = topology_annotations(cluster)
     return {
-        "metadata": {"labels": dict(labels)},
+        "metadata": {"labels": dict(labels), **({"annotations": annotations} if annotations else {})},
         "spec": {
             **({"serviceAccountName": cluster.service_account} if cluster.service_account else {}),
+            **(
+                {"imagePullSecrets": [{"name": each} for each in cluster.pull_secrets]}
+                if cluster.pull_secrets
+                else {}
+            ),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_S,

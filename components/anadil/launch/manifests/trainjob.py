@@ -26,6 +26,7 @@ CONTAINER = "node"
 MANAGER = f"{DOMAIN}/launch"
 PATCHED = (
     "serviceAccountName",
+    "imagePullSecrets",
     "terminationGracePeriodSeconds",
     "nodeSelector",
     "affinity",

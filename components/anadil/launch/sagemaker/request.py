@@ -44,6 +44,8 @@ MEANINGLESS = (
     "hyperpod",
     "queue",
     "priority",
+    "topology",
+    "pull_secrets",
     "service_account",
     "volumes",
     "work",

@@ -33,6 +33,10 @@ FEWEST = 10
 """Steps before anybody is named: the first ones are not alike."""
 LEAST_EXCESS_S = 0.005
 """Time per step below which a difference is noise. Assumption."""
+IN_A_ROW = 3
+"""Comparisons after which a process on CPUs is named: those are shared, and who has to wait for them changes."""
+AGAIN_S = 3_600.0
+"""Until the same process is named for the same section again. Assumption."""
 PROBE_WIDTH, PROBE_PRODUCTS = 2_048, 64
 """Products of bf16 matrices that a GPU is timed with: 1.1 TFLOP, some 2 ms of an H100, in 24 MiB."""
 REMEDIES: Mapping[Section, str] = {
@@ -96,7 +100,9 @@ class Stragglers:
         self._whole = 0.0
         self._open: list[Section | None] = []
         self._since = now()
-        self._named: set[tuple[int, Section]] = set()
+        self._in_a_row: dict[tuple[int, Section], int] = {}
+        self._named_at: dict[tuple[int, Section], float] = {}
+        self._enough = 1 if device.type == "cuda" else IN_A_ROW
         # Kept from the start, so that a full device still has the room.
         self._probe = _Probe(device) if device.type == "cuda" and group.size > 1 else None
 
@@ -131,15 +137,27 @@ class Stragglers:
         return dict(zip(SECTIONS, self._typical(), strict=False))
 
     def compare(self) -> Comparison:
-        """Compare the processes; all of them call this, at the same step. The first one warns of new cases."""
+        """Compare the processes; all of them call this, at the same step. The first one warns of new cases.
+
+        A device of its own that is slow is news at once; on CPUs, which are shared, when it stays so.
+        """
         own = [*self._typical(), self._probe.seconds() if self._probe else 0.0]
         rows = self._gathered(own)
         slow = judge(rows, self.ratio) if len(self._steps) >= FEWEST else ()
+        self._in_a_row = {
+            (each.rank, each.section): self._in_a_row.get((each.rank, each.section), 0) + 1 for each in slow
+        }
         for each in slow:
-            if self.group.is_first and (each.rank, each.section) not in self._named:
+            if self.group.is_first and self._is_news((each.rank, each.section)):
                 log.warning("%s", each.sentence())
-        self._named = {(each.rank, each.section) for each in slow}
         return Comparison(rows=tuple(_scaled(rows)), slow=slow)
+
+    def _is_news(self, case: tuple[int, Section]) -> bool:
+        now = self._now()
+        if self._in_a_row[case] < self._enough or now < self._named_at.get(case, -AGAIN_S) + AGAIN_S:
+            return False
+        self._named_at[case] = now
+        return True
 
     def _gathered(self, own: Sequence[float]) -> list[tuple[float, ...]]:
         if self.group.host is None:
