@@ -1,6 +1,7 @@
 """What a run needs from this machine, checked before it starts; each line has its remedy."""
 
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -20,6 +21,7 @@ from anadil.config import Recipe
 from anadil.errors import AnadilError, PreflightError
 from anadil.flow import FLOW
 from anadil.log import masked
+from anadil.model.families import check_family
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
 from anadil.stage import check_base, external_files, is_left_out
@@ -148,6 +150,11 @@ def _base(recipe: Recipe) -> Check:
     except AnadilError as error:
         return Check(name=name, status="failed", detail=str(error), remedy="correct base.model")
     if Path(model).expanduser().is_dir():
+        try:
+            config = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))
+            check_family(config, recipe.pretrain.parallelism.model_dump())
+        except (AnadilError, ValueError) as error:
+            return Check(name=name, status="failed", detail=str(error), remedy="see the message")
         return Check(name=name, status="passed", detail=model)
     offline = os.environ.get("HF_HUB_OFFLINE") == "1"
     if offline or not _answers("huggingface.co", 443):
