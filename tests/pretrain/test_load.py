@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from anadil.errors import DataError, IntegrityError
-from anadil.model.load import load_model
+from anadil.model.load import cast_parameters, load_model
 from anadil.model.recompute import decoder_layers
 from anadil.pretrain.embeddings import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.group import Group
@@ -151,7 +151,8 @@ def test_a_whole_model_is_loaded_from_one_file_in_its_own_precision(tmp_path: Pa
     same(model, whole)
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
     assert not model.lm_head.weight.requires_grad
-    narrow = empty_model(tmp_path / "model").bfloat16()
+    narrow = empty_model(tmp_path / "model")
+    cast_parameters(narrow, torch.bfloat16)
     load_weights(narrow, weights, CPU)
     assert {parameter.dtype for parameter in narrow.parameters()} == {torch.bfloat16}
     assert narrow.model.rotary_emb.inv_freq.dtype == torch.float32

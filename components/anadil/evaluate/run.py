@@ -28,7 +28,8 @@ from anadil.evaluate.retained import LANGUAGE, read_retained
 from anadil.languages import language
 from anadil.languages.language import Language
 from anadil.metrics import bits_per_byte, fertility, words_in_context
-from anadil.model.load import load_model, pick_device, pick_dtype
+from anadil.model.families import refuse_mixture
+from anadil.model.load import load_model, pick_device, pick_dtype, read_config
 from anadil.model.tiny import base_model
 from anadil.stage import Figures, Job
 
@@ -55,6 +56,7 @@ def run(job: Job) -> Figures:
 
     Raises:
         DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
+        PreflightError: A model is a mixture of experts.
     """
     recipe, spoken = job.recipe, language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, recipe.language)
@@ -64,6 +66,8 @@ def run(job: Job) -> Figures:
     ]
     if "adapter" in job.inputs:
         candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
+    for candidate in candidates:
+        refuse_mixture(read_config(candidate.path), f"{candidate.name} ({candidate.path})")
     encoded = encode_for_all(candidates, heldout.documents)
     retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")

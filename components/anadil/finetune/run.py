@@ -20,6 +20,7 @@ from anadil.finetune import lora
 from anadil.finetune.audit import audit
 from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
+from anadil.model.families import refuse_mixture
 from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.progress import progress
 from anadil.stage import Figures, Job
@@ -37,10 +38,11 @@ def run(job: Job) -> Figures:
 
     Raises:
         DataError: There is nothing to train on, or the loss would not fall on the answers.
-        PreflightError: Started as one of several processes.
+        PreflightError: Started as one of several processes, or the model is a mixture of experts.
         Stopped: A signal came while training; a checkpoint is saved.
     """
     _one_process()
+    refuse_mixture(_model_config(job), str(job.inputs["model"]))
     _quiet_libraries()
     settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])

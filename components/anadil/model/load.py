@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from anadil.errors import DataError, IntegrityError
+from anadil.model.families import refuse_mixture
+from anadil.model.spellings import write_both_spellings
 
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Weight files that run code when they are loaded."""
@@ -42,8 +44,10 @@ def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMode
     Raises:
         DataError: The directory holds no config or no weights, or an unknown architecture.
         IntegrityError: Weights are pickled, damaged or incomplete, or code would have to run.
+        PreflightError: It is a mixture of experts.
     """
-    config = _config(path)
+    config = read_config(path)
+    refuse_mixture(config, str(path))
     _refuse_unsafe(path, config)
     transformers_logging.disable_progress_bar()
     try:
@@ -71,6 +75,24 @@ def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMode
         )
     model.config.use_cache = False
     return model
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a model directory's config.json.
+
+    Raises:
+        DataError: There is none, or it is no JSON object.
+    """
+    file = path / "config.json"
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: is not JSON ({error}); fetch or make the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{file}: is no table of settings; fetch or make the model again")
+    return config
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
@@ -138,7 +160,7 @@ def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int | N
 
 
 def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: torch.dtype) -> None:
-    """Write a Hugging Face directory that transformers and vLLM load as it is.
+    """Write a Hugging Face directory that transformers 4 and 5 and vLLM load as it is.
 
     The model itself is cast to `dtype`. Tied weights are stored once and stay tied.
     """
@@ -158,14 +180,23 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
     cast: Any = model
     cast.to(dtype=dtype).save_pretrained(out)
     config.use_cache = False
+    write_both_spellings(out / "config.json")
     copy_tokenizer(tokenizer_dir, out)
 
 
 def copy_tokenizer(source: Path, out: Path) -> None:
-    """Copy the tokenizer's own files, and nothing else that lies beside them."""
+    """Copy the tokenizer's own files beside a model's, and nothing else that lies there.
+
+    The longest input becomes the model's: the tokenizer's is that of the model that it was made for.
+    """
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
+    longest = read_config(out).get("max_position_embeddings")
+    settings = out / "tokenizer_config.json"
+    if settings.is_file() and longest is not None:
+        content = {**json.loads(settings.read_text(encoding="utf-8")), "model_max_length": longest}
+        settings.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
 def pick_device() -> torch.device:
@@ -190,19 +221,6 @@ def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
     return torch.bfloat16 if precision == "bf16" else torch.float32
-
-
-def _config(path: Path) -> dict[str, Any]:
-    file = path / "config.json"
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: is not JSON ({error}); fetch or make the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: is no table of settings; fetch or make the model again")
-    return config
 
 
 def _refuse_unsafe(path: Path, config: dict[str, Any]) -> None:

@@ -8,13 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from anadil.model.attention import use_packed_attention
-from anadil.model.load import load_model
+from anadil.model.families import check_family
+from anadil.model.load import load_model, read_config
 from anadil.pretrain.embeddings import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.load import empty_model, load_weights
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.spread import Net, check_layout, spread
 from anadil.pretrain.parallel.weights import Weights
-from anadil.pretrain.probe import check_architecture
+from anadil.pretrain.probe import check_architecture, check_net
 from anadil.pretraining import Pretrain
 
 SMALL = {
@@ -42,9 +43,11 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
     Raises:
         DataError: The base model or the tokenizer cannot be used, or do not fit together.
         IntegrityError: Weights are damaged, or would run code.
-        PreflightError: The layout does not fit the model, or the device has not what is asked for.
+        PreflightError: The layout is not proven for the model or does not fit it, or the device has not what is
+            asked for.
         RecipeError: Keys of `pretrain` contradict each other.
     """
+    check_family(read_config(base), settings.parallelism.model_dump())
     if not mesh.shares_model:
         model = load_model(base)
         check_layout(settings, model.config, mesh, device)
@@ -62,6 +65,7 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
     check_architecture(small.to(device))
     net = spread(model, settings, mesh, device)
     load_weights(net.model, Weights(base), device, rows=rows)
+    check_net(net, settings)
     return net
 
 

@@ -5,6 +5,7 @@ never has to fit into memory as a whole.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from torch.distributed.checkpoint.metadata import Metadata
 from transformers import AutoConfig, GenerationConfig
 
 from anadil.errors import DataError
-from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
+from anadil.model.families import check_family
+from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer, read_config
+from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.metadata import read_metadata
 from anadil.pretrain.checkpoints.state import Found, State
 from anadil.pretrain.checkpoints.tensors import read_tensors
+from anadil.pretrain.parallel.load import empty_model
+from anadil.pretrain.parallel.weights import Weights
 from anadil.pretrain.tokens import digest_of
 from anadil.progress import progress
 from anadil.storage import MANIFEST
@@ -54,7 +59,7 @@ def export(
     dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> dict[str, int]:
-    """Write a directory that transformers and vLLM load as it is; what it holds, in numbers.
+    """Write a directory that transformers 4 and 5 and vLLM load as it is; what it holds, in numbers.
 
     Args:
         path: The generation, `.../checkpoints/step-N`.
@@ -67,7 +72,9 @@ def export(
     Raises:
         DataError: There is no such generation, or it is not of this base model and tokenizer.
         IntegrityError: It is damaged, or was made to run code.
+        PreflightError: The base model is of a type that is not trained.
     """
+    check_family(read_config(base), {})
     found = open_generation(path)
     trained = generation.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
@@ -76,6 +83,7 @@ def export(
     shards = _shards(found.metadata, parameters, dtype, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
     _write_config(found.metadata, base, tokenizer, out, dtype)
+    constants = _constants(base)
     places = {}
     total = 0
     with progress("exporting", len(shards)) as shown:
@@ -85,8 +93,9 @@ def export(
                 if len(shards) == 1
                 else f"model-{number:05}-of-{len(shards):05}.safetensors"
             )
-            total += _write_shard(found, names, out / file, dtype)
-            places.update(dict.fromkeys(names, file))
+            kept = constants if number == len(shards) else {}
+            total += _write_shard(found, names, kept, out / file, dtype)
+            places.update(dict.fromkeys([*names, *kept], file))
             shown.advance()
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": places}
@@ -94,7 +103,7 @@ def export(
             json.dumps(index, indent=1) + "\n", encoding="utf-8"
         )
     copy_tokenizer(tokenizer, out)
-    return {"step": found.state.step, "tensors": len(parameters), "bytes": total, "files": len(shards)}
+    return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(shards)}
 
 
 def _shards(
@@ -113,8 +122,21 @@ def _shards(
     return shards
 
 
-def _write_shard(found: Found, names: list[str], file: Path, dtype: torch.dtype | None) -> int:
-    tensors = {}
+def _constants(base: Path) -> dict[str, torch.Tensor]:
+    """Tensors that the base's files hold and no step trains, such as an activation's constants."""
+    model, weights = empty_model(base), Weights(base)
+    trained = dict(model.named_parameters(remove_duplicate=False))
+    return {
+        name: weights.read(name, [0] * buffer.dim(), buffer.shape)
+        for name, buffer in model.state_dict().items()
+        if name not in trained and name in weights
+    }
+
+
+def _write_shard(
+    found: Found, names: list[str], kept: Mapping[str, torch.Tensor], file: Path, dtype: torch.dtype | None
+) -> int:
+    tensors = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in kept.items()}
     for name in names:
         saved: Any = found.metadata.state_dict_metadata[name]
         whole = torch.empty(saved.size, dtype=saved.properties.dtype)
@@ -141,7 +163,7 @@ def _write_config(
         )
     used = load_tokenizer(tokenizer)
     ends = end_ids(used)
-    config.architectures = ["LlamaForCausalLM"]
+    config.architectures = config.architectures or [type(empty_model(base)).__name__]
     config.vocab_size = rows
     config.tie_word_embeddings = OUTPUT not in tensors
     config.dtype = dtype or tensors[INPUT].properties.dtype
@@ -150,6 +172,7 @@ def _write_config(
     config.pad_token_id = used.pad_token_id
     config.use_cache = True
     config.save_pretrained(out)
+    write_both_spellings(out / "config.json")
     generating: Any = GenerationConfig.from_model_config(config)
     if (base / "generation_config.json").is_file():
         generating = GenerationConfig.from_pretrained(base, local_files_only=True)

@@ -1,6 +1,7 @@
 """A model that no process holds whole: made without memory, then filled shard by shard from its files."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -64,17 +65,18 @@ def load_weights(
     Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made.
     Parameters keep their precision, DTensors their layout, tied weights their tie. Each process
     reads only what it keeps; a new embedding row is the mean of base rows, of which some are read
-    at a time. Rotary frequencies are computed again, in FP32.
+    at a time. Buffers become what transformers makes of them when it loads a model.
 
     Args:
-        part: A Llama of transformers, or the stage that a pipeline cut out; names are those of the
-            whole model. Parameters are all on the meta device, or all elsewhere and filled in place.
+        part: A model of transformers, or the stage that a pipeline cut out; names are those of the whole
+            model. Parameters are all on the meta device, or all elsewhere and filled in place.
         weights: Files of the base model.
         device: Where the parameters go.
         rows: Base ids whose rows each token's embeddings are the mean of (`vocabulary_rows`); None
             where the base's own vocabulary stays.
 
     Raises:
+        DataError: The architecture has a constant that neither its files nor transformers make.
         IntegrityError: A tensor is missing, or has another shape than the config says.
     """
     names = dict(part.named_parameters())
@@ -82,7 +84,7 @@ def load_weights(
         _check(name, parameter, weights, rows)
     if any(parameter.is_meta for parameter in names.values()):
         _materialise(part, device)
-    _rebuild_rotary(part, device)
+        _make_buffers(part, weights)
     with torch.no_grad():
         for name, parameter in part.named_parameters():
             _fill(name, parameter, weights, rows if name in (INPUT, OUTPUT) else None)
@@ -116,13 +118,39 @@ def _materialise(part: nn.Module, device: torch.device) -> None:
         parameter.requires_grad_(trained[name])
 
 
-def _rebuild_rotary(part: nn.Module, device: torch.device) -> None:
+def _make_buffers(part: nn.Module, weights: Weights) -> None:
+    """Give every buffer its value: from the files where they hold it, else as transformers initialises it.
+
+    Scales of embeddings, rotary frequencies of each kind of layer and an activation's constants are
+    buffers; memory that nobody fills would be taken for them. So it holds no number before.
+    """
+    model: Any = part
+    for parameter in part.parameters():
+        parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # noqa: SLF001  else transformers draws its weights
     for module in part.modules():
-        if "inv_freq" in dict(module.named_buffers(recurse=False)):
-            rotary: Any = module
-            fresh: nn.Module = type(rotary)(rotary.config)
-            for name, buffer in fresh.named_buffers(recurse=False):
-                setattr(module, name, buffer.to(device))
+        module._is_hf_initialized = False  # type: ignore[assignment]  # noqa: SLF001
+        for buffer in module.buffers(recurse=False):
+            buffer.fill_(math.nan if buffer.is_floating_point() else 0)
+    model.initialize_weights()
+    stored = model.state_dict().keys()
+    for name, buffer in part.named_buffers():
+        if name in stored and name in weights:
+            buffer.copy_(weights.read(name, [0] * buffer.dim(), buffer.shape))
+    for name, tensor in _constants(part):
+        if tensor.is_meta or not tensor.is_floating_point() or bool(tensor.isnan().any()):
+            raise DataError(
+                f"base.model: {name} of a {model.config.model_type} model is made neither from its files nor by "
+                "transformers, so processes cannot share it; set every degree of pretrain.parallelism to 1"
+            )
+
+
+def _constants(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Buffers, and tensors that modules keep as plain attributes, by name."""
+    yield from part.named_buffers()
+    for prefix, module in part.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{prefix}.{name}", value
 
 
 def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None) -> None:

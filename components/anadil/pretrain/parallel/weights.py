@@ -39,6 +39,10 @@ class Weights:
                     f"{file}: damaged safetensors ({error}); fetch or make the model again"
                 ) from None
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a file holds the tensor."""
+        return name in self._slices
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor.
 
