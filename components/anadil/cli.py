@@ -107,6 +107,8 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
     )
+    text = "train again, though a model of the same recipe and inputs is there that another program made"
+    run.add_argument("--remake", action="store_true", help=text)
     _add_output(run)
     run.set_defaults(command=_run)
 
@@ -205,8 +207,11 @@ def _run(options: argparse.Namespace) -> int:
     from anadil.doctor import missing_packages
     from anadil.errors import INTERRUPTED, PreflightError, Stopped
     from anadil.recipe import load_recipe
+    from anadil.remake import allow_remake
     from anadil.stage import check_base, external_files, is_left_out
 
+    if options.remake:
+        allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     work = Path(options.work).resolve()
     names = list(STAGES)
