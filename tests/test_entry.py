@@ -25,7 +25,7 @@ def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(corpus: Outcome
         > 10
     )
     assert manifest.recipe["storage"] == {"root": str(tmp_path / "root")}
-    assert set(manifest.program) == {"version", "image"}
+    assert set(manifest.program) == {"version", "image", "source"}
 
 
 def test_a_second_run_makes_nothing(
@@ -80,12 +80,12 @@ def test_a_changed_input_file_is_named_as_the_reason(
     assert f"running because file {path} changed" in caplog.text
 
 
-def test_changed_code_is_named_as_the_reason(
+def test_a_raised_result_version_is_named_as_the_reason(
     corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = Path(corpus.uri) / "manifest.json"
     data = json.loads(path.read_text())
-    data["origin"]["code"] = "0" * 64
+    data["origin"]["result version"] = "0"
     data["key"] = artifact.key_of(data["origin"])
     path.write_text(json.dumps(data))
     Path(corpus.uri).rename(Path(corpus.uri).with_name(data["key"]))
@@ -93,7 +93,7 @@ def test_changed_code_is_named_as_the_reason(
 
     make.execute(CLEAN, recipe, {}, (), None)
 
-    assert "running because code changed" in caplog.text
+    assert "running because result version 0 -> 1" in caplog.text
 
 
 def test_a_damaged_neighbour_stops_nobody(corpus: Outcome, recipe: Recipe) -> None:

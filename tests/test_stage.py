@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -8,9 +9,17 @@ import pytest
 from anadil.artifact import Manifest, differences
 from anadil.config import Recipe
 from anadil.errors import DataError, RecipeError, Stopped
-from anadil.flow import FLOW, STAGES
+from anadil.flow import FLOW, NEW_KEYS, STAGES
 from anadil.recipe import parse_recipe
-from anadil.stage import Stop, base_files, code_digest, external_files, image_name, origin_of
+from anadil.stage import (
+    Stop,
+    base_files,
+    code_digest,
+    external_files,
+    image_name,
+    origin_of,
+    recipe_origin,
+)
 
 INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
 
@@ -99,6 +108,57 @@ def test_the_code_of_a_stage_is_its_own() -> None:
 
     assert len(digests) == len(FLOW)
     assert code_digest(FLOW[0]) == code_digest(FLOW[0])
+
+
+def test_of_the_program_the_result_version_alone_is_in_the_origin() -> None:
+    stage = STAGES["clean"]
+
+    origin = origin_of(stage, Recipe(), {}, ())
+    raised = origin_of(dataclasses.replace(stage, result_version=stage.result_version + 1), Recipe(), {}, ())
+
+    named = {name for name in origin if not name.startswith("recipe ")}
+    assert named == {"stage", "result version"}
+    assert differences(origin, raised) == [
+        f"result version {stage.result_version} -> {stage.result_version + 1}"
+    ]
+
+
+def test_a_key_of_a_later_release_changes_nothing_until_it_does_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if `finetune.dropout` and `pretrain.phases.embedding_lr` had come later; 0.05 is the default."""
+    recipe = parse_recipe("", "r", ["finetune.dropout=0", "pretrain.phases.0.embedding_lr=0.1"])
+    both = [(STAGES[name], each) for name in ("finetune", "pretrain") for each in (Recipe(), recipe)]
+    monkeypatch.setitem(NEW_KEYS, "finetune.dropout", "0.0")
+    monkeypatch.setitem(NEW_KEYS, "pretrain.phases.embedding_lr", "null")
+
+    finetune, finetune_neutral, pretrain, pretrain_other = (
+        recipe_origin(each, stage.sections) for stage, each in both
+    )
+
+    assert finetune["recipe finetune.dropout"] == "0.05"  # the default, if it does something, is in the key
+    assert "recipe finetune.dropout" not in finetune_neutral
+    assert "embedding_lr" not in pretrain["recipe pretrain.phases"]
+    assert '"embedding_lr": 0.1' in pretrain_other["recipe pretrain.phases"]
+    assert pretrain_other["recipe pretrain.phases"].count("embedding_lr") == 1
+
+
+def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
+    files: dict[str, dict[str, str | int]] = {
+        name: {"bytes": 1, "sha256": "00"} for name in ("a", "stats.json")
+    }
+    before = Manifest(kind="corpus", key="k", origin={}, files=files, varying=["stats.json"])
+    after = dataclasses.replace(before, files={**files, "stats.json": {"bytes": 2, "sha256": "11"}})
+
+    changed = {
+        stage.name: differences(
+            *(origin_of(stage, Recipe(), {"corpus": each}, ()) for each in (before, after))
+        )
+        for stage in FLOW
+        if "corpus" in stage.reads
+    }
+
+    assert changed == {"tokenizer": [], "pretrain": [], "evaluate": [], "report": ["input corpus changed"]}
 
 
 def test_given_files_stand_for_those_of_the_recipe(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Manifest:
     key: str
     """Hash of `origin`: equal keys mean equal content."""
     origin: dict[str, str]
-    """What decides the content, by name: recipe keys as JSON, digests of inputs and of the code."""
+    """What decides the content, by name: recipe keys as JSON, digests of inputs, the stage's `RESULT_VERSION`."""
     files: dict[str, dict[str, str | int]]
     """Relative path -> `bytes` and `sha256`."""
     records: dict[str, int] = field(default_factory=dict)
@@ -46,17 +46,31 @@ class Manifest:
     recipe: dict[str, object] = field(default_factory=dict)
     """The resolved recipe."""
     varying: list[str] = field(default_factory=list)
-    """Files that hold times, which are verified but are no content."""
+    """Files beside the content (times, counts, samples): verified, and read by the report alone."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """File -> digest of what other stages read of it, where it holds more: texts without their sources."""
     program: dict[str, str] = field(default_factory=dict)
-    """Version, and the image where there is one."""
+    """What made it, which is no part of the key: version, digest of the source, image where there is one."""
     schema: int = SCHEMA
 
     @property
     def digest(self) -> str:
-        """SHA-256 over kind and files, but for the varying ones: what a reader depends on."""
-        files = {name: entry for name, entry in self.files.items() if name not in self.varying}
-        content = json.dumps([self.kind, files])
-        return hashlib.sha256(content.encode()).hexdigest()
+        """SHA-256 over kind and content, without the varying files: what a reader depends on."""
+        return self._digest(
+            {
+                name: self.contents.get(name, entry)
+                for name, entry in self.files.items()
+                if name not in self.varying
+            }
+        )
+
+    @property
+    def whole_digest(self) -> str:
+        """SHA-256 over kind and every file: what the report depends on."""
+        return self._digest(self.files)
+
+    def _digest(self, files: Mapping[str, object]) -> str:
+        return hashlib.sha256(json.dumps([self.kind, files]).encode()).hexdigest()
 
 
 def key_of(origin: Mapping[str, str]) -> str:
@@ -178,7 +192,7 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
         path: The directory, with every file but the manifest.
         kind: The artifact's word.
         origin: What decides the content.
-        more: `records`, `figures`, `recipe`, `program`, `varying` of the manifest.
+        more: `records`, `figures`, `recipe`, `program`, `varying`, `contents` of the manifest.
     """
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for written in files:

@@ -108,6 +108,8 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
     )
+    text = "train again, though a model of the same recipe and inputs is there that another program made"
+    run.add_argument("--remake", action="store_true", help=text)
     _add_output(run)
     run.set_defaults(command=_run)
 
@@ -208,9 +210,12 @@ def _run(options: argparse.Namespace) -> int:
     from anadil.inputs import look_at_base, look_at_clean_memory, look_at_files
     from anadil.plan.machine import ram_bytes
     from anadil.recipe import load_recipe
+    from anadil.remake import allow_remake
     from anadil.stage import is_left_out
     from anadil.storage import check_directory
 
+    if options.remake:
+        allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     work = Path(options.work).resolve()
     check_directory(work, "--work")

@@ -1,5 +1,6 @@
 """The corpus artifact: documents as JSON lines in zstd parts, `train/` and `heldout/`."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -33,10 +34,18 @@ class Document:
     """ISO 639-1."""
 
 
-def write_documents(corpus: Path, part: Part, documents: Iterable[Document]) -> int:
+def write_documents(
+    corpus: Path, part: Part, documents: Iterable[Document], contents: dict[str, str] | None = None
+) -> int:
     """Write `<part>/part-*.jsonl.zst` below the corpus directory; how many documents it was.
 
-    Equal documents in equal order give equal bytes.
+    Equal documents in equal order give equal bytes, and equal texts the same borders between files.
+
+    Args:
+        corpus: The directory.
+        part: Which part.
+        documents: In order.
+        contents: Filled with each file's digest of its texts, which are all that other stages read.
     """
     folder = corpus / part
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,16 +54,22 @@ def write_documents(corpus: Path, part: Part, documents: Iterable[Document]) -> 
     number = 0
     document = next(rest, None)
     while document is not None or number == 0:
-        with (folder / f"part-{number:05}.jsonl.zst").open("wb") as file:
+        name = f"part-{number:05}.jsonl.zst"
+        texts = hashlib.sha256()
+        with (folder / name).open("wb") as file:
             compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
             with compressor.stream_writer(file, closefd=False) as out:
                 size = 0
                 while document is not None and size < MAX_PART_BYTES:
                     line = json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n"
                     out.write(line)
-                    size += len(line)
+                    text = document.text.encode()
+                    texts.update(len(text).to_bytes(8, "big") + text)
+                    size += len(text)
                     count += 1
                     document = next(rest, None)
+        if contents is not None:
+            contents[f"{part}/{name}"] = texts.hexdigest()
         number += 1
     return count
 

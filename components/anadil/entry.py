@@ -21,6 +21,7 @@ from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.flow import BUILT_IN, STAGES, Stage
 from anadil.make import execute
 from anadil.recipe import load_recipe
+from anadil.remake import allow_remake
 from anadil.stage import Stop, in_group
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
     text = f"where to write the {stage.writes}; left out, a place under storage.root"
     built.add_argument("--out", metavar="URI", help=text)
+    add_remake_option(built)
     text = "what Kubeflow Pipelines passes instead of the options above"
     built.add_argument("--executor-input", metavar="JSON", help=text)
     text = "load everything that the stage needs, say so and exit"
@@ -83,6 +85,12 @@ def add_recipe_options(built: argparse.ArgumentParser) -> None:
     built.add_argument("--recipe", default=BUILT_IN, metavar="RECIPE", help=text)
     text = "override one key of the recipe, such as pretrain.batch_size=8"
     built.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def add_remake_option(built: argparse.ArgumentParser) -> None:
+    """`--remake`, the same in every command that may train."""
+    text = "train again, though a model of the same recipe and inputs is there that another program made"
+    built.add_argument("--remake", action="store_true", help=text)
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -160,6 +168,8 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
     # From here on, so that process 1 of a container, which has no default, also stops while it loads.
     Stop().listen()
     die_with_parent()
+    if options.remake:
+        allow_remake()
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments)
     recipe = load_recipe(options.recipe, options.set)

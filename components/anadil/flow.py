@@ -20,6 +20,13 @@ class Stage:
     optional: tuple[str, ...] = ()
     """Those of them that it can do without: a run without chats makes no adapter."""
     writes: str
+    result_version: int = 1
+    """Raised by hand with each change of the program after which equal recipe and inputs give another result.
+
+    It stands in the artifact's key, so that what an older program made is not taken for it. Neither the
+    source nor the program's version does: a release that leaves a result alone makes nothing again.
+    `tests/test_results.py` compares results with those of the last version and says what to do.
+    """
     sections: tuple[str, ...]
     """Recipe keys that decide the result."""
     files: str = ""
@@ -28,6 +35,10 @@ class Stage:
     """What the command line calls them."""
     uses_model: bool = False
     """Whether it runs the torch code in `model/`."""
+    reads_beside: bool = False
+    """Whether it reads what lies beside the content of artifacts too: counts, times, samples."""
+    costly: bool = False
+    """Whether it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
     distributed: bool = False
     """Whether it starts torchrun by itself where a machine has several GPUs."""
     says: str = ""
@@ -56,6 +67,7 @@ FLOW = (
         writes="model",
         sections=("base", "pretrain", "seed"),
         uses_model=True,
+        costly=True,
         distributed=True,
         says="continue pre-training on the corpus",
     ),
@@ -67,6 +79,7 @@ FLOW = (
         files="finetune.inputs",
         files_flag="chats",
         uses_model=True,
+        costly=True,
         says="teach the model to answer (LoRA)",
     ),
     Stage(
@@ -85,6 +98,7 @@ FLOW = (
         reads=("corpus", "tokenizer", "model", "adapter", "scores"),
         optional=("adapter",),
         writes="report",
+        reads_beside=True,
         sections=(
             "language",
             "seed",
@@ -99,6 +113,14 @@ FLOW = (
         says="one page about the whole run",
     ),
 )
+
+NEW_KEYS: dict[str, str] = {}
+"""Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
+
+With this value a key is left out of origins, so that a release which adds it makes nothing again. It is the
+value that does nothing, whatever the default is: a default that changes later is in the origin, and changes
+the key. A key of a list's items is written as `pretrain.phases.lr`.
+"""
 
 STAGES = {stage.name: stage for stage in FLOW}
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Literal
 
 from anadil.doctor import missing_packages
-from anadil.entry import add_recipe_options
+from anadil.entry import add_recipe_options, add_remake_option
 from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.flow import STAGES
 from anadil.launch.backend import Backend, Status
@@ -16,6 +16,7 @@ from anadil.launch.launching import BACKENDS, Launch, backend_for, backend_of, j
 from anadil.make import Outcome
 from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
+from anadil.remake import allow_remake
 from anadil.units import human_seconds
 
 NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
@@ -64,6 +65,7 @@ def _add_launch(commands: Any, text: str) -> None:
     command.add_argument("--backend", choices=BACKENDS, help=told)
     told = "name of the run that the job belongs to; another name makes another job of the same work"
     command.add_argument("--run", default="", metavar="ID", help=told)
+    add_remake_option(command)
     command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
     told = "print the exact manifest or request, and start nothing"
     command.add_argument("--dry-run", action="store_true", help=told)
@@ -72,6 +74,8 @@ def _add_launch(commands: Any, text: str) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    if options.remake:
+        allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     stage = STAGES[options.stage]
     asked = Launch(

@@ -23,7 +23,18 @@ from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.flow import Stage
 from anadil.lock import is_held, locked
 from anadil.preload import preloaded
-from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, in_group, origin_of
+from anadil.remake import refuse_remake
+from anadil.stage import (
+    Figures,
+    Job,
+    Run,
+    Stop,
+    code_digest,
+    external_files,
+    image_name,
+    in_group,
+    origin_of,
+)
 from anadil.storage import AlreadyThereError
 from anadil.tracking import has_unsent, tracked
 from anadil.units import human_figure, human_seconds
@@ -55,6 +66,11 @@ class Wanted:
     files: tuple[str, ...]
     """Outside files, expanded."""
 
+    @property
+    def work(self) -> Path:
+        """Where its checkpoints lie until it is made."""
+        return _work_directory(self.target)
+
 
 def execute(
     stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
@@ -76,6 +92,7 @@ def execute(
     log.info("%s", _why(siblings, origin))
     rank = int(os.environ.get("RANK", "0"))
     work = _work_directory(target)
+    refuse_remake(stage, origin, None if out else root, work)
     if stage.name == "pretrain" and rank == 0 and (told := _left_behind(work, origin)):
         log.warning("%s", told)
     with locked(work) if rank == 0 else contextlib.nullcontext():
@@ -194,11 +211,11 @@ def _left_behind(work: Path, origin: dict[str, str]) -> str:
         manifest = artifact.read_manifest(str(checkpoint))
         old = {name: text for name, text in (manifest.origin if manifest else {}).items() if name in origin}
         causes = artifact.differences(old, {name: origin[name] for name in old})
-    why = "; ".join(causes[:4]) or "the program, an input, the base model or the place is another"
+    why = "; ".join(causes[:4]) or "an input, the base model or the place is another"
     num_others = len({path.parts[0] for path in left}) - 1
     others = f" (and {num_others} more directories beside it have some)" if num_others else ""
     rename = (
-        f"; if only the program is another: stop this run, remove {work}, rename {folder} to it, start again"
+        f"; if only the place is another: stop this run, remove {work}, rename {folder} to it, start again"
     )
     return (
         f"{folder}: an unfinished run has checkpoints here up to {checkpoint.name}{others}, which this run does not "
@@ -236,8 +253,9 @@ def _make(
         _await_first_machine(target)
         return Outcome(uri=target, manifest=_placeholder(stage, origin))
     manifest = artifact.seal(
-        partial, kind=stage.writes, origin=origin, records=job.records, varying=job.varying, figures=figures,
-        recipe=recipe.model_dump(mode="json"), program={"version": __version__, "image": image_name()},
+        partial, kind=stage.writes, origin=origin, records=job.records, varying=job.varying,
+        contents=job.contents, figures=figures, recipe=recipe.model_dump(mode="json"),
+        program={"version": __version__, "image": image_name(), "source": code_digest(stage)},
     )  # fmt: skip
     stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
     return _put(partial, target, work, manifest)

@@ -22,12 +22,12 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from anadil import __version__, artifact, storage
+from anadil import artifact, storage
 from anadil.artifact import Manifest
 from anadil.base import TINY
 from anadil.config import Base, Recipe
 from anadil.errors import DataError, RecipeError, Stopped
-from anadil.flow import Stage
+from anadil.flow import NEW_KEYS, Stage
 from anadil.pretraining import NEUTRAL
 from anadil.tracking import Tracker
 from anadil.units import KIB, MIB
@@ -37,28 +37,8 @@ log = logging.getLogger(__name__)
 Figures = dict[str, float | int | str]
 PACKAGE = Path(__file__).parent
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
-NO_RESULT = {
-    "__main__.py",
-    "aws.py",
-    "cli.py",
-    "cluster.py",
-    "doctor.py",
-    "export_command.py",
-    "exporter.py",
-    "hyperpod_command.py",
-    "launch_command.py",
-    "log.py",
-    "notify.py",
-    "outcome.py",
-    "plan_command.py",
-    "preload.py",
-    "progress.py",
-    "promote_command.py",
-    "sagemaker.py",
-    "sender.py",
-    "tracking.py",
-}
-"""Shared modules that decide what is said, not what is made."""
+RESULT_VERSION = "result version"
+"""Its name in an origin."""
 PIECES, PIECE_BYTES = 64, 64 * KIB
 """Of a large file of a base model, that are read to tell it from another."""
 
@@ -139,7 +119,9 @@ class Job:
     records: dict[str, int] = field(default_factory=dict)
     """Counts for the manifest; `run` may fill it."""
     varying: list[str] = field(default_factory=list)
-    """Files of `out` that hold times; `run` fills it, so that equal content has an equal digest."""
+    """Files of `out` beside its content (times, counts, samples); `run` fills it: see `Manifest.varying`."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """Digests of what other stages read of a file; `run` fills it: see `Manifest.contents`."""
 
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:
@@ -190,16 +172,11 @@ def origin_of(
     """Everything that decides a stage's result, by name; its hash is the artifact's key.
 
     The number of processes is not part of it: the order of the data does not depend on it,
-    so that a killed run can go on with more or fewer.
+    so that a killed run can go on with more or fewer. Nor is the program, but for `result_version`.
     """
-    origin = {"stage": stage.name, "version": __version__, "code": code_digest(stage)}
-    for section in stage.sections:
-        node: object = recipe
-        for part in section.split("."):
-            node = getattr(node, part)
-        origin.update(_flat(section, node))
+    origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
-        origin[f"input {name}"] = manifest.digest
+        origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
     for uri in files:
         origin[f"file {uri}"] = storage.store(uri).fingerprint(uri)
     if "base" in stage.sections:
@@ -207,34 +184,63 @@ def origin_of(
     return origin
 
 
+def result_version(stage: Stage) -> dict[str, str]:
+    """What stands for the program in an origin, also in that of a checkpoint."""
+    return {RESULT_VERSION: str(stage.result_version)}
+
+
+def recipe_origin(recipe: Recipe, sections: Sequence[str]) -> dict[str, str]:
+    """The keys of some sections, such as `clean` or `pretrain.sequence_length`, as JSON."""
+    origin: dict[str, str] = {}
+    for section in sections:
+        node: object = recipe
+        for part in section.split("."):
+            node = getattr(node, part)
+        origin.update(_flat(section, node))
+    return origin
+
+
 def code_digest(stage: Stage) -> str:
-    """SHA-256 of the source that the stage runs: shared modules, its own folder, `model/`."""
+    """SHA-256 of the source that the stage runs: shared modules, its own folder, `model/`.
+
+    It stands in manifests, to say what made an artifact, and in no key.
+    """
     folders = [PACKAGE / "languages", PACKAGE / stage.name]
     if stage.uses_model:
         folders.append(PACKAGE / "model")
     digest = hashlib.sha256()
     for files in [PACKAGE.glob("*"), *(folder.rglob("*") for folder in folders)]:
         for file in sorted(files):
-            if file.suffix in SOURCE_SUFFIXES and file.name not in NO_RESULT:
+            if file.suffix in SOURCE_SUFFIXES:
                 digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
 def _flat(name: str, node: object) -> dict[str, str]:
-    fields = getattr(type(node), "model_fields", None)
-    if fields is None:
-        return {f"recipe {name}": json.dumps(node, ensure_ascii=False, default=_plain)}
-    flat: dict[str, str] = {}
-    for key in fields:
-        if name == "pretrain" and key in NEUTRAL:
-            continue
-        flat.update(_flat(f"{name}.{key}", getattr(node, key)))
-    return flat
+    if isinstance(node, BaseModel):
+        fields = {key: getattr(node, key) for key in _own_keys(name, node)}
+        return {
+            path: text
+            for key, value in fields.items()
+            for path, text in _flat(f"{name}.{key}", value).items()
+        }
+    text = _json(name, node)
+    return {} if NEW_KEYS.get(name) == text else {f"recipe {name}": text}
 
 
-def _plain(node: object) -> object:
-    assert isinstance(node, BaseModel)
-    return node.model_dump(mode="json")
+def _json(name: str, node: object) -> str:
+    def plain(item: object) -> object:
+        assert isinstance(item, BaseModel)
+        fields = {key: getattr(item, key) for key in _own_keys(name, item)}
+        return {
+            key: value for key, value in fields.items() if NEW_KEYS.get(f"{name}.{key}") != _json(name, value)
+        }
+
+    return json.dumps(node, ensure_ascii=False, default=plain)
+
+
+def _own_keys(name: str, node: BaseModel) -> list[str]:
+    return [key for key in type(node).model_fields if name != "pretrain" or key not in NEUTRAL]
 
 
 def base_files(model: str) -> dict[str, str]:

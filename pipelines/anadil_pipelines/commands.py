@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.entry import add_remake_option
 from anadil.errors import PreflightError
 from anadil.recipe import load_recipe
+from anadil.remake import allow_remake
 
 if TYPE_CHECKING:
     from anadil_pipelines.server import Kubeflow
@@ -44,6 +46,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="start a run even if one of the same is under way"
     )
+    add_remake_option(parser)
     text = "upload the pipeline's version, so that the pages of Kubeflow offer it, and start nothing"
     parser.add_argument("--upload-only", action="store_true", help=text)
     text = "wait for the end, tell what the steps do, and exit with the code of the one that failed"
@@ -68,6 +71,8 @@ def submit_command(options: argparse.Namespace) -> int:
     from anadil_pipelines import submit
     from anadil_pipelines.follow import follow
 
+    if options.remake:
+        allow_remake()
     submission = _prepared(options, options.name or submit.new_name(_stem(options.recipe)))
     if options.dry_run:
         sys.stdout.write(submit.dry_run(submission))

@@ -27,6 +27,7 @@ from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.entry import PARENT_VARIABLE
 from anadil.errors import PreflightError
+from anadil.remake import VARIABLE, may_remake
 from anadil.tracking import SPOOL_VARIABLE, sending, tracking_uri
 from anadil_pipelines.adapt import NAME, adapt
 
@@ -197,7 +198,9 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
     if runner == "docker":
         local.init(
-            local.DockerRunner(environment={SPOOL_VARIABLE: os.environ[SPOOL_VARIABLE]}),
+            local.DockerRunner(
+                environment={SPOOL_VARIABLE: os.environ[SPOOL_VARIABLE], VARIABLE: str(int(may_remake()))}
+            ),
             pipeline_root=str(runs),
         )
     with (

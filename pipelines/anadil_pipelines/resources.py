@@ -23,6 +23,7 @@ from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW, STAGES
 from anadil.plan.machine import CPU, Machine, machine
+from anadil.remake import VARIABLE, may_remake
 from anadil.stage import is_left_out
 from anadil.units import GIB
 
@@ -113,6 +114,8 @@ def furnish(task: Any, stage: str, recipe: Recipe) -> None:
             _annotate(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
+    if STAGES[stage].costly and may_remake():
+        task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
         _onto_gpus(task, needs.gpus, recipe)
     task.set_retry(

@@ -147,13 +147,14 @@ def run(job: Job) -> Figures:
         documents, fraction=recipe.heldout_fraction, max_documents=recipe.heldout_max_documents
     )
     with ledger.timed("write"):
-        job.records["train"] = write_documents(job.out, "train", train)
-        job.records["heldout"] = write_documents(job.out, "heldout", heldout)
+        job.records["train"] = write_documents(job.out, "train", train, job.contents)
+        job.records["heldout"] = write_documents(job.out, "heldout", heldout, job.contents)
         ledger.write_samples(job.out / "rejected")
     stats = _stats(documents, settings, tally, ledger, job.records)
     text = json.dumps(_named(stats), ensure_ascii=False, indent=2)
     (job.out / "stats.json").write_text(text + "\n", encoding="utf-8")
-    job.varying.append("stats.json")
+    samples = sorted(f"rejected/{file.name}" for file in (job.out / "rejected").iterdir())
+    job.varying.extend(["stats.json", *samples])
     seconds = time.perf_counter() - started
     log.info("%s documents in; dropped: %s", f"{ledger.documents_in:,}", ledger.summary())
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in ledger.dropped.items()})

@@ -20,15 +20,18 @@ from anadil.finetune import lora
 from anadil.finetune.audit import audit
 from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
+from anadil.flow import STAGES
 from anadil.model.families import refuse_mixture
 from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.progress import progress
-from anadil.stage import Figures, Job
+from anadil.stage import Figures, Job, recipe_origin, result_version
 
 log = logging.getLogger(__name__)
 
 MANY_DROPPED = 0.1
 """Share of rows left out from which on the user is warned; a proposal, nothing is published."""
+BESIDE = ("mask_audit.json", "training.json", "training.jsonl")
+"""What tells of the training; who takes the adapter on does not read it."""
 LAST_STEPS = 10
 """Steps over whose loss the figure of the last line is the mean: one batch alone is noise."""
 
@@ -68,6 +71,7 @@ def run(job: Job) -> Figures:
         "dropped": dropped.total,
     }
     _write(job.out / "training.json", {**figures, "parameters": _num_trained(trainer)})
+    job.varying.extend(BESIDE)
     return figures
 
 
@@ -145,9 +149,10 @@ def _num_trained(trainer: Any) -> int:
 def _origin(job: Job, rows: Dataset) -> dict[str, str]:
     """What a checkpoint must have been made from for this run to go on with it."""
     tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
+    sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     return {
-        "recipe finetune": job.recipe.finetune.model_dump_json(exclude={"inputs"}),
-        "recipe seed": str(job.recipe.seed),
+        **result_version(STAGES["finetune"]),
+        **{key: value for key, value in recipe_origin(job.recipe, sections).items() if key != inputs},
         "input model": _model_digest(job),
         "chats": tokens,
     }

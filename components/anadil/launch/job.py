@@ -10,6 +10,7 @@ from anadil.errors import PreflightError, RecipeError
 from anadil.flow import STAGES
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.plan.preflight import check_shared
+from anadil.remake import may_remake
 
 DOMAIN = "anadil.dev"
 RUN_LABEL = f"{DOMAIN}/run"
@@ -91,7 +92,8 @@ class TrainingJob:
         inputs = [word for name, uri in self.inputs.items() for word in (f"--{name}", uri)]
         flag = STAGES[self.stage].files_flag
         files = [f"--{flag}", *self.files] if self.files else []
-        return ("--recipe", recipe, *inputs, *files, "--out", self.target)
+        remake = ["--remake"] if may_remake() else []
+        return ("--recipe", recipe, *inputs, *files, "--out", self.target, *remake)
 
     @property
     def labels(self) -> dict[str, str]:

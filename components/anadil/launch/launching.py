@@ -15,6 +15,7 @@ from anadil.launch.backend import Backend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.make import Outcome, Wanted, reusable, wanted_artifact
 from anadil.plan.preflight import check_fits
+from anadil.remake import refuse_remake
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     wanted = wanted_of(asked)
     if found := reusable(wanted):
         return found
+    root = None if asked.out else asked.recipe.storage.root
+    refuse_remake(STAGES[asked.stage], wanted.origin, root, wanted.work)
     job = job_for(asked, wanted.target)
     chosen = backend or asked.recipe.cluster.backend
     check_job(job, chosen)

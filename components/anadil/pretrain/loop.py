@@ -1,6 +1,5 @@
 """The loop over optimizer steps: go on from a checkpoint, log, save, stop."""
 
-import json
 import logging
 import signal
 import sys
@@ -13,6 +12,7 @@ import torch
 
 from anadil import artifact
 from anadil.errors import BudgetReached, IntegrityError
+from anadil.flow import STAGES
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
 from anadil.pretrain.faults.documents import decoder, write_documents_of_step
@@ -31,9 +31,8 @@ from anadil.pretrain.tiers import Tiers
 from anadil.pretrain.tokens import digest_of
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.pretrain.validation import Validation
-from anadil.pretraining import NEUTRAL
 from anadil.progress import progress
-from anadil.stage import Job, Stop, base_files
+from anadil.stage import Job, Stop, base_files, recipe_origin, result_version
 
 log = logging.getLogger(__name__)
 
@@ -317,15 +316,12 @@ class Training:
 
 def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
     """What decides the losses after a resume."""
-    recipe = job.recipe
-    settings = recipe.pretrain.model_dump(mode="json", exclude=set(NEUTRAL))
     shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
     return {
-        **{f"recipe pretrain.{key}": json.dumps(value) for key, value in settings.items()},
-        "recipe seed": str(recipe.seed),
-        "recipe base": recipe.base.model_dump_json(),
+        **result_version(STAGES["pretrain"]),
+        **recipe_origin(job.recipe, STAGES["pretrain"].sections),
         "input tokens": trainer.packed.stream.digest,
         "input tokenizer": digest_of(job.inputs["tokenizer"]),
-        **base_files(recipe.base.model),
+        **base_files(job.recipe.base.model),
         "model shapes": artifact.key_of(shapes),
     }

@@ -49,6 +49,8 @@ from anadil.stage import Figures, Job
 
 log = logging.getLogger(__name__)
 
+SUMMARY = "training.json"
+
 
 def run(job: Job) -> Figures:
     """Train the base model on the corpus, in the vocabulary of the tokenizer.
@@ -237,9 +239,9 @@ def _write(job: Job, training: Training, state: State) -> Figures:
         if (job.work / kept).is_dir():
             shutil.copytree(job.work / kept, job.out / kept, ignore=shutil.ignore_patterns("*.partial"))
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
-    job.varying.extend(sorted(str(path.relative_to(job.out)) for path in timed))
+    job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), FILE, SUMMARY])
     summary = _summary(job, training, state)
-    (job.out / "training.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     job.records.update(
         documents=len(trainer.packed.stream.starts) - 1, sequences=trainer.packed.num_sequences
     )
