@@ -1,6 +1,6 @@
 import gzip
-from functools import partial
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest

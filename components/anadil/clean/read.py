@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
 from anadil import storage
-from anadil.clean.warc import Damage, Page, html_responses
+from anadil.clean.warc import Page, html_responses
+from anadil.clean.warc_records import Damage
 from anadil.errors import DataError
 from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
 from anadil.units import human_bytes
