@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fastwarc.warc import WarcRecord
 
+from anadil.clean.guard import is_of_document
 from anadil.clean.http_body import decoded_body
 from anadil.clean.warc_records import Damage, Record, records
 
@@ -37,7 +38,18 @@ def html_responses(path: Path, max_bytes: int) -> Iterator[Item]:
         if isinstance(item, Damage):
             yield item
         elif item.kind == "response":
-            yield _response(item, max_bytes)
+            yield _guarded_response(item, max_bytes)
+
+
+def _guarded_response(record: Record, max_bytes: int) -> Item:
+    try:
+        return _response(record, max_bytes)
+    except BaseException as error:
+        if not is_of_document(error):
+            raise
+        return Damage(
+            offset=record.offset, why=f"HTTP message cannot be read ({type(error).__name__}: {error})"
+        )
 
 
 def _response(record: Record, max_bytes: int) -> Item:
