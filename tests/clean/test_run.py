@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from anadil.clean.identify import Verdict, verdict
 from anadil.clean.run import names
 from anadil.clean.split import split
 from anadil.corpus import Document, read_documents
-from anadil.errors import DataError
+from anadil.errors import DataError, RetryableError, Stopped
 from anadil.languages import language
+from anadil.languages.language import Language
 from tests.clean.harness import clean, content, documents, members, page, stats, warc_record, write_jsonl
 from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
@@ -177,6 +179,96 @@ def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"1 of 10 records are unreadable .*\n  a\.jsonl:10: not JSON"):
         clean(tmp_path, raw)
+
+
+def test_no_charset_label_ends_the_stage(tmp_path: Path) -> None:
+    labels = [
+        "x-sjis",
+        "windows-31j",
+        "utf8mb4",
+        "none",
+        '"',
+        "rot13",
+        "zlib",
+        "idna",
+        "utf-7",
+        "\0",
+        "mbcs",
+        "undefined",
+    ]
+    raw = tmp_path / "a.warc.gz"
+    raw.write_bytes(
+        b"".join(
+            members(
+                warc_record(page(text), url=f"https://a.az/{number}", kind=f"text/html; charset={label}")
+                for number, (label, text) in enumerate(zip(labels, texts(len(labels)), strict=True))
+            )
+        )
+    )
+
+    found = stats(clean(tmp_path, raw))
+
+    assert (found["kept"], found["bad"], found["recoded"]) == (len(labels), 0, 0)
+
+
+class PanicException(BaseException):
+    """What libraries in Rust raise; they name it so."""
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("odd"), RecursionError("deep"), LookupError("x"), PanicException("index")]
+)
+def test_a_document_that_a_step_fails_on_is_counted_with_its_place(
+    tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing_on(monkeypatch, "Bakıda", error)
+    raw = write_jsonl(tmp_path / "a.jsonl", ["Bakıda qar.", *texts(9)])
+
+    found = stats(clean(tmp_path, raw, max_bad_records=0.5))
+
+    assert (found["in"], found["kept"], found["bad"]) == (9, 9, 1)
+    assert found["bad_records"]["first"] == [f"a.jsonl:1: {type(error).__name__}: {error}"]
+    assert "a.jsonl:1: left out" in caplog.text
+    with pytest.raises(
+        DataError, match=rf"1 of 10 records are unreadable .*\n  a\.jsonl:1: {type(error).__name__}"
+    ):
+        clean(tmp_path, raw)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        Stopped("signal"),
+        MemoryError(),
+        OSError(28, "No space left on device"),
+        OSError(5, "Input/output error"),
+        RetryableError("storage did not answer"),
+        SystemExit(3),
+    ],
+    ids=repr,
+)
+def test_what_is_no_documents_fault_ends_the_stage(
+    tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_on(monkeypatch, "Bakıda", error)
+    raw = write_jsonl(tmp_path / "a.jsonl", ["Bakıda qar.", *texts(9)])
+
+    with pytest.raises(type(error)) as ended:
+        clean(tmp_path, raw, max_bad_records=0.5)
+
+    assert ended.value is error
+
+
+def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException) -> None:
+    """Let the identifier fail on texts that begin so."""
+
+    def failing(text: str, spoken: Language) -> Verdict:
+        if text.startswith(start):
+            raise error
+        return verdict(text, spoken)
+
+    monkeypatch.setattr("anadil.clean.run.verdict", failing)
 
 
 def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
+from anadil.clean.charset import text_of
 from anadil.languages.language import Language
 
 MAX_HTML_BYTES = 2_000_000
@@ -18,9 +18,6 @@ MAX_DEPTH = 1_000
 """The parser's time grows with the square: 0.03 s here, 9 s at 20,000. Blink stops at 512."""
 MAX_ATTRIBUTES = 1_000
 """In one tag; 100,000 different ones take the parser more than 20 s."""
-
-FALLBACK = "windows-1252"
-"""Gives some character for every byte."""
 
 MIN_PREFILTER_PERCENT = 5
 MIN_OWN_LETTERS = 100
@@ -74,17 +71,13 @@ class Block:
 def decoded(data: bytes, charset: str) -> tuple[str, bool]:
     """A page's text, and whether it was UTF-8.
 
-    Declared encodings lie, and valid UTF-8 is hardly ever anything else: so UTF-8 first, then
-    what the server says, then the page, then its bytes.
+    Args:
+        data: The page.
+        charset: What the server says of its encoding.
     """
-    try:
-        return data.decode("utf-8-sig"), True
-    except UnicodeDecodeError:
-        meta = META_CHARSET.search(data, 0, 4_096)
-        declared = charset or (meta[1].decode() if meta else "")
-        if not declared or declared.lower().replace("-", "") == "utf8":
-            declared = detect_encoding(data) or FALLBACK
-        return bytes_to_str(data, declared, "replace"), False
+    meta = META_CHARSET.search(data, 0, 4_096)
+    text, codec = text_of(data, [charset, meta[1].decode(errors="replace") if meta else ""])
+    return text, codec == "utf-8"
 
 
 def may_be(page: str, language: Language) -> bool:

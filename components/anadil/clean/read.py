@@ -12,10 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
 from anadil import storage
-from anadil.clean.warc import Damage, Page, html_responses
+from anadil.clean.charset import text_of
+from anadil.clean.warc import Page, html_responses
+from anadil.clean.warc_records import Damage
 from anadil.errors import DataError
 from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
 from anadil.units import human_bytes
@@ -27,8 +28,6 @@ MAX_RECORD_BYTES = MAX_LINE_BYTES
 MAX_PLACES = 10
 """Bad records that an error message lists."""
 PARQUET_BATCH = 1_000
-FALLBACK = "windows-1252"
-"""Gives some character for every byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +195,11 @@ def _txt(source: Source, tally: Tally) -> Iterator[Raw]:
         tally.refuse(source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl")
         return
     data = source.path.read_bytes()
-    try:
-        yield Raw(source=source.name, text=data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        encoding = detect_encoding(data) or FALLBACK
+    text, codec = text_of(data)
+    if codec != "utf-8":
         tally.recoded += 1
-        log.warning("%s: not UTF-8 (byte %d); read as %s", source.name, error.start, encoding)
-        yield Raw(source=source.name, text=bytes_to_str(data, encoding))
+        log.warning("%s: not UTF-8; read as %s", source.name, codec)
+    yield Raw(source=source.name, text=text)
 
 
 def _html(source: Source, tally: Tally) -> Iterator[Raw]:  # noqa: ARG001  readers are called alike
@@ -248,6 +245,8 @@ def _parquet(source: Source, tally: Tally) -> Iterator[Raw]:
                     else:
                         tally.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
     except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):
+            raise  # of the disk; of damaged bytes Arrow makes one without a number
         tally.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
 
 

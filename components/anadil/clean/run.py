@@ -19,6 +19,7 @@ import numpy as np
 
 from anadil.clean import extract, filters, read
 from anadil.clean.dedup import MinHash, exact_key, near_duplicates
+from anadil.clean.guard import guarded
 from anadil.clean.identify import verdict
 from anadil.clean.split import split
 from anadil.corpus import Document, write_documents
@@ -58,6 +59,8 @@ class Stats:
     """By reason."""
     limits: Limits
     """In force: the language's own, or the recipe's."""
+    bad: int
+    """Records that could not be read, and documents that no step could work on."""
     bad_records: dict[str, object]
     """How many, and the first ones with place and reason."""
     responses_skipped: int
@@ -137,8 +140,8 @@ def run(job: Job) -> Figures:
     read.check_suffixes(job.files)
     tally, ledger = read.Tally(), Ledger()
     best: dict[int, Document] = {}
-    for document in _accepted(job, settings, tally, ledger):
-        _keep_best(best, document, spoken, ledger)
+    for key, document in _accepted(job, settings, tally, ledger):
+        _keep_best(best, key, document, ledger)
     tally.judge(recipe.max_bad_records)
     documents = sorted(best.values(), key=lambda document: document.id)
     documents = _without_near_duplicates(documents, job, spoken, ledger)
@@ -169,8 +172,10 @@ def run(job: Job) -> Figures:
     }
 
 
-def _accepted(job: Job, settings: Settings, tally: read.Tally, ledger: Ledger) -> Iterator[Document]:
-    """Documents that pass every filter, from all files."""
+def _accepted(
+    job: Job, settings: Settings, tally: read.Tally, ledger: Ledger
+) -> Iterator[tuple[int, Document]]:
+    """Documents that pass every filter, from all files, each with the key of its exact duplicates."""
     with progress("clean") as shown:
         for name, uri in sorted(zip(names(job.files), job.files, strict=True)):
             raws = read.records(uri, name, job.recipe.clean.text_field, tally)
@@ -179,15 +184,19 @@ def _accepted(job: Job, settings: Settings, tally: read.Tally, ledger: Ledger) -
                     raw = next(raws, None)
                 if raw is None:
                     break
-                ledger.documents_in += 1
-                document = _judged(raw, settings, tally, ledger)
-                if document is not None:
-                    yield document
+                found = None
+                with guarded(tally, raw.source):
+                    found = _judged(raw, settings, tally, ledger)
+                    ledger.documents_in += 1
+                if found is not None:
+                    yield found
                 shown.advance(note=name)
 
 
-def _judged(raw: read.Raw, settings: Settings, tally: read.Tally, ledger: Ledger) -> Document | None:
-    """The document of a record, or None if it was dropped."""
+def _judged(
+    raw: read.Raw, settings: Settings, tally: read.Tally, ledger: Ledger
+) -> tuple[int, Document] | None:
+    """The document of a record with its key, or None if it was dropped."""
     spoken = settings.language
     text = raw.text
     if raw.html is not None:
@@ -209,7 +218,8 @@ def _judged(raw: read.Raw, settings: Settings, tally: read.Tally, ledger: Ledger
     if reason:
         ledger.drop(reason, document)
         return None
-    return document
+    with ledger.timed("exact_duplicates"):
+        return exact_key(normalized, spoken), document
 
 
 def _page(raw: read.Raw, spoken: Language, tally: read.Tally, ledger: Ledger) -> tuple[str, str | None]:
@@ -234,10 +244,8 @@ def _document(raw: read.Raw, text: str, spoken: Language) -> Document:
     )  # fmt: skip
 
 
-def _keep_best(best: dict[int, Document], document: Document, spoken: Language, ledger: Ledger) -> None:
+def _keep_best(best: dict[int, Document], key: int, document: Document, ledger: Ledger) -> None:
     """Of documents with equal text keep the longest, then the one with the smallest id and source."""
-    with ledger.timed("exact_duplicates"):
-        key = exact_key(document.text, spoken)
     other = best.get(key)
     if other is None:
         best[key] = document
@@ -297,6 +305,7 @@ def _stats(
         records=dict(records),
         dropped=dict(sorted(ledger.dropped.items())),
         limits=settings.limits,
+        bad=tally.bad,
         bad_records={"count": tally.bad, "first": tally.places},
         responses_skipped=tally.skipped,
         recoded=tally.recoded,

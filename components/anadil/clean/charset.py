@@ -1,0 +1,119 @@
+"""Bytes to text: by byte order mark, by what is declared, by what they look like; always to some text.
+
+Labels come from servers and authors, so they may be anything: only those of the Encoding Standard
+and well-known misspellings of them count. Python's own names are no labels: `rot13` is a codec too.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+FALLBACK = "windows-1252"
+"""Gives some character for nearly every byte."""
+MAX_DAMAGE = 0.01
+"""Of the characters beyond ASCII, up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
+MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+"""Byte order marks. Source: Encoding Standard, "decode"."""
+FIRST_TAG = {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+"""A page in UTF-16 without a mark, which would pass for UTF-8 with many zeros."""
+STATEFUL = {"iso2022_jp", "iso2022_kr", "hz"}
+"""All their bytes are ASCII, so that they pass for UTF-8 too."""
+JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
+WIDER = {
+    "shift_jis": "cp932",
+    "euc_jp": "euc_jis_2004",
+    "iso2022_jp": "iso2022_jp_ext",
+    "euc_kr": "cp949",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "iso8859-11": "cp874",
+}
+"""What the Encoding Standard means by these names; Python means the older, narrower sets."""
+ALIASES = {
+    "utf8mb3": "utf-8",
+    "utf8mb4": "utf-8",
+    "utf8sig": "utf-8",
+    "cp65001": "utf-8",
+    "cp932": "cp932",
+    "ms932": "cp932",
+    "sjiswin": "cp932",
+    "xsjis": "shift_jis",
+    "eucjp": "euc_jp",
+    "hzgb2312": "hz",
+    "iso2022kr": "iso2022_kr",
+    "xmaccyrillic": "mac-cyrillic",
+}
+"""Labels without signs that are in no standard but mean something."""
+WINDOWS = re.compile(r"(?:win|windows|cp|ms|xcp)(125[0-8]|874)")
+
+
+def text_of(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
+    """The text of a page or file, and the name of its encoding.
+
+    Declared encodings lie, and valid UTF-8 is hardly ever anything else: so UTF-8 goes before them,
+    but for encodings that look like it.
+
+    Args:
+        data: All its bytes.
+        labels: What server and page say of its encoding, in that order; each may be anything.
+    """
+    mark = next((mark for mark in MARKS if data.startswith(mark)), b"")
+    declared = [codec for label in labels if (codec := codec_of(label))]
+    codec = MARKS.get(mark) or _disguised(data, declared)
+    if codec:
+        return data[len(mark) :].decode(codec, "replace"), codec
+    try:
+        return data.decode(), "utf-8"
+    except UnicodeDecodeError:
+        lenient = data.decode(errors="replace")
+    beyond = sum(not char.isascii() for char in lenient)
+    if lenient.count("\ufffd") <= MAX_DAMAGE * beyond:
+        return lenient, "utf-8"
+    best = ("", "", len(data) + 1)
+    for codec in dict.fromkeys(_candidates(data, declared)):
+        text = data.decode(codec, "replace")
+        if (errors := text.count("\ufffd")) < best[2]:
+            best = (text, codec, errors)
+        if not errors:
+            break
+    return best[:2]
+
+
+def codec_of(label: str) -> str | None:
+    """Python's name of the encoding that a label means; None for one that means nothing."""
+    # Of `utf-8; charset=latin1` and `'utf-8',text/html` the first word counts, as in browsers.
+    words = re.findall(r"[\w.:+-]+", label.lower().replace("charset=", " "))
+    if not words or not words[0].isascii():
+        return None
+    plain = re.sub(r"\W|_", "", words[0])
+    windows = WINDOWS.fullmatch(plain)
+    for spelling in (words[0], plain):
+        known: str | None = map_encoding_to_html5(spelling, fallback_utf8=False)
+        if known:
+            return known
+    return ALIASES.get(plain) or (f"cp{windows[1]}" if windows else None)
+
+
+def _disguised(data: bytes, declared: Sequence[str]) -> str | None:
+    """The encoding of bytes that pass for UTF-8 and are not."""
+    if data[:2] in FIRST_TAG:
+        return FIRST_TAG[data[:2]]
+    utf16 = next((codec for codec in declared if codec.startswith("utf-16")), None)
+    if utf16 and b"\0" in data:
+        return utf16
+    if not data.isascii():
+        return None
+    if JAPANESE_ESCAPE.search(data):
+        return WIDER["iso2022_jp"]
+    return next((codec for codec in declared if codec in STATEFUL), None)
+
+
+def _candidates(data: bytes, declared: Sequence[str]) -> Iterator[str]:
+    detected = codec_of(detect_encoding(data) or "")
+    for codec in [*declared, *([detected] if detected else []), FALLBACK]:
+        # Zeros were looked for; without them UTF-16 would take any bytes for Chinese.
+        if codec != "utf-8" and not codec.startswith("utf-16"):
+            yield codec
+            if codec in WIDER:
+                yield WIDER[codec]

@@ -1,0 +1,110 @@
+"""The body of an HTTP message as it was before its codings, never more of it than a limit.
+
+A few kilobytes can unpack to gigabytes, so every coding is undone in bounded pieces. Crawlers and
+servers write headers that are not true: a body that is not coded as declared is taken as it is.
+"""
+
+import io
+import re
+import zlib
+from collections.abc import Iterable
+
+import zstandard
+from fastwarc.stream_io import BrotliReader
+
+from anadil.units import MIB
+
+MAX_CODINGS = 4
+"""One over the other; more are an attack."""
+MAX_GZIP_MEMBERS = 100
+"""In one body; Chrome reads one."""
+MAX_ZSTD_WINDOW_BYTES = 8 * MIB
+"""What a server may ask of a client. Source: RFC 9659."""
+PIECE_BYTES = MIB
+CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,1000})?\r?\n")
+"""The line before a chunk; source: RFC 9112, section 7.1."""
+DAMAGED = (ValueError, OSError, zlib.error, zstandard.ZstdError)
+"""What is raised on bytes that are not coded as declared."""
+
+
+def decoded_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
+    """The body without its transfer and content codings; None if it is longer than the limit.
+
+    Args:
+        body: As it was sent.
+        headers: Names and values; codings are listed in the order in which they were applied.
+        limit: In bytes; of what every coding gives.
+
+    Raises:
+        ValueError: It cannot be decoded, or has too many codings; with the reason.
+    """
+    pairs = list(headers)
+    codings = [*_codings(pairs, "content-encoding"), *_codings(pairs, "transfer-encoding")]
+    if len(codings) > MAX_CODINGS:
+        raise ValueError(f"{len(codings)} codings one over the other")
+    for coding in reversed(codings):
+        if len(body) > limit:
+            return None
+        try:
+            body = _decoded(body, coding, limit + 1)
+        except DAMAGED as error:
+            if body.lstrip()[:1] != b"<":
+                raise ValueError(f"{coding}: {error}") from None
+    return body if len(body) <= limit else None
+
+
+def _codings(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
+    values = [value for key, value in headers if key.lower() == name]
+    words = [word.strip().lower().removeprefix("x-") for word in ",".join(values).split(",")]
+    return [word for word in words if word in ("gzip", "deflate", "br", "zstd", "chunked")]
+
+
+def _decoded(body: bytes, coding: str, most: int) -> bytes:
+    """At most so many bytes of what a body was before one coding; what a cut body has left of it."""
+    if coding == "gzip":
+        return _inflated(body, 31, most)
+    if coding == "deflate":
+        try:
+            return _inflated(body, 15, most)
+        except zlib.error:
+            # Some servers take the name by its word and leave out zlib's frame.
+            return _inflated(body, -15, most)
+    if coding == "br":
+        reader, unpacked = BrotliReader(io.BytesIO(body), fsspec_args=False), bytearray()
+        while len(unpacked) < most and (piece := reader.read(min(PIECE_BYTES, most - len(unpacked)))):
+            unpacked += piece
+        return bytes(unpacked)
+    if coding == "zstd":
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
+        return decompressor.stream_reader(body, read_across_frames=True).read(most)
+    return _without_chunks(body)
+
+
+def _inflated(body: bytes, wbits: int, most: int) -> bytes:
+    unpacked = bytearray()
+    for _ in range(MAX_GZIP_MEMBERS):
+        decompressor = zlib.decompressobj(wbits)
+        unpacked += decompressor.decompress(body, most - len(unpacked))
+        body = decompressor.unused_data
+        # What follows is another member, or nothing that anybody should read.
+        if len(unpacked) >= most or not body.startswith(b"\x1f\x8b"):
+            break
+    return bytes(unpacked)
+
+
+def _without_chunks(body: bytes) -> bytes:
+    joined = bytearray()
+    position = 0
+    while found := CHUNK.match(body, position):
+        size = int(found[1], 16)
+        if not size:
+            break
+        joined += body[found.end() : found.end() + size]
+        position = found.end() + size
+        position += len(body[position : position + 2]) - len(body[position : position + 2].lstrip(b"\r\n"))
+    if not position and not found:
+        # Most crawlers join the chunks and leave the header.
+        return body
+    if not found and position < len(body):
+        raise ValueError(f"no chunk after {position:,} bytes")
+    return bytes(joined)

@@ -1,0 +1,264 @@
+"""The records of a WARC file and the places where it is damaged, whatever its lengths say.
+
+The end of each block is checked. After a wrong Content-Length, bytes that are no record, or
+damaged compressed data, reading resumes at the next record; only what is damaged is lost.
+No more is held than one block of the given limit.
+"""
+
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+GZIP_MEMBER = b"\x1f\x8b\x08"
+"""First bytes of a gzip member, with which each record of a `.warc.gz` begins."""
+PIECE_BYTES = 1 << 18
+READ_BYTES = 1 << 16
+SEARCH_BYTES = 1 << 20
+MAX_HEAD_BYTES = 1 << 16
+OVERLAP_BYTES = 64
+"""Longer than what a search looks for."""
+START = re.compile(rb"WARC/[01]\.\d+\r?\n(?=[A-Za-z])")
+HEAD = re.compile(rb"WARC/[01]\.\d+\r?\n((?:[^\r\n]++\r?\n)*+)\r?\n")
+LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+TYPE = re.compile(rb"^warc-type[ \t]*:[ \t]*(\w+)", re.IGNORECASE | re.MULTILINE)
+INSIDE = re.compile(rb"\r?\n\r?\n(?=WARC/[01]\.\d+\r?\n[A-Za-z])")
+"""A record that begins in the block of another: that block's length is wrong, or it is a page on WARC."""
+END = re.compile(rb"\r?\n\r?\n|[\r\n]*(?:\Z|WARC/)")
+"""What follows a block of the right length."""
+
+GARBAGE = "bytes that are no WARC record"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record; its block is None where it is longer than the limit."""
+
+    offset: int
+    """Where it, or its gzip member, begins in the file."""
+    kind: str
+    """Such as `response`."""
+    head: bytes
+    block: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A place that could not be read."""
+
+    offset: int
+    why: str
+
+
+def records(path: Path, max_block_bytes: int) -> Iterator[Record | Damage]:
+    """Records and damaged places, in order."""
+    with path.open("rb") as file:
+        start: int | None = 0
+        any_record = in_gap = False
+        while start is not None:
+            stream = _Stream(file, start, is_packed=path.suffix.lower() == ".gz")
+            for item in _of_stream(stream, max_block_bytes):
+                if isinstance(item, Record):
+                    any_record, in_gap = True, False
+                    yield item
+                # One gap is counted once, however many of its bytes look like a beginning.
+                elif item.why != GARBAGE or not in_gap:
+                    in_gap = True
+                    yield item
+            if stream.torn and not in_gap:
+                in_gap = True
+                yield stream.torn
+            start = _next_member(file, stream.torn.offset + 1) if stream.torn else None
+        if not any_record and not in_gap:
+            yield Damage(offset=0, why="no WARC record in this file")
+
+
+class _Stream:
+    """Bytes from one place on, unpacked if they are gzip members, as far as they can be read."""
+
+    def __init__(self, file: BinaryIO, start: int, *, is_packed: bool) -> None:
+        file.seek(start)
+        self.buffer = bytearray()
+        self.torn: Damage | None = None
+        """Why no more can be read, where that is not the end of the file."""
+        self._file = file
+        self._packed = file.read(READ_BYTES)
+        self._place = start
+        """Offset of `_packed` in the file."""
+        plain = self._packed.lstrip(b"\r\n").startswith(b"WARC/")
+        self._is_gzip = self._packed.startswith(GZIP_MEMBER) or (is_packed and not plain)
+        self._member: zlib._Decompress | None = None
+        self._position = 0
+        """Of the buffer's beginning among the bytes given."""
+        self._starts: deque[tuple[int, int]] = deque([(0, start)])
+        """Positions at which a member, or the plain file, begins, and their offsets."""
+
+    @property
+    def offset(self) -> int:
+        """Place in the file of the buffer's beginning, or of the member that it is in."""
+        position, offset = self._starts[0]
+        return offset if self._is_gzip else offset + self._position - position
+
+    def fill(self, num_bytes: int) -> bool:
+        """Have at least so many bytes in the buffer, if there are."""
+        while len(self.buffer) < num_bytes and (self._packed or self._load()):
+            if not self._is_gzip:
+                self.buffer += self._packed
+                self._place += len(self._packed)
+                self._packed = b""
+            elif not self._unpack():
+                break
+        return len(self.buffer) >= num_bytes
+
+    def drop(self, num_bytes: int) -> bytes:
+        """Take bytes off the buffer."""
+        taken = bytes(self.buffer[:num_bytes])
+        del self.buffer[:num_bytes]
+        self._position += len(taken)
+        while len(self._starts) > 1 and self._starts[1][0] <= self._position:
+            self._starts.popleft()
+        return taken
+
+    def members(self, end: int) -> Iterator[int]:
+        """Where in the buffer, behind its first byte, members begin."""
+        return (start - self._position for start, _ in self._starts if 0 < start - self._position < end)
+
+    def seek(self, pattern: re.Pattern[bytes], start: int = 0) -> bool:
+        """Drop everything before the next match, which becomes the buffer's beginning."""
+        while not (found := pattern.search(self.buffer, start)):
+            self.drop(max(0, len(self.buffer) - OVERLAP_BYTES))
+            start = 0
+            if not self.fill(len(self.buffer) + PIECE_BYTES) and not pattern.search(self.buffer):
+                self.drop(len(self.buffer))
+                return False
+        self.drop(found.start())
+        return True
+
+    def _load(self) -> bool:
+        if self.torn is None:
+            self._packed = self._file.read(READ_BYTES)
+        if not self._packed and self._member is not None and self.torn is None:
+            self._tear("compressed data ends early")
+        return bool(self._packed)
+
+    def _unpack(self) -> bool:
+        """Move a bounded piece from the packed bytes to the buffer; False where they are damaged."""
+        if self._member is None:
+            padding = len(self._packed) - len(self._packed.lstrip(b"\0\r\n"))
+            self._packed = self._packed[padding:]
+            self._place += padding
+            if not self._packed:
+                return True
+            position = self._position + len(self.buffer)
+            if self._starts[-1][0] == position:
+                self._starts.pop()
+            self._starts.append((position, self._place))
+            self._member = zlib.decompressobj(31)
+        before = len(self._packed)
+        try:
+            self.buffer += self._member.decompress(self._packed, PIECE_BYTES)
+        except zlib.error as error:
+            self._tear(str(error))
+            return False
+        self._packed = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+        self._place += before - len(self._packed)
+        if self._member.eof:
+            self._member = None
+        return True
+
+    def _tear(self, why: str) -> None:
+        self._packed = b""
+        self.torn = Damage(offset=self._starts[-1][1], why=f"WARC is damaged here or right after ({why})")
+
+
+def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[Record | Damage]:
+    """Records and damaged places of bytes that can be read one after another."""
+    while stream.fill(1):
+        if stream.buffer[0] in b"\r\n":
+            stream.drop(len(stream.buffer) - len(stream.buffer.lstrip(b"\r\n")))
+            continue
+        stream.fill(MAX_HEAD_BYTES)
+        offset = stream.offset
+        head = HEAD.match(stream.buffer, 0, MAX_HEAD_BYTES)
+        if head is None:
+            yield Damage(offset=offset, why=GARBAGE)
+            stream.seek(START, 1)
+            continue
+        fields, text = head[1], stream.drop(head.end())
+        said = {length.decode("latin-1") for length in LENGTH.findall(fields)}
+        length = " and ".join(sorted(said)) or "none"
+        if not re.fullmatch("[0-9]{1,15}", length):
+            yield Damage(
+                offset=offset, why=f"WARC record's Content-Length is no number of bytes: {length[:80]}"
+            )
+            stream.seek(START)
+            continue
+        kind = TYPE.search(fields)
+        block = _block(stream, int(length), max_block_bytes)
+        if isinstance(block, str):
+            yield Damage(offset=offset, why=block)
+            stream.seek(START)
+        else:
+            yield Record(offset=offset, kind=kind[1].decode().lower() if kind else "", head=text, block=block)
+
+
+def _block(stream: _Stream, length: int, max_bytes: int) -> bytes | str | None:
+    """The block that begins here, None if it is longer than the limit, or what is wrong with its length."""
+    wrong = f"WARC record's Content-Length is wrong: no record ends after {length:,} bytes"
+    stream.fill(min(length, max_bytes) + MAX_HEAD_BYTES)
+    agrees = _http_length(stream) == length
+    if length <= max_bytes:
+        if len(stream.buffer) < length:
+            return f"WARC record ends after {len(stream.buffer):,} of {length:,} bytes"
+        if not END.match(stream.buffer, length) or (not agrees and _inside(stream, length) is not None):
+            return wrong
+        return stream.drop(length)
+    left = length
+    while left:
+        stream.fill(min(left, PIECE_BYTES) + MAX_HEAD_BYTES)
+        if not stream.buffer:
+            return f"WARC record ends after {length - left:,} of {length:,} bytes"
+        inside = None if agrees else _inside(stream, left)
+        if inside is not None:
+            stream.drop(inside)
+            return wrong
+        left -= len(stream.drop(min(left, max(PIECE_BYTES, len(stream.buffer) - MAX_HEAD_BYTES))))
+    stream.fill(OVERLAP_BYTES)
+    return None if END.match(stream.buffer) else wrong
+
+
+def _inside(stream: _Stream, length: int) -> int | None:
+    """Where another record begins within the next bytes, as far as they are in the buffer."""
+    places = [place for place in stream.members(length) if stream.buffer.startswith(b"WARC/", place)]
+    if stream.buffer.find(b"\nWARC/", 0, length) >= 0:
+        places += [found.end() for found in INSIDE.finditer(stream.buffer, 0, length)]
+    for place in sorted(places):
+        head = HEAD.match(stream.buffer, place, place + MAX_HEAD_BYTES)
+        if head is not None and LENGTH.search(head[1]) and TYPE.search(head[1]):
+            return place
+    return None
+
+
+def _http_length(stream: _Stream) -> int | None:
+    """Bytes of an HTTP message by its own account; None where it gives none."""
+    end = stream.buffer.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
+    if end < 0 or not stream.buffer.startswith(b"HTTP/"):
+        return None
+    lengths = set(LENGTH.findall(stream.buffer, 0, end))
+    return end + 4 + int(lengths.pop()) if len(lengths) == 1 and min(lengths).isdigit() else None
+
+
+def _next_member(file: BinaryIO, start: int) -> int | None:
+    """Offset of the next bytes that look like the start of a gzip member."""
+    file.seek(start)
+    overlap = b""
+    while chunk := file.read(SEARCH_BYTES):
+        found = (overlap + chunk).find(GZIP_MEMBER)
+        if found >= 0:
+            return start - len(overlap) + found
+        start += len(chunk)
+        overlap = (overlap + chunk)[-2:]
+    return None

@@ -1,0 +1,133 @@
+"""Labels of encodings, right, wrong and hostile."""
+
+import codecs
+
+import pytest
+
+from anadil.clean.charset import codec_of, text_of
+from anadil.clean.extract import decoded
+from tests.clean.texts import AZERBAIJANI, JAPANESE, RUSSIAN
+
+MEANINGLESS = [
+    "", " ", "none", "null", "unknown", "default", "binary", "8bit", "x-user-defined", "replacement", "ansi",
+    "iso-8859-99", "utf-9", "utf-7", "utf-32", "charset", "=", ";", "\0", "\0\0utf", "a" * 10_000, "\ud800", "ə",
+    "idna", "punycode", "rot13", "rot_13", "zlib", "zlib_codec", "zip", "bz2", "bz2_codec", "base64", "base64_codec",
+    "hex", "hex_codec", "uu", "uu_codec", "quopri", "quopri_codec", "quotedprintable", "unicode_escape",
+    "raw_unicode_escape", "unicode-escape", "mbcs", "oem", "undefined", "charmap", "unicode_internal", "string_escape",
+    "utf_8_sig\0x", "../../etc/passwd", "encodings.idna", "os.path", "%s", "{}", "mac_roman_x", "cp1259", "cp0",
+]  # fmt: skip
+"""Those of Python that are no encodings of text among them."""
+
+
+@pytest.mark.parametrize("label", MEANINGLESS, ids=range(len(MEANINGLESS)))
+def test_a_label_without_meaning_leaves_it_to_the_bytes(label: str) -> None:
+    codec = codec_of(label)
+
+    assert codec is None or label.startswith(("\0", "utf_8"))
+    assert decoded(AZERBAIJANI.encode(), label) == (AZERBAIJANI, True)
+    assert decoded(JAPANESE.encode("shift_jis"), label) == (JAPANESE, False)
+    assert decoded(b'<meta charset="%s">' % label.encode("ascii", "replace") + JAPANESE.encode("euc_jp"), "")[
+        0
+    ].endswith(JAPANESE)
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("x-sjis", "shift_jis"),
+        ("windows-31j", "shift_jis"),
+        ("Shift_JIS", "shift_jis"),
+        ("MS_Kanji", "shift_jis"),
+        ("cp932", "cp932"),
+        ("x-euc-jp", "euc_jp"),
+        ("eucJP", "euc_jp"),
+        ("csISO2022JP", "iso2022_jp"),
+        ("utf8mb4", "utf-8"),
+        ("UTF8", "utf-8"),
+        ("utf_8", "utf-8"),
+        ("UTF-8-SIG", "utf-8"),
+        ("cp65001", "utf-8"),
+        (" utf-8 ", "utf-8"),
+        ("utf-8; charset=iso-8859-1", "utf-8"),
+        ("charset=utf-8", "utf-8"),
+        ('"utf-8"', "utf-8"),
+        ("'utf-8'", "utf-8"),
+        ("utf-8,text/html", "utf-8"),
+        ("utf-8\0", "utf-8"),
+        ("iso-8859-1", "cp1252"),
+        ("latin1", "cp1252"),
+        ("us-ascii", "cp1252"),
+        ("iso-8859-9", "cp1254"),
+        ("latin5", "cp1254"),
+        ("win-1251", "cp1251"),
+        ("Windows1254", "cp1254"),
+        ("windows_1250", "cp1250"),
+        ("koi8-r", "koi8-r"),
+        ("x-mac-cyrillic", "mac-cyrillic"),
+        ("gb2312", "gbk"),
+        ("ks_c_5601-1987", "euc_kr"),
+        ("tis-620", "iso8859-11"),
+    ],
+)
+def test_a_label_means_what_browsers_take_it_for(label: str, expected: str) -> None:
+    found = codec_of(label)
+
+    assert found is not None
+    assert codecs.lookup(found) == codecs.lookup(expected)
+
+
+ISO_2022_JP = JAPANESE.encode("iso2022_jp")
+HALF_WIDTH = "ﾃﾚﾋﾞで昨日の風を見た。"
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "expected"),
+    [
+        (ISO_2022_JP, "iso-2022-jp", JAPANESE),
+        (ISO_2022_JP, "ISO-2022-JP; charset=x", JAPANESE),
+        (ISO_2022_JP, "", JAPANESE),
+        (ISO_2022_JP, "utf-8", JAPANESE),
+        (HALF_WIDTH.encode("iso2022_jp_ext"), "iso-2022-jp", HALF_WIDTH),
+        ("①番".encode("cp932"), "shift_jis", "①番"),
+        ("中国人民".encode("hz"), "hz-gb-2312", "中国人民"),
+        ("한국어".encode("iso2022_kr"), "iso-2022-kr", "한국어"),
+        (AZERBAIJANI.encode("utf-16"), "", AZERBAIJANI),
+        (codecs.BOM_UTF16_BE + AZERBAIJANI.encode("utf-16-be"), "utf-8", AZERBAIJANI),
+        (AZERBAIJANI.encode("utf-16-le"), "utf-16", AZERBAIJANI),
+        (f"<p>{AZERBAIJANI}".encode("utf-16-be"), "", f"<p>{AZERBAIJANI}"),
+        (b"\xef\xbb\xbf" + AZERBAIJANI.encode(), "shift_jis", AZERBAIJANI),
+        (AZERBAIJANI.encode(), "utf-16", AZERBAIJANI),
+        (JAPANESE.encode("shift_jis"), "utf-16le", JAPANESE),
+        (b"plain ASCII, 100%", "iso-2022-jp", "plain ASCII, 100%"),
+        (b"~{ a brace ~} in UTF-8", "utf-8", "~{ a brace ~} in UTF-8"),
+        (RUSSIAN.encode("cp1251"), "win-1251", RUSSIAN),
+        (RUSSIAN.encode("koi8-r"), "koi8-r", RUSSIAN),
+        (b"", "none", ""),
+    ],
+)
+def test_bytes_become_the_text_that_was_written(data: bytes, label: str, expected: str) -> None:
+    assert text_of(data, [label])[0] == expected
+
+
+def test_the_page_may_say_what_the_server_does_not() -> None:
+    data = b'<meta http-equiv=Content-Type content="text/html; charset=ISO-2022-JP">' + ISO_2022_JP
+
+    assert decoded(data, "none")[0].endswith(JAPANESE)
+
+
+def test_a_page_that_was_cut_within_a_letter_is_utf8() -> None:
+    data = (AZERBAIJANI * 3).encode() + "ə".encode()[:1]
+
+    assert decoded(data, "") == (AZERBAIJANI * 3 + "\ufffd", True)
+
+
+@pytest.mark.parametrize(
+    "label", ["shift_jis", "euc-jp", "big5", "utf-16", "gb18030", "none", "windows-1252"]
+)
+def test_any_bytes_become_some_text(label: str) -> None:
+    every = bytes(range(256)) * 3
+
+    text, codec = text_of(every, [label])
+
+    assert text.encode(errors="strict")
+    assert codecs.lookup(codec)
