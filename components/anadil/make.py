@@ -24,7 +24,7 @@ from anadil.flow import Stage
 from anadil.lock import locked
 from anadil.preload import preloaded
 from anadil.stage import Figures, Job, Run, Stop, external_files, image_name, in_group, origin_of
-from anadil.tracking import has_unsent, tracked
+from anadil.tracking import has_unsent, settings_of, tracked
 from anadil.units import human_figure, human_seconds
 
 log = logging.getLogger(__name__)
@@ -268,6 +268,7 @@ def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int)
         shutil.rmtree(job.out, ignore_errors=True)
     with tracked(stage.name, job.recipe, job.work) as tracker:
         tracker.params(settings)
+        tracker.run_params(settings_of(job.recipe))
         tracker.tags({"anadil.version": __version__, "anadil.artifact": target, "anadil.key": key})
         try:
             if rank == 0:
