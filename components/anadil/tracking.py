@@ -19,6 +19,9 @@ from pathlib import Path
 
 from anadil import exporter
 from anadil.config import Recipe
+from anadil.errors import PreflightError
+from anadil.log import masked
+from anadil.tracking_address import tracking_fault
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +134,15 @@ def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
 
 
 def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
-    """Where MLflow is: the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`."""
-    uri = recipe.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+    """Where MLflow is: the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`.
+
+    Raises:
+        PreflightError: The variable names no address that a recipe may name.
+    """
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    if recipe.tracking.uri is None and given and (fault := tracking_fault(given)):
+        raise PreflightError(f"MLFLOW_TRACKING_URI: {masked(given)}: {fault}; or set tracking.uri")
+    uri = recipe.tracking.uri or given or default
     return None if uri == "off" else uri
 
 
