@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from anadil.errors import DataError
 from anadil.metrics import (
     bits_per_byte,
+    deciding_scores,
     distinct,
     fertility,
     is_loop,
@@ -74,3 +75,26 @@ def test_utilization_counts_parameters_and_attention() -> None:
     )
 
     assert share == pytest.approx(1_000 * (6e9 + 12 * 16 * 2_048 * 2_048) / 1e14)
+
+
+def test_the_deciding_scores_are_grouped_by_what_they_measure() -> None:
+    table = {"bits_per_byte": 1.5, "retained": {"en": 2.5}, "repetition": {"greedy": {"loop_rate": 0.25}}}
+
+    found = deciding_scores({"candidates": {"adapted": table}, "gate": {"passed": True}})
+
+    assert found == {
+        "gate_passed": 1.0, "bits_per_byte/adapted": 1.5, "retained_en/adapted": 2.5, "loop_rate/adapted": 0.25,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {},
+        {"candidates": [1]},
+        {"candidates": {"a": 3, "b": {"retained": "x", "fertility": math.nan}}},
+        {"gate": 1},
+    ],
+)
+def test_scores_of_another_shape_have_no_deciding_figures(scores: dict[str, object]) -> None:
+    assert deciding_scores(scores) == {}

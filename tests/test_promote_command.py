@@ -107,6 +107,45 @@ def test_without_a_server_the_remedy_is_told(tmp_path: Path, capsys: pytest.Capt
     assert "set it or MLFLOW_TRACKING_URI" in capsys.readouterr().err
 
 
+def test_a_model_that_was_changed_since_promotes_nothing(tmp_path: Path) -> None:
+    made = model(tmp_path / "model")
+    judged = scores(tmp_path / "scores", made)
+    (made / "model.safetensors").write_text("other bytes")
+
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: differs from its manifest"):
+        check_promotable(str(judged), str(made))
+
+
+def test_a_server_is_given_no_path_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model(tmp_path / "model")
+    judged = scores(tmp_path / "scores", made)
+    command = ["promote", "--scores", str(judged), "--model", str(made)]
+
+    assert cli.main([*command, "--set", "tracking.uri=http://127.0.0.1:9"]) == 4
+    assert f"--model {made}: a path of this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_relative_path_is_registered_so_that_another_directory_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores(tmp_path / "scores", model(tmp_path / "model"))
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.chdir(tmp_path)
+
+    command = ["promote", "--scores", "scores", "--model", "model/", "--name", "az"]
+    assert cli.main([*command, "--set", f"tracking.uri={database}"]) == 0
+
+    from mlflow import MlflowClient
+
+    version = MlflowClient(tracking_uri=database).get_model_version_by_alias("az", "champion")
+    assert version.source == str(tmp_path / "model")
+    assert version.tags["anadil.scores"] == str(tmp_path / "scores")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_alias_moves_and_equal_bytes_stay_one_version(

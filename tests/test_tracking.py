@@ -14,7 +14,17 @@ import pytest
 
 from anadil import tracking
 from anadil.recipe import parse_recipe
-from anadil.tracking import CLOSED, DONE, SPOOL_VARIABLE, Tracker, has_unsent, sending, tracked, tracking_uri
+from anadil.tracking import (
+    CLOSED,
+    DONE,
+    SPOOL_VARIABLE,
+    Tracker,
+    has_unsent,
+    sending,
+    settings_of,
+    tracked,
+    tracking_uri,
+)
 
 MAX_CALL_S = 0.005
 PASSWORD = "hunter2-and-more"
@@ -35,6 +45,7 @@ def fill(spool: Path) -> None:
     clean.params({"clean.minhash_bands": 14, "clean.inputs": '["a.jsonl"]'})
     clean.tags({"anadil.artifact": "s3://bucket/corpus/1"})
     clean.metrics({"kept": 74, "docs_per_s": 165.7})
+    clean.run_params({"language": "az", "base.model": "tiny"})
     clean.end("FINISHED")
     pretrain.start()
     pretrain.params({"lr": 1})
@@ -42,7 +53,12 @@ def fill(spool: Path) -> None:
     with (spool / "pretrain.jsonl").open("a") as file:
         file.write('{"kind": "metrics", "val{"kind": "start"}\n')  # what a kill in mid-write leaves
     for step in range(1, 6):
-        pretrain.metrics({"loss": 9.0 / step}, step)
+        pretrain.metrics({"loss": 9.0 / step, "time_share/step": 0.9, "validation_bits_per_byte": 2.0}, step)
+    for _ in range(2):  # as evaluate and report say what both know
+        pretrain.run_params({"language": "az"})
+        pretrain.run_metrics({"bits_per_byte/adapted": 1.25})
+        pretrain.metrics({"loss": 1.5})
+        time.sleep(0.002)
     pretrain.end("FAILED")
     (spool / CLOSED).touch()
 
@@ -86,6 +102,33 @@ def test_the_recipe_goes_before_the_environment_before_the_default(monkeypatch: 
     assert tracking_uri(off, "sqlite:///x") is None
 
 
+def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
+    pretrain, tokenizer = Tracker(tmp_path / "p", "pretrain"), Tracker(tmp_path / "t", "tokenizer")
+
+    pretrain.metrics({"loss": 1, "lr": 1, "tokens_per_s": 1, "validation_bits_per_byte": 1}, 10)
+    pretrain.metrics({"loss": 1, "dropped/short": 2})
+    tokenizer.metrics({"replace_fertility": 1.7}, 4096)
+
+    lines = [json.loads(line) for line in (tmp_path / "p").read_text().splitlines()]
+    assert list(lines[0]["values"]) == [
+        "train/loss",
+        "train/lr",
+        "system/tokens_per_s",
+        "validation/bits_per_byte",
+    ]
+    assert (list(lines[1]["values"]), lines[1]["step"]) == (["loss", "dropped/short"], None)
+    assert list(json.loads((tmp_path / "t").read_text())["values"]) == ["tokenizer/replace_fertility"]
+
+
+def test_a_run_is_known_by_what_is_not_the_default() -> None:
+    recipe = parse_recipe("", "r", ["seed=3", "pretrain.batch_size=8", "clean.inputs=[a.txt]"])
+
+    assert settings_of(recipe) == {
+        "language": "az", "base.model": "meta-llama/Llama-3.2-1B", "seed": "3",
+        "pretrain.batch_size": "8", "clean.inputs": '["a.txt"]',
+    }  # fmt: skip
+
+
 def test_inside_a_run_a_stage_writes_to_the_runs_spool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +139,7 @@ def test_inside_a_run_a_stage_writes_to_the_runs_spool(
 
     lines = [json.loads(line) for line in (tmp_path / "spool" / "clean.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["start", "metrics"]
-    assert (lines[1]["values"], lines[1]["step"]) == ({"kept": 1}, 3)
+    assert (lines[1]["values"], lines[1]["step"]) == ({"system/kept": 1}, 3)
 
 
 def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +284,7 @@ def test_stages_are_nested_in_their_run(history: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_params_tags_and_metrics_arrive(history: dict[str, Any]) -> None:
-    params = rows(history, "select key, value from params order by key")
+    params = rows(history, f"select key, value from params where run_uuid not in {PARENT} order by key")
     tags = rows(history, "select value from tags where key = 'anadil.artifact'")
     metrics = rows(history, "select key, value from metrics where key in ('kept', 'docs_per_s') order by key")
 
@@ -250,16 +293,49 @@ def test_params_tags_and_metrics_arrive(history: dict[str, Any]) -> None:
     assert metrics == [("docs_per_s", 165.7), ("kept", 74.0)]
 
 
+PARENT = "(select run_uuid from runs where name = 'flow')"
+
+
+@pytest.mark.slow
+def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
+    """A curve must not begin with its end, nor a final figure be a curve."""
+    found = rows(
+        history,
+        "select m.key, min(step), count(*) from metrics m join runs r on r.run_uuid = m.run_uuid "
+        "where r.name = 'pretrain' group by m.key order by m.key",
+    )
+
+    assert found == [
+        ("loss", 0, 1), ("system/time_share/step", 1, 5), ("train/loss", 1, 5), ("validation/bits_per_byte", 1, 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_parent_run_holds_what_whole_runs_are_compared_by(history: dict[str, Any]) -> None:
+    params = rows(history, f"select key, value from params where run_uuid in {PARENT} order by key")
+    metrics = rows(history, f"select key, value, step from metrics where run_uuid in {PARENT}")
+
+    assert params == [("base.model", "tiny"), ("language", "az")]
+    assert metrics == [("bits_per_byte/adapted", 1.25, 0)]
+
+
+@pytest.mark.slow
+def test_the_experiment_opens_as_one_of_training(history: dict[str, Any]) -> None:
+    tags = rows(history, "select value from experiment_tags where key = 'mlflow.experimentKind'")
+
+    assert tags == [("custom_model_development",)]
+
+
 @pytest.mark.slow
 def test_what_the_server_refuses_does_not_block_the_rest(history: dict[str, Any]) -> None:
     assert "left out: " in history["there"].stderr
     assert "left out a damaged line of" in history["there"].stderr
-    assert rows(history, "select count(*) from metrics where key = 'loss'") == [(5,)]
+    assert rows(history, "select count(*) from metrics where key = 'train/loss'") == [(5,)]
 
 
 @pytest.mark.slow
 def test_lines_that_are_sent_twice_are_stored_once(history: dict[str, Any]) -> None:
-    losses = rows(history, "select step, value from metrics where key = 'loss' order by step")
+    losses = rows(history, "select step, value from metrics where key = 'train/loss' order by step")
 
     assert history["again"].returncode == 0, history["again"].stderr
     assert losses == [(step, 9.0 / step) for step in range(1, 6)]

@@ -21,6 +21,7 @@ from anadil.cluster import Cluster
 from anadil.log import masked
 from anadil.pretraining import Pretrain
 from anadil.section import Fraction, Place, Table, Text
+from anadil.tracking_address import tracking_fault
 
 Strategy = Literal["base", "extend", "replace"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
@@ -183,19 +184,21 @@ class Tracking(Table):
     """Where MLflow listens."""
 
     uri: str | None = None
-    """Server, `sqlite:///` database, or `off`; left out, MLFLOW_TRACKING_URI, else (in `anadil run`) SQLite."""
+    """Server (`http://`, `https://`, ARN), database such as `sqlite:///file`, or `off`; left out, MLFLOW_TRACKING_URI, else (in `anadil run`) SQLite."""
     experiment: str = "anadil"
     """MLflow experiment that holds the runs."""
 
     @field_validator("uri")
     @classmethod
-    def _holds_no_password(cls, uri: str | None) -> str | None:
+    def _is_an_address_without_a_password(cls, uri: str | None) -> str | None:
         # The recipe goes into manifests and pipelines, where others read it.
         if uri is not None and masked(uri) != uri:
             raise ValueError(
                 "holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
                 "or the whole URI as MLFLOW_TRACKING_URI"
             )
+        if uri is not None and (fault := tracking_fault(uri)):
+            raise ValueError(fault)
         return uri
 
 

@@ -218,7 +218,11 @@ def _storage(recipe: Recipe, work: Path) -> Check:
 
 
 def _tracking(recipe: Recipe, work: Path) -> Check:
-    uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    try:
+        uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    except AnadilError as error:
+        remedy = "correct the variable, or set tracking.uri"
+        return Check(name="tracking", status="failed", detail=str(error), remedy=remedy)
     if uri is None:
         return Check(name="tracking", status="skipped", detail="off")
     parts = urlparse(uri)

@@ -1,7 +1,8 @@
 """Figures that compare models and tokenizers: pure functions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from anadil.errors import DataError
 
@@ -47,6 +48,28 @@ def bits_per_byte(nats: float, num_bytes: int) -> float:
     if num_bytes == 0:
         raise DataError("bits per byte: the text has no bytes; give held-out text")
     return nats / math.log(2) / num_bytes
+
+
+def deciding_scores(scores: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of `scores.json` by which whole runs are compared, such as `bits_per_byte/adapted`."""
+    found: dict[str, Any] = {"gate_passed": _table(scores, "gate").get("passed")}
+    for name, table in _table(scores, "candidates").items():
+        for key in ("bits_per_byte", "fertility"):
+            found[f"{key}/{name}"] = table.get(key) if isinstance(table, dict) else None
+        for code, value in _table(table, "retained").items():
+            found[f"retained_{code}/{name}"] = value
+        found[f"loop_rate/{name}"] = _table(_table(table, "repetition"), "greedy").get("loop_rate")
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _table(node: object, key: str) -> dict[str, Any]:
+    """A table inside a table; an empty one where something else or nothing is there."""
+    inner = node.get(key) if isinstance(node, Mapping) else None
+    return inner if isinstance(inner, dict) else {}
 
 
 def distinct(tokens: Sequence[int], n: int) -> float:

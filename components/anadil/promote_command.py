@@ -7,9 +7,10 @@ import argparse
 import json
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
-from anadil import artifact
+from anadil import artifact, storage
 from anadil.artifact import Manifest
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
@@ -47,18 +48,29 @@ def promote(options: argparse.Namespace) -> int:
     """Check the verdict and the model, register it and move the alias."""
     recipe = load_recipe(options.recipe, options.set)
     manifest = check_promotable(options.scores, options.model)
+    model, scores = absolute(options.model), absolute(options.scores)
     name = options.name or f"anadil-{recipe.language}"
     if options.dry_run:
-        print(f"{options.model} would be {name}@{options.alias}")
+        print(f"{model} would be {name}@{options.alias}")
         return 0
     uri = tracking_uri(recipe)
     if uri is None:
         raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
     if absent := missing_packages("tracking"):
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[tracking]'")
-    version = _register(uri, name, options.alias, options.model, options.scores, manifest)
+    if uri.startswith("http") and "://" not in model:
+        raise PreflightError(
+            f"--model {model}: a path of this machine, which an MLflow server neither takes nor reaches; put "
+            "storage.root on S3, or set tracking.uri to a database, such as sqlite:///mlflow.db"
+        )
+    version = _register(uri, name, options.alias, model, scores, manifest)
     print(f"{name} version {version} is {options.alias}")
     return 0
+
+
+def absolute(uri: str) -> str:
+    """The same place as whoever loads it from elsewhere must call it."""
+    return uri if "://" in uri else str(Path(uri).absolute())
 
 
 def check_promotable(scores: str, model: str) -> Manifest:
@@ -66,7 +78,7 @@ def check_promotable(scores: str, model: str) -> Manifest:
 
     Raises:
         GateError: One of them was not passed.
-        IntegrityError: The scores are of another model.
+        IntegrityError: The scores are of another model, or a file of the model is missing or changed.
         DataError: One of the two is no such artifact.
     """
     folder, judged = artifact.fetch(scores, "scores")
@@ -86,7 +98,21 @@ def check_promotable(scores: str, model: str) -> Manifest:
     if failed := [check for check in own if not check["passed"]]:
         told = "; ".join(f"{each['name']} {each['value']:.4g} above {each['limit']:.4g}" for each in failed)
         raise GateError(f"{model}: the gate was not passed: {told}; nothing was promoted")
+    _verify(model, manifest)
     return manifest
+
+
+def _verify(model: str, manifest: Manifest) -> None:
+    """Look whether the model can be loaded; of what lies on S3, whether each file is there."""
+    if "://" not in model:
+        artifact.verify(Path(model), manifest, model)
+        return
+    files = storage.store(model)
+    for name in manifest.files:
+        if not files.exists(storage.join(model, name)):
+            raise IntegrityError(
+                f"{model}/{name}: missing, but its manifest names it; make the artifact again"
+            )
 
 
 def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest: Manifest) -> str:

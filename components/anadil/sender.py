@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 15.0
 """Between two tries to reach a server; shorter than a run's patience at its end."""
 HTTP_BAD_REQUEST = 400
+KIND_TAG = "mlflow.experimentKind"
+KIND = "custom_model_development"
+"""What makes MLflow's pages open an experiment as one of training and not of chat applications.
+Source: ExperimentKind in the pages of MLflow 3.17."""
 
 
 class Sender:
@@ -35,7 +39,7 @@ class Sender:
         self.experiment = experiment
         self.name = name
         self._state_path = spool / "sent.json"
-        self.state: dict[str, Any] = {"parent": None, "runs": {}, "offsets": {}, "ended": {}}
+        self.state: dict[str, Any] = {"parent": None, "runs": {}, "offsets": {}, "ended": {}, "finals": {}}
         if self._state_path.is_file():
             self.state.update(json.loads(self._state_path.read_text(encoding="utf-8")))
 
@@ -69,7 +73,12 @@ class Sender:
         if self.state["parent"]:
             return
         found = self.client.get_experiment_by_name(self.experiment)
-        experiment_id = found.experiment_id if found else self.client.create_experiment(self.experiment)
+        if found is None:
+            experiment_id = self.client.create_experiment(self.experiment, tags={KIND_TAG: KIND})
+        else:
+            experiment_id = found.experiment_id
+            if KIND_TAG not in found.tags:
+                self._unless_refused(self.client.set_experiment_tag, experiment_id, KIND_TAG, KIND)
         run = self.client.create_run(experiment_id, run_name=self.name)
         self.state["parent"] = run.info.run_id
         self._save()
@@ -104,15 +113,29 @@ class Sender:
         elif kind == "end":
             self.state["ended"][stage] = line["status"]
             self.client.set_terminated(self._run(stage), line["status"], line["time"])
-        elif kind == "metrics":
+        elif kind in ("metrics", "run metrics"):
             # A repeated send is harmless: key, step, time and value are MLflow's primary key.
-            step, moment = line["step"], line["time"]
-            return [Metric(name, float(value), moment, step) for name, value in line["values"].items()]
+            step, moment = line.get("step"), line["time"]
+            values = line["values"] if step else self._new(kind if kind == "run metrics" else stage, line)
+            metrics = [Metric(name, float(value), moment, step or 0) for name, value in values.items()]
+            if kind == "metrics":
+                return metrics
+            self._unless_refused(self.client.log_batch, self.state["parent"], metrics)
+        elif kind == "run params":
+            for name, value in self._new(kind, line).items():
+                self._unless_refused(self.client.log_param, self.state["parent"], name, value)
         else:
             call = self.client.set_tag if kind == "tags" else self.client.log_param
             for name, value in line["values"].items():
                 self._unless_refused(call, self._run(stage), name, value)
         return []
+
+    def _new(self, owner: str, line: dict[str, Any]) -> dict[str, Any]:
+        """Values that were not sent before: final figures are said by several places, and shown once."""
+        known = self.state["finals"].setdefault(owner, {})
+        new = {name: value for name, value in line["values"].items() if known.get(name) != value}
+        known.update(new)
+        return new
 
     def _log(self, stage: str, metrics: list[Any]) -> None:
         for start in range(0, len(metrics), 1000):  # MLflow's largest batch

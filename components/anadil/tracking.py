@@ -19,6 +19,9 @@ from pathlib import Path
 
 from anadil import exporter
 from anadil.config import Recipe
+from anadil.errors import PreflightError
+from anadil.log import masked
+from anadil.tracking_address import tracking_fault
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ PATIENCE_S = 20.0
 """How long the end of a run waits for a sender that is not done."""
 MAX_VALUE_CHARS = 6_000
 """Longest parameter or tag value that MLflow 3 takes."""
+LEARNING = ("loss", "lr", "grad_norm", "accuracy")
+"""Curves that people look at first."""
 
 
 class Tracker:
@@ -57,10 +62,34 @@ class Tracker:
         texts = {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
         self._append({"kind": "tags", "values": texts})
 
-    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Numbers at a step; for training a step is an optimizer step."""
-        exporter.set_gauges(self._stage, values, step)
-        self._append({"kind": "metrics", "values": dict(values), "step": step, "time": _now_ms()})
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Numbers of a step (for training an optimizer step), or without one the stage's final figures.
+
+        A curve's key has a group before a slash and a final figure's has none, so that no key
+        of MLflow has two meanings.
+        """
+        exporter.set_gauges(self._stage, values, step or 0)
+        shown = values if step is None else {self._curve(name): value for name, value in values.items()}
+        self._append({"kind": "metrics", "values": dict(shown), "step": step, "time": _now_ms()})
+
+    def run_params(self, values: Mapping[str, object]) -> None:
+        """Settings of the whole run, of which this stage is a part."""
+        texts = {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
+        self._append({"kind": "run params", "values": texts})
+
+    def run_metrics(self, values: Mapping[str, float]) -> None:
+        """Figures by which whole runs are compared."""
+        self._append({"kind": "run metrics", "values": dict(values), "time": _now_ms()})
+
+    def _curve(self, name: str) -> str:
+        """A curve's key: MLflow shows groups by name, and `system/` on a page of its own."""
+        if self._stage == "tokenizer":
+            return f"tokenizer/{name}"
+        if name in LEARNING:
+            return f"train/{name}"
+        if name.startswith("validation_"):
+            return name.replace("_", "/", 1)
+        return f"system/{name}"
 
     def end(self, status: str) -> None:
         """How the stage ended: FINISHED, FAILED or KILLED."""
@@ -105,9 +134,30 @@ def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
 
 
 def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
-    """Where MLflow is: the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`."""
-    uri = recipe.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+    """Where MLflow is: the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`.
+
+    Raises:
+        PreflightError: The variable names no address that a recipe may name.
+    """
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    if recipe.tracking.uri is None and given and (fault := tracking_fault(given)):
+        raise PreflightError(f"MLFLOW_TRACKING_URI: {masked(given)}: {fault}; or set tracking.uri")
+    uri = recipe.tracking.uri or given or default
     return None if uri == "off" else uri
+
+
+def settings_of(recipe: Recipe) -> dict[str, str]:
+    """What a run is known by: language, base, seed, and each key that is not the default, by its path."""
+    always = {"language": recipe.language, "base.model": recipe.base.model, "seed": str(recipe.seed)}
+    return always | dict(_flat("", recipe.model_dump(mode="json", exclude_defaults=True)))
+
+
+def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), value)
+    else:
+        yield prefix, node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
 
 
 @contextmanager

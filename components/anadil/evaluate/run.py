@@ -8,7 +8,6 @@ import gc
 import json
 import logging
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from anadil.evaluate.interval import Difference, paired_difference
 from anadil.evaluate.retained import LANGUAGE, read_retained
 from anadil.languages import language
 from anadil.languages.language import Language
-from anadil.metrics import bits_per_byte, fertility, words_in_context
+from anadil.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
 from anadil.model.families import refuse_mixture
 from anadil.model.load import load_model, pick_device, pick_dtype, read_config
 from anadil.model.tiny import base_model
@@ -84,7 +83,10 @@ def run(job: Job) -> Figures:
     tables = {name: result.table for name, result in results.items()}
     verdict = judge(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
     _say(verdict, results, contamination, differences)
-    _write(job.out / "scores.json", heldout, encoded, results, differences, contamination, verdict)
+    scores = _content(heldout, encoded, results, differences, contamination, verdict)
+    text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
+    (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
+    job.tracker.run_metrics(deciding_scores(scores))
     job.records.update(
         documents=len(encoded.documents),
         contaminated=len(contamination.contaminated),
@@ -235,16 +237,15 @@ def _say(
     log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
 
 
-def _write(
-    path: Path,
+def _content(
     heldout: Heldout,
     encoded: Encoded,
     results: dict[str, Result],
     differences: dict[str, Difference],
     contamination: Contamination,
     verdict: Verdict,
-) -> None:
-    content = {
+) -> dict[str, Any]:
+    return {
         "candidates": {name: result.table for name, result in results.items()},
         "differences": {
             name: asdict(one) | {"significant": one.significant} for name, one in differences.items()
@@ -263,8 +264,6 @@ def _write(
         },
         "documents": _by_document(encoded, results),
     }
-    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _by_document(encoded: Encoded, results: dict[str, Result]) -> list[dict[str, Any]]:

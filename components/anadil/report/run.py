@@ -11,6 +11,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from anadil.metrics import deciding_scores
 from anadil.report.corpus_view import came_in, corpus_view, num_bytes, num_words, parts_of
 from anadil.report.figures import change_percent, clip, field, number, ratio
 from anadil.report.generations_view import generations_view
@@ -67,6 +68,8 @@ def run(job: Job) -> Figures:
     text = json.dumps(numbers, indent=1, sort_keys=True)
     (job.out / "metrics.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.metrics(numbers)
+    # Of scores that were there already the evaluate stage has said nothing.
+    job.tracker.run_metrics(deciding_scores(facts.scores))
     job.records["metrics"] = len(numbers)
     return _figures(facts)
 
