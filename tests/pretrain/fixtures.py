@@ -129,7 +129,7 @@ class SignalAt(Tracker):
         self.signal = signal
         self.after = after
 
-    def metrics(self, values: Any, step: int = 0) -> None:
+    def metrics(self, values: Any, step: int | None = None) -> None:
         if step == self.at:
             while self.after is not None and not self.after.exists():
                 time.sleep(0.01)

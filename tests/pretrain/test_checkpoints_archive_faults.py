@@ -15,10 +15,10 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from anadil import s3, storage
 from anadil.errors import RetryableError
+from anadil.object_lock import Taken
 from anadil.pretrain.checkpoints import archive as module
 from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.archive import LOCK, Archive
-from anadil.pretrain.checkpoints.writer import Taken
 
 from .checkpoint_samples import Make, assert_newest, maker, save, state_of
 

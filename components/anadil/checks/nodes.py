@@ -10,7 +10,8 @@ from anadil.config import Recipe
 from anadil.doctor import Check
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
-from anadil.launch.manifests.resources import EFA, GPU, amount, efa_interfaces, requirements
+from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
+from anadil.units import amount
 
 HEALTHY = "Schedulable"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
