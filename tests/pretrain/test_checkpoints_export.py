@@ -7,13 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from anadil.errors import DataError, IntegrityError
+from anadil.errors import DataError, IntegrityError, PreflightError
+from anadil.model.families import PROVEN
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain.checkpoints.checkpoints import Checkpoints
 from anadil.pretrain.checkpoints.export import export
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.parallel.group import Group
 
+from .families import make_family
 from .fixtures import make_model, make_tokenizer
 
 
@@ -24,6 +26,10 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def generation(base: Path, tmp_path: Path) -> Path:
+    return trained(base, tmp_path)
+
+
+def trained(base: Path, tmp_path: Path) -> Path:
     """A checkpoint of the base after training: a larger vocabulary, other weights, moments."""
     model = load_model(base)
     model.resize_token_embeddings(320)
@@ -56,6 +62,13 @@ def test_an_exported_checkpoint_is_the_model_that_was_trained(
     assert len(load_tokenizer(tmp_path / "out")) == 320
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert (config["vocab_size"], config["dtype"], config["use_cache"]) == (320, "float32", True)
+    # What transformers 4 and llama.cpp read.
+    assert (config["torch_dtype"], config["rope_theta"], config["rope_scaling"]) == (
+        "float32",
+        10_000.0,
+        None,
+    )
+    assert json.loads((tmp_path / "out/tokenizer_config.json").read_text())["model_max_length"] == 256
     assert figures == {
         "step": 7, "tensors": len(wanted), "bytes": sum(tensor.nbytes for tensor in wanted.values()), "files": 1
     }  # fmt: skip
@@ -97,4 +110,42 @@ def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: P
     (base / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
 
     with pytest.raises(DataError, match="hidden size 64, and the checkpoint has 32"):
+        export(generation, base, base, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", sorted(PROVEN["shard"]))
+def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, kind: str) -> None:
+    base = make_family(tmp_path / "base", kind)
+    generation = trained(base, tmp_path)
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
+
+    figures = export(generation, base, tokenizer, tmp_path / "out", shard_bytes=50_000)
+
+    expected, found = load_model(base), load_model(tmp_path / "out")
+    expected.resize_token_embeddings(320)
+    expected.load_state_dict(torch.load(tmp_path / "parameters.pt", weights_only=True), strict=False)
+    ids = torch.arange(64)[None] * 5
+    assert torch.equal(found(input_ids=ids).logits, expected(input_ids=ids).logits)
+    before, after = (json.loads((path / "config.json").read_text()) for path in (base, tmp_path / "out"))
+    assert after["architectures"] == before["architectures"] == [type(found).__name__]
+    assert after["model_type"] == kind
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    assert len(index["weight_map"]) == figures["tensors"]
+
+
+def test_a_base_that_names_no_architecture_gets_that_of_the_model(
+    generation: Path, base: Path, tmp_path: Path
+) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "architectures": None}))
+
+    export(generation, base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
+
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_a_mixture_of_experts_is_not_exported(generation: Path, base: Path, tmp_path: Path) -> None:
+    (base / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
+
+    with pytest.raises(PreflightError, match="'mixtral' is a mixture of experts"):
         export(generation, base, base, tmp_path / "out")
