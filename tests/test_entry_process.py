@@ -152,11 +152,41 @@ def test_a_bug_has_a_traceback_and_exit_code_70(capsys: pytest.CaptureFixture[st
     assert "ZeroDivisionError: division by zero" in told
 
 
+def wrapped(error: OSError) -> Exception:
+    """As libraries hide what the system said."""
+    try:
+        try:
+            raise error
+        except OSError:
+            raise ValueError("could not save") from None
+    except ValueError as outer:
+        middle = RuntimeError("saving failed")
+        middle.__context__ = outer
+        outer.__cause__ = error
+        return middle
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), 4, "disk full"),
         (RuntimeError("PyTorchStreamWriter: No space left on device"), 4, "disk full"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 4, "disk full"),
+        (
+            RuntimeError("Error while serializing: I/O error: Disk quota exceeded (os error 122)"),
+            4,
+            "disk full",
+        ),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+            4,
+            "disk full, most likely: a file could not be written whole",
+        ),
+        (OSError("1000 requested and 24 written"), 4, "disk full, most likely"),
+        (wrapped(OSError(errno.ENOSPC, "No space left on device", "/x")), 4, "disk full"),
+        (OSError(errno.EIO, "Input/output error", "/x"), 138, "run the same command again"),
+        (wrapped(OSError(errno.ESTALE, "Stale file handle", "/x")), 138, "the disk or the way to it failed"),
+        (RuntimeError("I/O error: Input/output error (os error 5)"), 138, "kernel log"),
         (
             PermissionError(errno.EACCES, "Permission denied", "/etc/x"),
             4,

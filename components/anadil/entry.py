@@ -17,7 +17,7 @@ from pathlib import Path
 from anadil import __version__, errors, executor, outcome, sagemaker
 from anadil import log as logs
 from anadil.config import Recipe
-from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
+from anadil.errors import AnadilError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import BUILT_IN, STAGES, Stage
 from anadil.make import execute
 from anadil.recipe import load_recipe
@@ -34,6 +34,16 @@ END_VARIABLE = "ANADIL_END"
 """File for the end of a process that torchrun need not start again; each torchrun has one of its own."""
 DETERMINISTIC = (2, 3, 4, 5, 6, 7, errors.BUG)
 """Exit codes that another start would end with too."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_WORDS = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122|27)\b|disk is full")
+"""Of libraries that pass on the system's words but not its number: safetensors, Arrow, SQLite."""
+FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ESHUTDOWN)
+"""A disk that fails, and network file systems that have lost their server: Linux' errno(3)."""
+FAILED_WORDS = re.compile(r"Input/output error|Stale file handle|\bos error (5|116|121)\b")
+CUT_OFF = re.compile(
+    r"inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|\d+ requested and \d+ written"
+)
+"""What torch 2.13 and numpy 2 say of a file that could not be written whole, without the system's words."""
 HARDWARE = re.compile(
     r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Rendezvous\w*Error|Connection (closed|reset|refused)"
     r"|Broken pipe|[Tt]imed out"
@@ -110,14 +120,34 @@ def guarded(work: Callable[[], int]) -> int:
         return 0
     except Exception as error:
         # The border of the program: whatever nobody foresaw is a bug.
+        if told := disk_error(error):
+            return last_words(str(told), told.exit_code)
         number = error.errno if isinstance(error, OSError) else None
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left on device" in str(error):
-            message = f"disk full: {error}; free space or choose another storage.root"
-            return last_words(message, PreflightError.exit_code)
         if number in (errno.EACCES, errno.EPERM, errno.EROFS):
             return last_words(f"{error}; grant access or choose another place", PreflightError.exit_code)
         log.exception("bug in anadil %s", __version__)
         return last_words(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
+
+
+def disk_error(error: BaseException) -> AnadilError | None:
+    """What an error says of the disk, however deep libraries have wrapped it; None where nothing."""
+    seen: BaseException | None = error
+    while seen is not None:
+        number = seen.errno if isinstance(seen, OSError) else None
+        if number in FULL or FULL_WORDS.search(str(seen)):
+            return PreflightError(f"disk full: {seen}; free space or choose another storage.root")
+        if number in FAILED or FAILED_WORDS.search(str(seen)):
+            return RetryableError(
+                f"the disk or the way to it failed: {seen}; run the same command again, and look at the machine's "
+                "kernel log where it comes again"
+            )
+        if CUT_OFF.search(str(seen)):
+            return PreflightError(
+                f"disk full, most likely: a file could not be written whole ({seen}); free space or choose another "
+                "storage.root"
+            )
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return None
 
 
 def last_words(message: str, code: int, *, logged: bool = False) -> int:

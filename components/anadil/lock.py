@@ -1,6 +1,7 @@
 """A lock between processes of one machine, in a directory that they agree on."""
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -15,6 +16,9 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
 """How long a stage waits for another process that makes the same artifact."""
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
 
 
 @contextlib.contextmanager
@@ -61,3 +65,8 @@ def _take(file: IO[str], path: Path) -> bool:
         return path.stat().st_ino == os.fstat(file.fileno()).st_ino
     except (BlockingIOError, FileNotFoundError):
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        log.warning("%s: this file system has no locks (%s); let one run at a time use it", path, error)
+        return True

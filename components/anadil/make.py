@@ -252,13 +252,22 @@ def _make(
     if rank > 0:
         _await_first_machine(target)
         return Outcome(uri=target, manifest=_placeholder(stage, origin))
-    manifest = artifact.seal(
-        partial, kind=stage.writes, origin=origin, records=job.records, varying=job.varying,
-        contents=job.contents, figures=figures, recipe=recipe.model_dump(mode="json"),
-        program={"version": __version__, "image": image_name(), "source": code_digest(stage)},
-    )  # fmt: skip
+    manifest = _seal(stage, job, origin, figures)
     stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
     return _put(partial, target, work, manifest)
+
+
+def _seal(stage: Stage, job: Job, origin: dict[str, str], figures: Figures) -> Manifest:
+    """Seal what was made; a disk that fails leaves nothing that the next start would take for whole."""
+    try:
+        return artifact.seal(
+            job.out, kind=stage.writes, origin=origin, records=job.records, varying=job.varying,
+            contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
+            program={"version": __version__, "image": image_name(), "source": code_digest(stage)},
+        )  # fmt: skip
+    except OSError:
+        shutil.rmtree(job.out, ignore_errors=True)
+        raise
 
 
 def _await_first_machine(target: str) -> None:

@@ -17,7 +17,7 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from anadil import artifact
+from anadil import artifact, entry
 from anadil.errors import DataError, PreflightError, RecipeError
 from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import num_steps
@@ -236,6 +236,28 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_with(
 def test_a_loss_that_is_no_number_ends_the_run(model_dir: Path, chats: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"loss is (nan|inf) at step \d+; lower finetune\.lr \(1e\+30\)"):
         finetune(model_dir, chats, tmp_path / "adapter", "finetune.lr=1.0e+30")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [("120k", "disk full, most likely: a file could not be written whole"), ("320k", "disk full: ")],
+)
+def test_a_full_disk_is_told_as_such(
+    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, size: str, words: str
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        code = entry.guarded(lambda: bool(finetune(model_dir, chats, disk / "adapter")))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+    assert code == 4, caplog.text
+    assert words in caplog.text
+    assert "free space or choose another storage.root" in caplog.text
 
 
 def test_no_trainable_row_is_a_data_error_with_reasons(model_dir: Path, tmp_path: Path) -> None:
