@@ -44,7 +44,7 @@ class Manifest:
     recipe: dict[str, object] = field(default_factory=dict)
     """The resolved recipe."""
     varying: list[str] = field(default_factory=list)
-    """Files that hold times, which are verified but are no content."""
+    """Files that hold times or places, which are verified but are no content."""
     program: dict[str, str] = field(default_factory=dict)
     """Version, and the image where there is one."""
     schema: int = SCHEMA

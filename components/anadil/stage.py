@@ -126,6 +126,8 @@ class Job:
     recipe: Recipe
     inputs: dict[str, Path]
     """Artifact word -> local directory, verified against its manifest."""
+    uris: dict[str, str] = field(default_factory=dict)
+    """Artifact word -> where it lies for good; `inputs` may be a copy that goes."""
     files: tuple[str, ...] = ()
     """URIs of the outside files, expanded."""
     out: Path
@@ -139,7 +141,7 @@ class Job:
     records: dict[str, int] = field(default_factory=dict)
     """Counts for the manifest; `run` may fill it."""
     varying: list[str] = field(default_factory=list)
-    """Files of `out` that hold times; `run` fills it, so that equal content has an equal digest."""
+    """Files of `out` that hold times or places; `run` fills it, so that equal content has an equal digest."""
 
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:

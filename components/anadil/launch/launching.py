@@ -13,11 +13,13 @@ from anadil.flow import STAGES
 from anadil.launch.backend import Backend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.make import Outcome, Wanted, reusable, wanted_artifact
-from anadil.plan.preflight import check_fits
+from anadil.plan.preflight import check_finetune, check_fits
 
 log = logging.getLogger(__name__)
 
 BACKENDS: tuple[str, ...] = get_args(BackendName)
+CHECKS = {"pretrain": check_fits, "finetune": check_finetune}
+"""Stage -> whether its memory fits; that of pretrain looks at what comes after it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +78,8 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     job = job_for(asked, wanted.target)
     chosen = backend or asked.recipe.cluster.backend
     check_job(job, chosen)
-    if asked.stage == "pretrain" and asked.recipe.cluster.instance:
-        log.info("%s", check_fits(asked.recipe, here=chosen == "local"))
+    if asked.recipe.cluster.instance and (check := CHECKS.get(asked.stage)):
+        log.info("%s", check(asked.recipe, here=chosen == "local"))
     backend_for(asked.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name
