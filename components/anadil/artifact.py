@@ -46,7 +46,7 @@ class Manifest:
     recipe: dict[str, object] = field(default_factory=dict)
     """The resolved recipe."""
     varying: list[str] = field(default_factory=list)
-    """Files beside the content (times, counts, samples): verified, and read by the report alone."""
+    """Files beside the content (times, places, counts, samples): verified, and read by the report alone."""
     contents: dict[str, str] = field(default_factory=dict)
     """File -> digest of what other stages read of it, where it holds more: texts without their sources."""
     program: dict[str, str] = field(default_factory=dict)

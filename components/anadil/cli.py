@@ -235,7 +235,7 @@ def _run(options: argparse.Namespace) -> int:
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 
-        log.debug("%s", check_fits(recipe, here=True))
+        log.debug("%s", check_fits(recipe, here=True, finetunes=STAGES["finetune"] in stages))
     absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")
     if absent:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[laptop]'")

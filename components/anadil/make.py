@@ -245,7 +245,7 @@ def _make(
         word: (fetch if "://" in uri else artifact.fetch)(uri, word)[0] for word, uri in inputs.items()
     }
     job = Job(
-        recipe=recipe, inputs=fetched, files=files, out=partial, work=work,
+        recipe=recipe, inputs=fetched, uris=inputs, files=files, out=partial, work=work,
         base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
     figures = _run(stage, job, origin, target, rank)

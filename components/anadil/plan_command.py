@@ -15,6 +15,7 @@ from anadil.measure.kept import default_folder, device_of, load, read_logs
 from anadil.measure.runs import measure
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.compose import Answer, Question, answer, exact_of, plan_of
+from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.layout import Layout
 from anadil.plan.machine import LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.preflight import refusal
@@ -133,6 +134,8 @@ def _refuse_what_cannot_fit(question: Question, chosen: Answer, prices: Path | N
         raise PreflightError(
             refusal(question.shape, own, question.work, question.machine, question.nodes, others, changed)
         )
+    if question.recipe.finetune.inputs:
+        log.debug("%s", check_finetune_fits(question.shape, question.recipe, question.machine))
     if changed:
         log.warning(
             "the recipe's degrees of parallelism do not divide %s device(s) (%s x %s); planned with %s, "

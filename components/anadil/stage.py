@@ -106,6 +106,8 @@ class Job:
     recipe: Recipe
     inputs: dict[str, Path]
     """Artifact word -> local directory, verified against its manifest."""
+    uris: dict[str, str] = field(default_factory=dict)
+    """Artifact word -> where it lies for good; `inputs` may be a copy that goes."""
     files: tuple[str, ...] = ()
     """URIs of the outside files, expanded."""
     out: Path
@@ -119,7 +121,7 @@ class Job:
     records: dict[str, int] = field(default_factory=dict)
     """Counts for the manifest; `run` may fill it."""
     varying: list[str] = field(default_factory=list)
-    """Files of `out` beside its content (times, counts, samples); `run` fills it: see `Manifest.varying`."""
+    """Files of `out` beside its content (times, places, counts, samples); `run` fills it: see `Manifest.varying`."""
     contents: dict[str, str] = field(default_factory=dict)
     """Digests of what other stages read of a file; `run` fills it: see `Manifest.contents`."""
 

@@ -118,22 +118,80 @@ def test_the_model_learns_to_answer_and_to_stop(adapter: Path) -> None:
     assert tokenizer.decode(generated[0, asked["input_ids"].shape[1] :]) == f"{answer}<|eot_id|>"
 
 
-def test_the_artifact_holds_no_pickle_and_no_path_of_this_machine(adapter: Path, model_dir: Path) -> None:
+def test_the_artifact_holds_no_pickle_and_one_path_which_is_that_of_its_base(
+    adapter: Path, model_dir: Path
+) -> None:
     files = sorted(file.relative_to(adapter).as_posix() for file in adapter.rglob("*") if file.is_file())
-    texts = [(adapter / name).read_text() for name in files if not name.endswith(".safetensors")]
-    manifest = artifact.read_manifest(str(model_dir))
+    texts = {name: (adapter / name).read_text() for name in files if not name.endswith(".safetensors")}
+    manifest, base = artifact.read_manifest(str(adapter)), artifact.read_manifest(str(model_dir))
 
     assert files == [
-        "adapter_config.json", "adapter_model.safetensors", "manifest.json", "mask_audit.json",
-        "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
+        "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "manifest.json",
+        "mask_audit.json", "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
         "merged/model.safetensors", "merged/tokenizer.json", "merged/tokenizer_config.json",
-        "training.json", "training.jsonl",
+        "tokenizer.json", "tokenizer_config.json", "training.json", "training.jsonl",
     ]  # fmt: skip
-    settings = json.loads((adapter / "adapter_config.json").read_text())
+    settings = json.loads(texts.pop("adapter_config.json"))
     assert manifest is not None
-    assert settings["base_model_name_or_path"] == f"anadil-model-{manifest.digest}"
+    assert base is not None
+    assert manifest.origin["input model"] == base.digest
+    assert settings["base_model_name_or_path"] == str(model_dir)
     assert (settings["r"], settings["lora_alpha"], settings["use_rslora"]) == (16, 28, False)
-    assert not [text for text in texts if str(model_dir) in text or str(model_dir.parent) in text]
+    assert not [name for name, text in texts.items() if str(model_dir.parent) in text]
+
+
+LOAD = """
+import sys, torch
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+adapter = sys.argv[1]
+tokens = torch.arange(40).reshape(2, 20)
+with torch.no_grad():
+    actual = AutoPeftModelForCausalLM.from_pretrained(adapter, local_files_only=True).eval()(tokens).logits
+    expected = AutoModelForCausalLM.from_pretrained(adapter + "/merged", local_files_only=True)(tokens).logits
+assert (actual - expected).abs().max() < 1e-5 * expected.abs().max()
+tokenizer = AutoTokenizer.from_pretrained(adapter, local_files_only=True)
+print(tokenizer.apply_chat_template([{"role": "user", "content": "Salam"}], tokenize=False))
+"""
+
+
+def loaded_elsewhere(adapter: Path, place: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-W", "ignore", "-c", LOAD, str(adapter)]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_adapter_loads_by_itself_from_another_directory(adapter: Path, tmp_path: Path) -> None:
+    done = loaded_elsewhere(adapter, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<|begin_of_text|><|start_header_id|>user")
+
+
+def test_a_relative_model_is_named_by_its_absolute_path_and_the_place_is_no_content(
+    model_dir: Path, chats: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model_dir, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path)
+
+    finetune(Path("copy"), chats, Path("adapter"))
+
+    settings = json.loads(Path("adapter/adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(tmp_path / "copy")
+    found, other = artifact.read_manifest("adapter"), artifact.read_manifest(str(adapter))
+    assert found is not None
+    assert other is not None
+    assert found.files["adapter_config.json"] != other.files["adapter_config.json"]
+    assert (found.key, found.digest) == (other.key, other.digest)
+
+
+def test_an_adapter_of_a_model_on_s3_names_the_uri_and_not_the_copy(
+    model_dir: Path, chats: Path, tmp_path: Path
+) -> None:
+    run_in(tmp_path, model_dir, chats, tmp_path / "out", uris={"model": "s3://bucket/model/1"})
+
+    settings = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == "s3://bucket/model/1"
 
 
 def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path) -> None:
@@ -174,12 +232,15 @@ def test_a_run_stopped_by_sigterm_goes_on_to_the_same_curve(
     assert (out / same).read_bytes() == (adapter / same).read_bytes()
 
 
-def run_in(work: Path, model: Path, chats: Path, out: Path, *overrides: str) -> None:
+def run_in(
+    work: Path, model: Path, chats: Path, out: Path, *overrides: str, uris: dict[str, str] | None = None
+) -> None:
     """The stage without its entry, which would remove the work directory at the end."""
     recipe = load_recipe("smoke", [*SMALL, "finetune.epochs=2", *overrides])
     out.mkdir()
     job = Job(
-        recipe=recipe, inputs={"model": model}, files=(str(chats),), out=out, work=work, base_cache=work
+        recipe=recipe, inputs={"model": model}, uris=uris or {}, files=(str(chats),), out=out, work=work,
+        base_cache=work,
     )  # fmt: skip
     run(job)
 

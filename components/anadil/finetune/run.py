@@ -22,7 +22,7 @@ from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
 from anadil.flow import STAGES
 from anadil.model.families import refuse_mixture
-from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype, save_model
+from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.progress import progress
 from anadil.stage import Figures, Job, recipe_origin, result_version
 
@@ -177,13 +177,18 @@ def _write_curve(job: Job, steps: int) -> float:
 
 
 def _export(job: Job, source: Path) -> None:
-    """Write the adapter and the merged model; no pickle of the trainer comes along."""
+    """Write the adapter and the merged model; no pickle of the trainer comes along.
+
+    Both have the tokenizer and the chat template beside them, and the adapter names its base, so
+    that PEFT and vLLM load it as it is.
+    """
     base = job.inputs["model"]
     weights = "adapter_model.safetensors"
     shutil.copyfile(source / weights, job.out / weights)
     config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
-    # PEFT writes the path of this machine; the digest says which model it was, wherever it lies.
-    config["base_model_name_or_path"] = f"anadil-model-{_model_digest(job)}"
+    # PEFT writes the directory that was read, which may be a copy; which bytes it was is in the manifest.
+    config["base_model_name_or_path"] = _place_of_base(job)
+    job.varying.append("adapter_config.json")  # another place makes no other adapter
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
@@ -191,7 +196,15 @@ def _export(job: Job, source: Path) -> None:
     stored = _model_config(job)
     dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
     save_model(model, base, job.out / "merged", dtype)
-    shutil.copyfile(TEMPLATE, job.out / "merged" / "chat_template.jinja")
+    copy_tokenizer(base, job.out)
+    for folder in (job.out, job.out / "merged"):
+        shutil.copyfile(TEMPLATE, folder / "chat_template.jinja")
+
+
+def _place_of_base(job: Job) -> str:
+    """Where the adapted model lies: a URI, or an absolute path, since PEFT looks from where it is started."""
+    uri = job.uris.get("model", str(job.inputs["model"]))
+    return uri if "://" in uri else str(Path(uri).absolute())
 
 
 def _model_config(job: Job) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from anadil.inputs import look_at_base, look_at_files
 from anadil.launch.backend import Backend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.make import Outcome, Wanted, reusable, wanted_artifact
-from anadil.plan.preflight import check_fits
+from anadil.plan.preflight import check_finetune, check_fits
 from anadil.remake import refuse_remake
 
 log = logging.getLogger(__name__)
 
 BACKENDS: tuple[str, ...] = get_args(BackendName)
+CHECKS = {"pretrain": check_fits, "finetune": check_finetune}
+"""Stage -> whether its memory fits; that of pretrain looks at what comes after it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +83,8 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     chosen = backend or asked.recipe.cluster.backend
     check_job(job, chosen)
     _look(asked, here=chosen == "local")
-    if asked.stage == "pretrain" and asked.recipe.cluster.instance:
-        log.info("%s", check_fits(asked.recipe, here=chosen == "local"))
+    if asked.recipe.cluster.instance and (check := CHECKS.get(asked.stage)):
+        log.info("%s", check(asked.recipe, here=chosen == "local"))
     backend_for(asked.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError
+from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine, machines, this_machine
 from anadil.plan.search import Remedy, fit, nearest
@@ -14,12 +15,13 @@ from anadil.units import human_bytes
 MOST_REMEDIES = 4
 
 
-def check_fits(recipe: Recipe, *, here: bool) -> str:
-    """One line about the memory that `pretrain` needs.
+def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
+    """One line about the memory that `pretrain` needs, and `finetune` where the recipe names chats.
 
     Args:
         recipe: What is to be trained.
         here: On this machine, not on the machines of `cluster`.
+        finetunes: Whether the run goes on to `finetune`.
 
     Raises:
         PreflightError: It does not fit; with the nearest settings that do.
@@ -27,16 +29,29 @@ def check_fits(recipe: Recipe, *, here: bool) -> str:
         DataError: The base model's shape cannot be read.
     """
     shape = trained_shape(recipe)
-    kind, nodes = this_machine(), 1
-    if not here and recipe.cluster.instance is not None:
-        kind, nodes = machine(recipe.cluster.instance), recipe.cluster.nodes
+    kind, nodes = _machine(recipe, here=here)
     layout = layout_of(recipe, kind, nodes)
     work = work_of(recipe, kind, hardest(recipe))
     total, verdict = fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
         raise PreflightError(refusal(shape, layout, work, kind, nodes, () if here else machines()))
-    return f"{line} ({verdict})"
+    line = f"{line} ({verdict})"
+    if not (finetunes and recipe.finetune.inputs):
+        return line
+    return f"{line}; {check_finetune_fits(shape, recipe, kind)}"
+
+
+def check_finetune(recipe: Recipe, *, here: bool) -> str:
+    """One line about the memory that `finetune` alone needs; see `check_fits`."""
+    return check_finetune_fits(trained_shape(recipe), recipe, _machine(recipe, here=here)[0])
+
+
+def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
+    """What kind of machine trains, and how many."""
+    if here or recipe.cluster.instance is None:
+        return this_machine(), 1
+    return machine(recipe.cluster.instance), recipe.cluster.nodes
 
 
 def check_shared(recipe: Recipe, target: str, backend: str) -> None:
