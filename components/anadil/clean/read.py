@@ -3,39 +3,32 @@
 No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
 """
 
-import gzip
-import io
 import json
 import logging
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
 from anadil import storage
 from anadil.clean.warc import Damage, Page, html_responses
 from anadil.errors import DataError
-from anadil.units import MIB, human_bytes
+from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 
-MAX_RECORD_BYTES = 16 * MIB
-"""A longer line or file is not read: our choice, several books long."""
-MAX_ZSTD_WINDOW_BYTES = 128 * MIB
-"""What `zstd -d` accepts by default; a frame may ask for gigabytes."""
+MAX_RECORD_BYTES = MAX_LINE_BYTES
+"""A longer line or file is not read."""
 MAX_PLACES = 10
 """Bad records that an error message lists."""
 PARQUET_BATCH = 1_000
 FALLBACK = "windows-1252"
 """Gives some character for every byte."""
-UNREADABLE = (OSError, EOFError, zlib.error, zstandard.ZstdError)
-"""What the decompressors raise on damaged bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,41 +151,18 @@ def _reader(uri: str) -> Reader | None:
 def _jsonl(source: Source, tally: Tally) -> Iterator[Raw]:
     number = 0
     try:
-        with _decompressed(source.path) as file:
-            for number, line in enumerate(_lines(file), start=1):
-                place = f"{source.name}:{number}"
-                if line is None:
-                    tally.refuse(place, f"line is longer than {human_bytes(MAX_RECORD_BYTES)}")
-                elif line.strip():
-                    row = _row(line.removeprefix(b"\xef\xbb\xbf"), source.text_field)
-                    if isinstance(row, str):
-                        tally.refuse(place, row)
-                    else:
-                        yield _raw(row, source.text_field, place)
-    except UNREADABLE as error:
+        for number, line in enumerate(bounded_lines(source.path), start=1):
+            place = f"{source.name}:{number}"
+            if isinstance(line, TooLong):
+                tally.refuse(place, str(line))
+            elif line.strip():
+                row = _row(line.removeprefix(b"\xef\xbb\xbf"), source.text_field)
+                if isinstance(row, str):
+                    tally.refuse(place, row)
+                else:
+                    yield _raw(row, source.text_field, place)
+    except DAMAGED as error:
         tally.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
-
-
-def _decompressed(path: Path) -> BinaryIO:
-    """A stream of the file's content; it never holds more than a window of it."""
-    if path.suffix.lower() == ".gz":
-        return io.BufferedReader(gzip.GzipFile(path))
-    if path.suffix.lower() == ".zst":
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
-        reader = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
-        return io.BufferedReader(reader)
-    return path.open("rb")
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Lines of bounded length; None stands for one that is too long."""
-    while line := file.readline(MAX_RECORD_BYTES):
-        if len(line) < MAX_RECORD_BYTES or line.endswith(b"\n"):
-            yield line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(MAX_RECORD_BYTES)
-        yield None
 
 
 def _row(line: bytes, text_field: str) -> dict[str, Any] | str:

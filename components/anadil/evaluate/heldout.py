@@ -4,22 +4,17 @@ Unlike `clean` this reads text as it is, so one bad record is an error: figures 
 is not all there would be compared with figures of another.
 """
 
-import gzip
 import hashlib
-import io
 import json
 import logging
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import zstandard
 
 from anadil import storage
 from anadil.corpus import Document, read_documents
 from anadil.errors import DataError, PreflightError
+from anadil.line_reader import DAMAGED, TooLong, bounded_lines
 
 log = logging.getLogger(__name__)
 
@@ -137,28 +132,21 @@ def _rows(path: Path, uri: str, suffix: str, text_field: str) -> Iterator[tuple[
             yield "", {text_field: path.read_bytes().decode("utf-8-sig")}
         else:
             yield from _json_rows(path, uri, suffix)
-    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError) as error:
+    except (UnicodeDecodeError, *DAMAGED) as error:
         raise DataError(f"{uri}: is damaged or not UTF-8 ({error}); repair the file") from None
 
 
 def _json_rows(path: Path, uri: str, suffix: str) -> Iterator[tuple[str, object]]:
-    with path.open("rb") as raw:
-        lines = io.TextIOWrapper(_unpacked(raw, suffix), encoding="utf-8-sig", newline="\n")
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                yield f":{number}", json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{uri}:{number}: is not JSON ({error}); correct the line") from None
-
-
-def _unpacked(raw: BinaryIO, suffix: str) -> Any:
-    if suffix == ".jsonl.gz":
-        return gzip.GzipFile(fileobj=raw)
-    if suffix == ".jsonl.zst":
-        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return raw
+    for number, line in enumerate(bounded_lines(path, suffix), 1):
+        if isinstance(line, TooLong):
+            raise DataError(f"{uri}:{number}: {line}; write each document as a line of its own")
+        if not line.strip():
+            continue
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        try:
+            yield f":{number}", json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{uri}:{number}: is not JSON ({error}); correct the line") from None
 
 
 def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, object]]:

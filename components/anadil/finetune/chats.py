@@ -13,6 +13,7 @@ from typing import Literal
 
 from anadil import storage
 from anadil.errors import DataError
+from anadil.line_reader import TooLong, bounded_lines
 
 Reason = Literal[
     "no_chat", "malformed", "role_order", "no_answer", "empty_message", "not_unicode", "too_long"
@@ -126,20 +127,21 @@ def refuse_none(uris: Sequence[str], num_chats: int, dropped: Dropped) -> None:
 
 
 def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                # Some editors begin a file with a byte order mark.
-                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise DataError(
-                    f"{name}:{number}: not a JSON line ({error}); correct or remove the line"
-                ) from None
-            if not isinstance(row, dict):
-                raise DataError(f"{name}:{number}: a {type(row).__name__}, not an object; {SAYS['no_chat']}")
-            yield number, row
+    for number, line in enumerate(bounded_lines(path, ".jsonl"), start=1):
+        if isinstance(line, TooLong):
+            raise DataError(f"{name}:{number}: {line}; write each chat as a line of its own")
+        if not line.strip():
+            continue
+        try:
+            # Some editors begin a file with a byte order mark.
+            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{name}:{number}: not a JSON line ({error}); correct or remove the line"
+            ) from None
+        if not isinstance(row, dict):
+            raise DataError(f"{name}:{number}: a {type(row).__name__}, not an object; {SAYS['no_chat']}")
+        yield number, row
 
 
 def _messages(row: dict[str, object]) -> tuple[Message, ...] | Reason:
