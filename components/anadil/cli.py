@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
     from anadil import entry
     from anadil import log as logs
+    from anadil.threads import wait_asleep
 
+    wait_asleep()
     logs.set_up(verbose=options.verbose)
     command: Callable[[argparse.Namespace], int] = options.command
     return entry.guarded(lambda: command(options))

@@ -154,7 +154,7 @@ class Evaluate(Table):
     """model, adapter -> scores."""
 
     heldout: tuple[str, ...] = ()
-    """Text to score, in the formats of `clean.inputs`; left out, the corpus's held-out part."""
+    """Text to score: `.jsonl[.gz|.zst]`, `.txt`, `.parquet`; left out, the corpus's held-out part."""
     context: PositiveInt | None = None
     """Tokens that a model sees at a time; left out, `pretrain.sequence_length`."""
     stride: PositiveInt | None = None

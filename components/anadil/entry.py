@@ -23,6 +23,7 @@ from anadil.make import execute
 from anadil.recipe import load_recipe
 from anadil.remake import allow_remake
 from anadil.stage import Stop, in_group
+from anadil.threads import wait_asleep
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ def main(name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbos
     """Run one stage from its command line and return the exit code."""
     stage = STAGES[name]
     arguments = list(sys.argv[1:] if argv is None else argv)
+    wait_asleep()
     options = parser(stage, prog).parse_args(arguments)
     logs.set_up(name, container=not prog, verbose=verbose)
     return guarded(lambda: _start(stage, options, arguments))

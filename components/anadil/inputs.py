@@ -314,7 +314,7 @@ def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.evaluate.heldout import documents_of, refuse_empty, refuse_kinds
+    from anadil.evaluate.heldout import documents_of, limited, refuse_empty, refuse_kinds
 
     refuse_kinds(files)
     found = _taken(
@@ -322,7 +322,7 @@ def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginning
         beginnings,
         lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language, beginnings.copy),
     )
-    num_documents = sum(1 for _, document in found if document.text)
+    num_documents = sum(1 for document in limited(each for _, each in found) if document.text)
     if beginnings.whole:
         refuse_empty(num_documents, files)
     return f"{num_documents:,} documents", ""

@@ -28,6 +28,7 @@ from anadil.config import Recipe
 from anadil.entry import PARENT_VARIABLE
 from anadil.errors import PreflightError
 from anadil.remake import VARIABLE, may_remake
+from anadil.threads import ASLEEP
 from anadil.tracking import SPOOL_VARIABLE, sending, tracking_uri
 from anadil_pipelines.adapt import NAME, adapt
 
@@ -148,8 +149,7 @@ def run_container(
     passed = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
     container = client.containers.run(
         image, command[1:], entrypoint=command[:1], detach=True,
-        # Threads that wait sleep: spinning costs most of the speed where something else runs too.
-        environment={"HOME": SCRATCH, "OMP_WAIT_POLICY": "PASSIVE"} | (passed if network else {}) | environment,
+        environment={"HOME": SCRATCH} | ASLEEP | (passed if network else {}) | environment,
         volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
         user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""},
         network_mode="bridge" if network else "none",

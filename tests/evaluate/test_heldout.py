@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,13 +8,28 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from anadil.config import Evaluate
 from anadil.corpus import write_documents
 from anadil.errors import DataError
-from anadil.evaluate.heldout import Heldout, read_heldout
+from anadil.evaluate import heldout
+from anadil.evaluate.heldout import SUFFIXES, Heldout, read_heldout
+from anadil.units import MIB
+from tests.child import peak_memory
 
 from .conftest import TEXTS, document
 
 LINES = "".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)).encode()
+
+
+ENDLESS = """
+import sys
+from anadil.errors import DataError
+from anadil.evaluate.heldout import read_heldout
+try:
+    read_heldout(None, sys.argv[1:], "text", "az")
+except DataError as error:
+    print(error)
+"""
 
 
 def read(*files: Path, field: str = "text", corpus: Path = Path("/nowhere")) -> Heldout:
@@ -96,6 +112,11 @@ def test_the_digest_follows_the_texts(tmp_path: Path) -> None:
     [
         ("a.jsonl", b"", r"held-out text is empty: .*a\.jsonl; give evaluate\.heldout"),
         ("a.html", b"<p>", r"a\.html: held-out text is read from \.jsonl, \.jsonl\.gz, .* only; convert"),
+        (
+            "a.warc.gz",
+            b"",
+            r"a\.warc\.gz: held-out text is read from .*; convert the file \(anadil clean takes",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a\.jsonl:2: is not JSON"),
         ("a.jsonl", b'{"body": "a"}\n', r"a\.jsonl:1: has no text in 'text'; set clean\.text_field"),
         ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: is not JSON"),
@@ -130,3 +151,54 @@ def test_a_corpus_without_held_out_documents_is_a_data_error(tmp_path: Path) -> 
         DataError, match=r"held-out text is empty: .*/heldout; .* raise clean\.heldout_fraction"
     ):
         read(corpus=tmp_path)
+
+
+def test_all_formats_that_the_recipe_promises_are_read() -> None:
+    promised = str(Evaluate.model_fields["heldout"].description).split(";")[0]
+
+    assert re.findall(r"`(.*?)`", promised) == [".jsonl[.gz|.zst]", ".txt", ".parquet"]
+    assert set(SUFFIXES) == {".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet"}
+
+
+def test_a_text_file_longer_than_a_document_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    with file.open("wb") as stream:
+        stream.truncate(17 * MIB)
+
+    with pytest.raises(
+        DataError, match=r"a\.txt: is one document of 17\.0 MiB, longer than 16\.0 MiB; give its"
+    ):
+        read(file)
+
+
+def test_a_row_longer_than_a_document_is_refused(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"text": ["Salam", "x" * (16 * MIB + 1)]}), tmp_path / "a.parquet")
+
+    with pytest.raises(
+        DataError, match=r"a\.parquet:2: document of 16\.0 MiB is longer than 16\.0 MiB; cut it"
+    ):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("limit", ["MAX_DOCUMENTS", "MAX_BYTES"])
+def test_more_text_than_can_be_scored_is_refused(
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(json.dumps({"text": f"{number:05}"}) + "\n" for number in range(5_000)).encode()
+    monkeypatch.setattr(heldout, limit, {"MAX_DOCUMENTS": 4_000, "MAX_BYTES": 20_000}[limit])
+
+    with pytest.raises(
+        DataError, match=r"b\.jsonl\.gz:1501: held-out text goes on beyond .*; give .* a sample"
+    ):
+        read(put(tmp_path, "a.jsonl", rows[: 2_500 * 18]), put(tmp_path, "b.jsonl.gz", gzip.compress(rows)))
+
+
+def test_a_file_that_unpacks_to_gigabytes_takes_no_memory(tmp_path: Path) -> None:
+    # 4 GB of one document a line, in 4 MB.
+    row = json.dumps({"text": "x" * 1_000_000}).encode() + b"\n"
+    file = put(tmp_path, "a.jsonl.gz", gzip.compress(row) * 4_000)
+
+    used, output = peak_memory(ENDLESS, file)
+
+    assert "goes on beyond 100,000 documents or 256.0 MiB" in output
+    assert used < 1_000

@@ -7,18 +7,24 @@ is not all there would be compared with figures of another.
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from anadil import storage
 from anadil.corpus import Document, read_documents
 from anadil.errors import DataError, PreflightError
-from anadil.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.units import MIB, human_bytes
 
 log = logging.getLogger(__name__)
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
+MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
+"""Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
+each candidate, and an interval on bits per byte gains nothing from more."""
+PARQUET_BATCH = 16
+"""Rows in memory at a time, each as long as a document may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,7 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
         DataError: There is no text, or a record cannot be read.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    found = documents_of(files, text_field, language) if files else read_documents(corpus, "heldout")
+    found = limited(documents_of(files, text_field, language)) if files else read_documents(corpus, "heldout")
     read = list(found)
     documents = tuple(document for document in read if document.text)
     refuse_empty(len(documents), files or [f"{corpus}/heldout"])
@@ -95,6 +101,23 @@ def documents_of(
                 yield _document(row, f"{uri}{place}", text_field, language)
 
 
+def limited(documents: Iterable[Document]) -> Iterator[Document]:
+    """The documents, as long as they are few enough to be held in memory and scored.
+
+    Raises:
+        DataError: They are too many, or too long.
+    """
+    num_bytes = 0
+    for number, document in enumerate(documents, start=1):
+        num_bytes += len(document.text.encode())
+        if number > MAX_DOCUMENTS or num_bytes > MAX_BYTES:
+            raise DataError(
+                f"{document.source}: held-out text goes on beyond {MAX_DOCUMENTS:,} documents or "
+                f"{human_bytes(MAX_BYTES)}; give evaluate.heldout a sample of it"
+            )
+        yield document
+
+
 def refuse_kinds(files: Sequence[str]) -> None:
     """Refuse files of another kind, before any is read.
 
@@ -103,7 +126,10 @@ def refuse_kinds(files: Sequence[str]) -> None:
     """
     for uri in files:
         if not _suffix(uri):
-            raise DataError(f"{uri}: held-out text is read from {', '.join(SUFFIXES)} only; convert the file")
+            raise DataError(
+                f"{uri}: held-out text is read from {', '.join(SUFFIXES)} only; convert the file (anadil clean takes "
+                "the text out of .html and .warc, into the .jsonl.zst of a corpus)"
+            )
 
 
 def refuse_empty(num_documents: int, places: Sequence[str]) -> None:
@@ -129,6 +155,11 @@ def _rows(path: Path, uri: str, suffix: str, text_field: str) -> Iterator[tuple[
         if suffix == ".parquet":
             yield from _parquet_rows(path, uri, text_field)
         elif suffix == ".txt":
+            if path.stat().st_size > MAX_LINE_BYTES:
+                raise DataError(
+                    f"{uri}: is one document of {human_bytes(path.stat().st_size)}, longer than "
+                    f"{human_bytes(MAX_LINE_BYTES)}; give its documents as .jsonl"
+                )
             yield "", {text_field: path.read_bytes().decode("utf-8-sig")}
         else:
             yield from _json_rows(path, uri, suffix)
@@ -160,7 +191,7 @@ def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, 
         if text_field not in table.schema_arrow.names:
             raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
         number = 0
-        for batch in table.iter_batches(batch_size=256, columns=[text_field]):
+        for batch in table.iter_batches(batch_size=PARQUET_BATCH, columns=[text_field]):
             for text in batch.column(0).to_pylist():
                 number += 1
                 yield f":{number}", {text_field: text}
@@ -173,11 +204,15 @@ def _document(row: object, place: str, text_field: str, language: str) -> Docume
     if not isinstance(row, dict) or not isinstance(text, str):
         raise DataError(f"{place}: has no text in {text_field!r}; set clean.text_field or correct the record")
     try:
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        content = text.encode()
     except UnicodeEncodeError:
         raise DataError(f"{place}: holds half a surrogate pair, which UTF-8 cannot hold; repair it") from None
+    if len(content) > MAX_LINE_BYTES:
+        raise DataError(
+            f"{place}: document of {human_bytes(len(content))} is longer than {human_bytes(MAX_LINE_BYTES)}; cut it"
+        )
     return Document(
-        id=str(row.get("id") or digest[:16]),
+        id=str(row.get("id") or hashlib.sha256(content).hexdigest()[:16]),
         text=text,
         source=place,
         url=str(row.get("url") or ""),

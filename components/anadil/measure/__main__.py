@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from anadil import entry
 from anadil import log as logs
 from anadil.measure.ask import Ask
+from anadil.threads import wait_asleep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what the command line asks for; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    wait_asleep()
     logs.set_up("measure", container=True)
     return entry.guarded(lambda: _start(arguments))
 

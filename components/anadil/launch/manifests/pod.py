@@ -15,6 +15,7 @@ from anadil.launch.job import HOME, SPEC_ANNOTATION, USER, TrainingJob
 from anadil.launch.manifests.metadata import topology_annotations
 from anadil.launch.manifests.resources import EFA, requirements
 from anadil.plan.machine import LOCAL, Machine
+from anadil.threads import ASLEEP
 
 METRICS_PORT = 9_464
 """Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus."""
@@ -31,9 +32,7 @@ PLAIN = {
     "HOME": HOME,
     "USER": "anadil",  # libraries ask for a name, which a number alone does not have
     "PYTHONDONTWRITEBYTECODE": "1",
-    # Threads that wait for each other sleep: on two cores that something else shared, threads that spin,
-    # as is the default, gave a quarter of the steps.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    **ASLEEP,
 }
 WITH_GPUS = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",

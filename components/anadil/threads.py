@@ -1,0 +1,16 @@
+"""How the threads of a stage wait for each other: one rule for laptops, containers and pods."""
+
+import os
+
+ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that wait sleep. By default libgomp lets them spin at the end of each parallel part, for some milliseconds:
+where anything else runs too, they spin away the time that the one which they wait for would need.
+Measured: benchmarks/neighbours. Read when the library is loaded, that is with torch."""
+OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Whoever sets one of these has decided. Source: GCC, libgomp, Environment Variables; LLVM/OpenMP runtimes."""
+
+
+def wait_asleep() -> None:
+    """Set it for this process and those that it starts, before anything loads torch."""
+    if not any(name in os.environ for name in OWN):
+        os.environ.update(ASLEEP)
