@@ -14,6 +14,7 @@ import pytest
 
 from anadil import tracking
 from anadil.recipe import parse_recipe
+from anadil.sender import Sender
 from anadil.tracking import (
     CLOSED,
     DONE,
@@ -324,6 +325,30 @@ def test_the_experiment_opens_as_one_of_training(history: dict[str, Any]) -> Non
     tags = rows(history, "select value from experiment_tags where key = 'mlflow.experimentKind'")
 
     assert tags == [("custom_model_development",)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_final_figures_outlive_a_server_that_goes_away_while_they_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    Tracker(spool / "clean.jsonl").metrics({"kept": 74})  # without a start: the run is made when it is sent
+    (spool / CLOSED).touch()
+    first = Sender(spool, "az", "flow")
+
+    def away(*_: object) -> None:
+        raise OSError("the server is gone")
+
+    first.client.log_batch = away
+    with pytest.raises(OSError, match="the server is gone"):
+        first.follow(lambda: True)
+    Sender(spool, "az", "flow").follow(lambda: True)
+
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        assert database.execute("select key, value from metrics").fetchall() == [("kept", 74.0)]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ leaves what could not be sent for the next sender in the same place.
 """
 
 import argparse
+import copy
 import json
 import logging
 import os
@@ -42,6 +43,9 @@ class Sender:
         self.state: dict[str, Any] = {"parent": None, "runs": {}, "offsets": {}, "ended": {}, "finals": {}}
         if self._state_path.is_file():
             self.state.update(json.loads(self._state_path.read_text(encoding="utf-8")))
+        # What this process has handed over; remembered only with the offset of its lines, so that
+        # a server that goes away in between loses nothing.
+        self._finals: dict[str, dict[str, Any]] = copy.deepcopy(self.state["finals"])
 
     def follow(self, is_closed: Callable[[], bool], poll_s: float = 0.5) -> None:
         """Send until the spool is closed and nothing is left."""
@@ -99,6 +103,7 @@ class Sender:
         self._log(path.stem, metrics)
         if lines:
             self.state["offsets"][path.name] = offset + sum(map(len, lines))
+            self.state["finals"] = copy.deepcopy(self._finals)
             self._save()
         return len(lines)
 
@@ -132,7 +137,7 @@ class Sender:
 
     def _new(self, owner: str, line: dict[str, Any]) -> dict[str, Any]:
         """Values that were not sent before: final figures are said by several places, and shown once."""
-        known = self.state["finals"].setdefault(owner, {})
+        known = self._finals.setdefault(owner, {})
         new = {name: value for name, value in line["values"].items() if known.get(name) != value}
         known.update(new)
         return new
