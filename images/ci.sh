@@ -13,6 +13,14 @@ trap 'exit 130' INT TERM
 export CONTAINERS_CONF="$PWD/images/base/containers.conf" BUILDER=podman REGISTRY=localhost/anadil
 export BASE=localhost/anadil/base:bookworm PIP_CONFIG_FILE="$scratch/pip.conf" SBOM="$scratch/sbom"
 
+# What builds wheels and runs tests is the environment of `make test`; what sets it up is looked for first.
+ready() { for each in python pytest anadil; do [ -x ".venv/bin/$each" ] || return 1; done; }
+if ! ready && ! { command -v make && python3 -c 'import ensurepip, venv'; } > /dev/null 2>&1; then
+    echo "images/ci.sh: no .venv here, and no make or no python3-venv to set it up with; run" >&2
+    echo "  apt-get install -y make python3-venv && make .venv/installed-dev" >&2
+    exit 4
+fi
+
 say "podman, debootstrap"
 if ! { command -v podman && command -v runc && command -v debootstrap; } > /dev/null; then
     apt-get update -qq
@@ -24,6 +32,11 @@ podman info > "$scratch/podman.log" 2>&1 || {
     echo "left out: podman cannot run here"
     exit 0
 }
+
+if ! ready; then
+    say "environment of the tests"
+    (unset PIP_CONFIG_FILE && make .venv/installed-dev)
+fi
 
 say "base image"
 podman image exists "$BASE" || sh images/base/debootstrap.sh "$BASE"

@@ -83,6 +83,17 @@ CASES: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "launch": {
+        "images": {"pullSecrets": ["registry"]},
+        "recipe": {"language": "az"},
+        "storage": {"enabled": True},
+        "launch": {
+            "enabled": True,
+            "inputs": {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"},
+            "out": "/data/run/model",
+            "extraArgs": ["--run=7"],
+        },
+    },
     "bare": {
         "mlflow": {"enabled": False},
         "trackingUri": "https://mlflow.example.com",

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from anadil import cli, launch_command
 from anadil.launch.steps import _parser as launch_parser
 from tests.charts.chart import CASES, CHART, Object, named, pods, render
 
@@ -185,6 +186,24 @@ def test_the_programs_in_the_pods_are_the_files_and_are_python() -> None:
         assert container["command"] == ["python", "-c"]
         assert container["args"][0].strip() == (FILES / file).read_text(encoding="utf-8").strip()
         assert "$(" not in container["args"][0]  # Kubernetes would put a variable there
+
+
+def test_the_launcher_s_command_is_one_that_the_image_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = next(spec for name, _, spec in pods(render(CASES["launch"])) if name.endswith("-launch"))
+    [container] = spec["containers"]
+    asked: list[Any] = []
+
+    def note(options: Any) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(launch_command, "_launch", note)
+
+    assert container["command"] == ["python", "-m", "anadil"]
+    assert cli.main(container["args"]) == 0
+    [options] = asked
+    assert (options.stage, options.backend, options.run) == ("pretrain", "pytorchjob", "7")
+    assert (options.corpus, options.out) == ("/data/run/corpus", "/data/run/model")
 
 
 def test_the_sweepers_command_is_one_that_the_image_takes() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from anadil import __version__
 from tests.charts.chart import CASES, CHART, Object, identity, named, pods, render, texts
-from tests.charts.golden import DEFAULT, default
+from tests.charts.golden import GOLDEN
 from tests.restricted import violations
 
 VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
@@ -206,8 +206,9 @@ def test_the_notes_say_what_to_do_next() -> None:
     assert "hyperpod-ns-nlp" in notes["hyperpod with fsx"]
 
 
-def test_the_default_render_is_the_golden_file() -> None:
-    assert DEFAULT.read_text(encoding="utf-8") == default(), "run make golden and read the difference"
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_what_is_rendered_is_the_golden_file(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == GOLDEN[path](), "run make golden and read the difference"
 
 
 def test_the_chart_can_be_packaged(tmp_path: Path) -> None:

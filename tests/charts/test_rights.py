@@ -94,7 +94,7 @@ def test_only_pods_that_call_the_kubernetes_api_get_a_token(values: Object) -> N
         if spec["automountServiceAccountToken"]
     }
 
-    assert with_token <= {"sweeper", "rights"}
+    assert with_token <= {"sweeper", "rights", "launch"}
 
 
 def test_of_the_accounts_only_the_launchers_gives_its_token_to_pods_of_users() -> None:

@@ -103,6 +103,11 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
         ({"mlflow": {"replicas": 2}}, "mlflow.replicas: more than 1 would share SQLite or a claim; set"),
         ({"mlflow": {"auth": {"enabled": True}}}, "mlflow.auth.existingSecret: not set; make a Secret"),
         ({"kubeflow": {"enabled": True}}, "needs a recipe to register; give it with --set-file recipe=my.yaml"),
+        ({"launch": {"enabled": True}}, "launch.enabled: needs a recipe; give it with --set-file"),
+        (
+            {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": {"corpus": "/data/run/corpus"}}},
+            "launch.inputs: pretrain reads corpus and tokenizer; give the URI of each, and no other",
+        ),
         ({"queue": {"enabled": True}}, "queue.clusterQueue: not set; name the ClusterQueue"),
         (
             {"storage": {"enabled": True}, "jobs": {"namespace": "hyperpod-ns-nlp"}},
@@ -155,7 +160,9 @@ def recipe_of(values: Object) -> str:
     return str(named(render(values), "ConfigMap", "-recipe")["data"]["recipe.yaml"])
 
 
-@pytest.mark.parametrize("name", ["kubeflow with schedule", "kubeflow without schedule", "hyperpod with fsx"])
+@pytest.mark.parametrize(
+    "name", ["kubeflow with schedule", "kubeflow without schedule", "hyperpod with fsx", "launch"]
+)
 def test_the_recipe_in_the_cluster_is_one_that_the_program_takes(name: str) -> None:
     parse_recipe(recipe_of(CASES[name]), "recipe.yaml")
 
@@ -177,7 +184,9 @@ def test_a_table_recipe_gets_what_the_chart_knows_and_keeps_what_the_user_says()
 
 
 def test_a_registry_of_the_users_is_that_of_the_steps_too() -> None:
-    values = {"recipe": {"language": "az"}, "images": {"registry": "ghcr.io/leyla"}}
+    values = {"recipe": {"language": "az"}, "images": {"registry": "ghcr.io/leyla", "pullSecrets": ["hub"]}}
+
+    assert parse_recipe(recipe_of(values), "recipe.yaml").cluster.pull_secrets == ("hub",)
 
     recipe = parse_recipe(recipe_of(values), "recipe.yaml")
 

@@ -59,3 +59,37 @@ def test_the_jobs_of_a_shipped_recipe_may_start(name: str, backend: str) -> None
 
 def test_finetune_on_one_machine_needs_no_shared_checkpoints() -> None:
     check_job(job("azerbaijani-1b", "cluster.work=null", stage="finetune"), "pytorchjob")
+
+
+@pytest.mark.parametrize(
+    ("place", "settings", "out"),
+    [
+        ("--corpus", (), None),
+        ("storage.root", ("storage.root={claim}/anadil",), None),
+        ("--out", (), "{claim}/model"),
+    ],
+)
+def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
+    place: str, settings: tuple[str, ...], out: str | None, tmp_path: Path, cluster: Cluster
+) -> None:
+    claim = tmp_path / "not-mounted"
+    there = asked("s3://bucket/root", tmp_path)
+    settings = (
+        "cluster.backend=pytorchjob",
+        f"cluster.volumes=[{{claim: anadil-storage, path: {claim}}}]",
+        *(each.format(claim=claim) for each in settings),
+    )
+    corpus = {"corpus": f"{claim}/run/corpus"} if place == "--corpus" else {}
+    wanted = Launch(
+        stage="pretrain",
+        recipe=load_recipe("smoke", settings),
+        inputs=there.inputs | corpus,
+        out=out and out.format(claim=claim),
+    )
+
+    with pytest.raises(
+        PreflightError, match=rf"^{place} .*: lies on the claim anadil-storage.*manifests/components"
+    ):
+        launch(wanted)
+
+    assert cluster.requests == []

@@ -15,7 +15,7 @@ import yaml
 
 Object = dict[str, Any]
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-OVERLAYS = ("laptop", "laptop/finetune", "hyperpod", "efa", "restricted")
+OVERLAYS = ("laptop", "laptop/finetune", "hyperpod", "efa", "restricted", "launch")
 JOB = "PyTorchJob"
 TEMPLATE = ("spec", "pytorchReplicaSpecs", "Worker", "template")
 

@@ -19,12 +19,17 @@ FSX = {
 @functools.cache
 def chart(namespace: str, *, fsx: bool = False) -> list[Object]:
     """What the chart makes without an MLflow of its own."""
-    helm_python = pytest.importorskip("helm_python")
     values: dict[str, Any] = {
         "mlflow": {"enabled": False},
         "recipe": {"language": "az"},
         "storage": {"enabled": True, **({"size": "1200Gi", "fsx": FSX} if fsx else {})},
     }
+    return rendered(values, namespace)
+
+
+def rendered(values: dict[str, Any], namespace: str) -> list[Object]:
+    """What the chart makes of values."""
+    helm_python = pytest.importorskip("helm_python")
     with helm_python.Chart.load(str(CHART)) as loaded:
         files = loaded.render(values, name="anadil", namespace=namespace)
     texts = [text for path, text in files.items() if path.endswith(".yaml")]
@@ -79,3 +84,26 @@ def test_the_recipe_is_called_the_same() -> None:
     ours, theirs = (one(each, "ConfigMap", "anadil-recipe") for each in (overlay("laptop"), chart("default")))
 
     assert list(ours["data"]) == list(theirs["data"]) == ["recipe.yaml"]
+
+
+def test_the_launcher_s_pod_is_the_same() -> None:
+    values = {
+        "recipe": {"language": "az"},
+        "storage": {"enabled": True},
+        "launch": {
+            "enabled": True,
+            "inputs": {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"},
+        },
+    }
+    [theirs] = [each for each in rendered(values, "anadil") if each["metadata"]["name"].endswith("-launch")]
+    ours = one(overlay("launch"), "Job", "anadil-launch")
+
+    assert ours["spec"]["podFailurePolicy"] == theirs["spec"]["podFailurePolicy"]
+    pods = [each["spec"]["template"]["spec"] for each in (ours, theirs)]
+    assert pods[0]["serviceAccountName"] == pods[1]["serviceAccountName"]
+    assert pods[0]["securityContext"] == pods[1]["securityContext"]
+    containers = [pod["containers"][0] for pod in pods]
+    assert containers[0]["resources"] == containers[1]["resources"]
+    assert containers[0]["securityContext"] == containers[1]["securityContext"]
+    mounts = [sorted(each["mountPath"] for each in container["volumeMounts"]) for container in containers]
+    assert mounts[0] == mounts[1]

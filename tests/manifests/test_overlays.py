@@ -11,7 +11,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from anadil import entry
+from anadil import __version__, cli, entry, launch_command
+from anadil.checks.kubernetes import launcher_rules
 from anadil.flow import STAGES
 from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.metadata import MAX_NAME
@@ -37,7 +38,12 @@ VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 make_manifests = load_script("make_manifests")
 CUSTOM = {JOB, "LocalQueue"}
 CLUSTER_WIDE = {"Namespace", "PersistentVolume"}
-NAMESPACES = {"hyperpod": "hyperpod-ns-team", "efa": "hyperpod-ns-team", "restricted": "anadil-restricted"}
+NAMESPACES = {
+    "hyperpod": "hyperpod-ns-team",
+    "efa": "hyperpod-ns-team",
+    "restricted": "anadil-restricted",
+    "launch": "anadil",
+}
 DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
@@ -283,6 +289,80 @@ def test_the_queue_component_queues_the_laptop_too(tmp_path: Path) -> None:
     queue = one(objects, "LocalQueue", "anadil")
     labels = one(objects, JOB, "anadil-pretrain")["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/queue-name"] == queue["metadata"]["name"]
+
+
+def launcher_of(objects: list[Object]) -> Object:
+    """The pod template of the launcher."""
+    found: Object = one(objects, "Job", "anadil-launch")["spec"]["template"]
+    return found
+
+
+def test_the_launcher_s_pod_sees_what_the_job_sees_and_may_do_no_more_than_launch() -> None:
+    objects = overlay("launch")
+    recipe = load_recipe(str(MANIFESTS / "base" / "recipe.yaml"))
+    spec = launcher_of(objects)["spec"]
+    [container] = spec["containers"]
+
+    assert jobs(objects) == []  # the launcher makes it
+    assert violations(spec) == []
+    assert spec["serviceAccountName"] == "anadil-launcher"
+    [binding] = [each for each in objects if each["kind"] == "RoleBinding"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": "anadil-launcher", "namespace": "anadil"}
+    ]
+    [role] = [each for each in objects if each["kind"] == "Role"]
+    given = {
+        (group, name): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for name in rule["resources"]
+    }
+    needed = {(rule.group, rule.name): set(rule.verbs) for rule in launcher_rules("pytorchjob")}
+    assert given == needed
+    [volume] = recipe.cluster.volumes
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    claims = {
+        each["name"]: each.get("persistentVolumeClaim", {}).get("claimName") for each in spec["volumes"]
+    }
+    assert claims[mounts[volume.path]] == volume.claim
+    assert container["image"] == f"anadil/tools:{__version__}"
+
+
+def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    [container] = launcher_of(overlay("launch"))["spec"]["containers"]
+    asked: list[Any] = []
+
+    def note(options: Any) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(launch_command, "_launch", note)
+
+    assert cli.main(container["args"]) == 0
+
+    [options] = asked
+    assert (options.stage, options.recipe) == ("pretrain", "/etc/anadil/recipe.yaml")
+    assert (options.corpus, options.tokenizer) == ("/data/run/corpus", "/data/run/tokenizer")
+
+
+def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:
+    [first, second] = one(overlay("launch"), "Job", "anadil-launch")["spec"]["podFailurePolicy"]["rules"]
+
+    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(entry.DETERMINISTIC))
+    assert second["action"] == "Ignore"
+
+
+def test_the_launcher_takes_the_place_of_the_job_on_hyperpod_too(tmp_path: Path) -> None:
+    tree = copytree(MANIFESTS, tmp_path / "manifests")
+    file = tree / "overlays" / "hyperpod" / "kustomization.yaml"
+    text = file.read_text().partition("replacements:")[0]
+    file.write_text(text.replace("  # - ../../components/finetune", "  - ../../components/launch\n  #"))
+
+    objects = build(file.parent)
+
+    assert jobs(objects) == []
+    [container] = launcher_of(objects)["spec"]["containers"]
+    assert container["image"].startswith("111122223333.dkr.ecr.us-east-1.amazonaws.com/anadil/tools:")
 
 
 def test_every_file_of_a_kustomization_is_used() -> None:

@@ -13,6 +13,16 @@
 {{- if and .Values.kubeflow.enabled (not .Values.recipe) -}}
 {{- fail "kubeflow.enabled: needs a recipe to register; give it with --set-file recipe=my.yaml" -}}
 {{- end -}}
+{{- $launch := .Values.launch -}}
+{{- if and $launch.enabled (not .Values.recipe) -}}
+{{- fail "launch.enabled: needs a recipe; give it with --set-file recipe=my.yaml" -}}
+{{- end -}}
+{{- if $launch.enabled -}}
+{{- $reads := eq $launch.stage "pretrain" | ternary (list "corpus" "tokenizer") (list "model") -}}
+{{- if ne (keys $launch.inputs | sortAlpha | join " ") (join " " $reads) -}}
+{{- fail (printf "launch.inputs: %s reads %s; give the URI of each, and no other" $launch.stage (join " and " $reads)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.queue.enabled (not .Values.queue.clusterQueue) -}}
 {{- fail "queue.clusterQueue: not set; name the ClusterQueue that the LocalQueue takes from" -}}
 {{- end -}}

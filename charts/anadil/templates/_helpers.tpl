@@ -97,6 +97,9 @@ default
 {{- with .Values.images.registry -}}
 {{- $_ := set $cluster "image" (printf "%s/anadil/{stage}:{version}" (trimSuffix "/" .)) -}}
 {{- end -}}
+{{- with .Values.images.pullSecrets -}}
+{{- $_ := set $cluster "pull_secrets" . -}}
+{{- end -}}
 {{- $known := dict "cluster" $cluster -}}
 {{- with include "anadil.trackingUri" . -}}
 {{- $_ := set $known "tracking" (dict "uri" .) -}}

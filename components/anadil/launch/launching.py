@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
 from anadil import artifact, storage
 from anadil.cluster import Backend as BackendName
 from anadil.config import Recipe
-from anadil.errors import AnadilError, DataError, RecipeError
+from anadil.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.flow import STAGES
 from anadil.inputs import look_at_base, look_at_files
+from anadil.launch.api.kinds import KINDS
 from anadil.launch.backend import Backend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.make import Outcome, Wanted, reusable, wanted_artifact
@@ -74,13 +76,15 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     Raises:
         AnadilError: Of every kind, each with its remedy.
     """
+    chosen = backend or asked.recipe.cluster.backend
+    if chosen in KINDS:
+        _check_claims(asked)
     wanted = wanted_of(asked)
     if found := reusable(wanted):
         return found
     root = None if asked.out else asked.recipe.storage.root
     refuse_remake(STAGES[asked.stage], wanted.origin, root, wanted.work)
     job = job_for(asked, wanted.target)
-    chosen = backend or asked.recipe.cluster.backend
     check_job(job, chosen)
     _look(asked, here=chosen == "local")
     if asked.recipe.cluster.instance and (check := CHECKS.get(asked.stage)):
@@ -101,6 +105,28 @@ def _look(asked: Launch, *, here: bool) -> None:
         look_at_files(stage, asked.recipe, asked.files, here=here).say()
     if "base" in stage.sections:
         look_at_base(asked.recipe, here=here).say()
+
+
+def _check_claims(asked: Launch) -> None:
+    """Refuse to launch where this machine does not see the claims that the job's artifacts lie on.
+
+    Raises:
+        PreflightError: It does not.
+    """
+    places = {f"--{word}": uri for word, uri in asked.inputs.items()}
+    written = {"--out": asked.out} if asked.out else {"storage.root": asked.recipe.storage.root}
+    for name, place in {**places, **written}.items():
+        for volume in asked.recipe.cluster.volumes:
+            if not place or not (place == volume.path or place.startswith(f"{volume.path}/")):
+                continue
+            if Path(volume.path if name in written else place).exists():
+                continue
+            raise PreflightError(
+                f"{name} {place}: lies on the claim {volume.claim}, and is not on this machine; launching reads "
+                "manifests there itself. Where the claim is not mounted here, such as on a laptop, launch from a pod: "
+                "`launch` of the chart, or manifests/components/launch; or use s3://. Where it is mounted, run the "
+                "stage that writes it first"
+            )
 
 
 def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
