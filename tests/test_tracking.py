@@ -111,12 +111,8 @@ def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
     tokenizer.metrics({"replace_fertility": 1.7}, 4096)
 
     lines = [json.loads(line) for line in (tmp_path / "p").read_text().splitlines()]
-    assert list(lines[0]["values"]) == [
-        "train/loss",
-        "train/lr",
-        "system/tokens_per_s",
-        "validation/bits_per_byte",
-    ]
+    curves = ["train/loss", "train/lr", "system/tokens_per_s", "validation/bits_per_byte"]
+    assert list(lines[0]["values"]) == curves
     assert (list(lines[1]["values"]), lines[1]["step"]) == (["loss", "dropped/short"], None)
     assert list(json.loads((tmp_path / "t").read_text())["values"]) == ["tokenizer/replace_fertility"]
 
