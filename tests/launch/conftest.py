@@ -22,6 +22,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     with serving(made, tmp_path) as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         yield made
+        made.vanish()  # ends the logs that are still followed
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 import json
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from torch.distributed import DistNetworkError, DistStoreError
 
 from anadil.errors import RetryableError
+from anadil.pretrain import run as run_module
 from anadil.pretrain.faults.peers import peers
 from anadil.pretrain.faults.replicas import check_replicas, checksum, checksums, peers_of
 from anadil.pretrain.parallel.group import Group
@@ -62,6 +65,30 @@ def test_one_process_has_nothing_to_compare() -> None:
 def test_an_error_of_ones_own_is_not_laid_to_others() -> None:
     with pytest.raises(RuntimeError, match="shapes differ"), peers(0):
         raise RuntimeError("shapes differ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DistStoreError("Timed out after 61 seconds waiting for clients. 1/2 clients joined."),
+        DistNetworkError("failed to recv, got 0 bytes"),
+        RuntimeError("Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc] Connection refused"),
+        RuntimeError("Broken pipe"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_machine_that_is_gone_while_the_processes_meet_is_no_bug(
+    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meet(_: torch.device) -> None:
+        raise error
+
+    monkeypatch.setattr(run_module, "group", meet)
+    monkeypatch.setattr(run_module, "uses_liger", lambda *_: False)
+    monkeypatch.setenv("RANK", "1")
+
+    with pytest.raises(RetryableError, match="rank 1 has lost another process of the job"):
+        run_module.run(Mock())
 
 
 def test_a_broken_gpu_is_named_and_the_run_may_be_started_again() -> None:
