@@ -76,6 +76,34 @@ def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
     assert check.remedy == gone.remedy == "correct base.model"
 
 
+@pytest.mark.parametrize(
+    ("kind", "set_to", "detail"),
+    [
+        (
+            "mixtral",
+            "shard=1",
+            "model type 'mixtral' is a mixture of experts, which is not supported; take a dense",
+        ),
+        (
+            "granite",
+            "pipeline=2",
+            "pretrain.parallelism.pipeline: 2 is not proven for the model type 'granite'",
+        ),
+        ("granite", "shard=2", ""),
+    ],
+)
+def test_a_model_type_that_is_not_trained_is_told(
+    tmp_path: Path, kind: str, set_to: str, detail: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+
+    check = found("base.model", f"base.model={tmp_path}", f"pretrain.parallelism.{set_to}", work=tmp_path)
+
+    assert (check.status, detail in check.detail) == ("failed" if detail else "passed", True)
+
+
 def test_a_hub_model_without_a_network_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

@@ -9,7 +9,7 @@ import pytest
 
 from anadil.config import Recipe
 from anadil.corpus import Document, write_documents
-from anadil.errors import DataError
+from anadil.errors import DataError, PreflightError
 from anadil.evaluate.run import run
 from anadil.stage import Figures, Job
 
@@ -192,4 +192,11 @@ def test_no_held_out_text_is_a_data_error(job: Job) -> None:
     write_documents(job.inputs["corpus"], "heldout", [])
 
     with pytest.raises(DataError, match="held-out text is empty"):
+        run(job)
+
+
+def test_a_mixture_of_experts_is_refused_by_name_before_a_model_is_loaded(job: Job) -> None:
+    (job.inputs["model"] / "config.json").write_text(json.dumps({"model_type": "qwen3_moe"}))
+
+    with pytest.raises(PreflightError, match=r"^adapted \(.*model type 'qwen3_moe' is a mixture of experts"):
         run(job)

@@ -369,6 +369,21 @@ def test_max_length_cannot_pass_the_context_of_the_model(
     assert "finetune.max_length: 512 is more than the model's context; 256 is used" in caplog.text
 
 
+def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
+    job = Job(
+        recipe=load_recipe("smoke", SMALL),
+        inputs={"model": tmp_path / "model"},
+        out=tmp_path,
+        work=tmp_path,
+        base_cache=tmp_path,
+    )
+
+    with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
+        run(job)
+
+
 def test_several_processes_are_refused(
     model_dir: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

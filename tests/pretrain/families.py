@@ -38,7 +38,15 @@ SIZES: dict[str, Any] = {
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": 4 * LENGTH, "sliding_window_pattern": 4},
-    "gemma3_text": {"query_pre_attn_scalar": 10, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "gemma3_text": {
+        "query_pre_attn_scalar": 10,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e3},
+        },
+    },
+    "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
     "granite": {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2},
     "hyperclovax": {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2},
     "llama": {

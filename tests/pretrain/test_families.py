@@ -103,6 +103,47 @@ def test_a_constant_that_neither_files_nor_transformers_make_is_refused(tmp_path
     in_ranks(a_constant_has_no_maker, 2, str(tmp_path))
 
 
+def a_late_layer_is_another(rank: int, work: str) -> None:
+    """Of a kind that the small model of two layers, which is tried before, does not have."""
+    check = build_module.check_net
+
+    def mixed(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
+        return states + 0.1 * states.mean(1, keepdim=True)
+
+    def no_number(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
+        return states * math.nan
+
+    def scaled(_head: Any, _given: Any, logits: torch.Tensor) -> torch.Tensor:
+        return logits / 2
+
+    cases = [
+        ({"shard": 2}, "model.layers.3", mixed, "in a llama model packed documents see each other"),
+        (
+            {"context": 2},
+            "model.layers.3",
+            no_number,
+            "loss of this llama model is nan before its first step",
+        ),
+        ({"shard": 2}, "lm_head", scaled, r"is [\d.]+ in training and [\d.]+ by its own forward pass"),
+    ]
+    for degrees, name, hook, text in cases:
+
+        def tried(net: Any, settings: Any, name: str = name, hook: Any = hook) -> None:
+            net.model.get_submodule(name).register_forward_hook(hook)
+            check(net, settings)
+
+        vars(build_module)["check_net"] = tried
+        with pytest.raises(DataError, match=text):
+            build_in(degrees, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
+
+
+def test_what_only_the_whole_model_shows_is_found_on_the_laid_out_model(tmp_path: Path) -> None:
+    make_family(tmp_path / "model", "llama")
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(a_late_layer_is_another, 2, str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("kind", "degrees", "text"),
     [

@@ -21,6 +21,9 @@ from anadil.pretraining import Pretrain
 
 MOST_TOKENS = 128
 """Of a sequence that a laid out model is tried on, for each process that shares it: no format of products needs more."""
+SAME = 1e-5
+"""As `TOLERANCE`, of a summed loss whose products are the same, of the same shapes, if documents see each other or
+not; but formats of 8 bits and less scale all tokens by the largest. A tenth of a mean over a sequence gives 9e-4."""
 ROUGH = 0.02
 """As `TOLERANCE`, of a summed loss where products are rounded to BF16 or less."""
 LENGTHS = (5, 7)
@@ -80,8 +83,7 @@ def check_net(net: Net, settings: Pretrain) -> None:
                 f"base.model: the loss of this {kind} model is {first} before its first step; its weights are "
                 "damaged, or it cannot be shared by pretrain.parallelism; fetch it again, or use a Llama-like base.model"
             )
-        # The same products of the same shapes, bit by bit; but some formats scale all tokens by the largest.
-        if abs(second - first) > (TOLERANCE if settings.matmul == "same" else ROUGH) * first:
+        if abs(second - first) > (SAME if settings.matmul == "same" else ROUGH) * first:
             raise DataError(
                 f"base.model: in a {kind} model packed documents see each other; use a Llama-like base.model"
             )
