@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError
+from anadil.model.families import check_family
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine, machines, this_machine
 from anadil.plan.search import Remedy, fit, nearest
@@ -22,7 +23,8 @@ def check_fits(recipe: Recipe, *, here: bool) -> str:
         here: On this machine, not on the machines of `cluster`.
 
     Raises:
-        PreflightError: It does not fit; with the nearest settings that do.
+        PreflightError: It does not fit; with the nearest settings that do. Or the layout is not proven for the
+            model's type.
         RecipeError: The layout cannot be, or the machine type is not known.
         DataError: The base model's shape cannot be read.
     """
@@ -31,6 +33,7 @@ def check_fits(recipe: Recipe, *, here: bool) -> str:
     if not here and recipe.cluster.instance is not None:
         kind, nodes = machine(recipe.cluster.instance), recipe.cluster.nodes
     layout = layout_of(recipe, kind, nodes)
+    check_family({"model_type": shape.model_type}, layout.degrees)
     work = work_of(recipe, kind, hardest(recipe))
     total, verdict = fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
