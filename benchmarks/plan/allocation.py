@@ -10,8 +10,8 @@ from itertools import product
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from anadil.measure.exact import exact_peak
 from anadil.measure.worker import random_model, random_tokens
-from anadil.plan.exact import exact_peak
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import trained_shape
@@ -48,7 +48,6 @@ def compared(recompute: str, trains: str, state: str) -> tuple[int, int, int]:
         state=recipe.pretrain.state,
         compute="bf16" if state == "bf16" else "fp32",
         kernels="torch",
-        packed=True,
     )
     model = random_model(shape, work, torch.device("cpu"), recipe.seed)
     trainer = Trainer(
@@ -61,7 +60,7 @@ def compared(recompute: str, trains: str, state: str) -> tuple[int, int, int]:
     trainer.step(0)
     return (
         second_step(trainer),
-        exact_peak(shape, layout, work, fused_optimizer=False),
+        exact_peak(shape, layout, work, recipe.pretrain),
         peak_memory(shape, layout, work).allocated,
     )
 

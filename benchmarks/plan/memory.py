@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anadil.plan.exact import exact_peak
+from anadil.measure.exact import exact_peak
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import KNOWN, Shape, shape_from

@@ -14,7 +14,7 @@ from anadil.measure.jobs import job_manifests
 from anadil.measure.kept import default_folder, device_of, load, read_logs
 from anadil.measure.runs import measure
 from anadil.plan.calibration import calibrate, predicted
-from anadil.plan.compose import Answer, Question, answer, exact_of, plan_of
+from anadil.plan.compose import Answer, Question, answer, plan_of
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.layout import Layout
 from anadil.plan.machine import LOCAL, Machine, machine, machines, this_machine
@@ -158,6 +158,8 @@ def _refuse_what_cannot_fit(question: Question, chosen: Answer, prices: Path | N
 def _exact(question: Question, layout: Layout) -> dict[str, object]:
     _need("pretrain", "--exact runs the real model")
     log.info("running a step of the real model on fake tensors: seconds to a minute")
+    from anadil.measure.exact import exact_of
+
     return exact_of(question, layout)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from anadil.config import Recipe
+from anadil.measure.exact import exact_peak
 from anadil.measure.worker import random_model, random_tokens
-from anadil.plan.exact import exact_peak
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import Shape, trained_shape
@@ -96,7 +96,7 @@ def test_fake_tensors_hold_what_the_allocator_reports(case: tuple[str, str, str]
     measured = allocated(*case)
     _, shape, layout, work = sizes(*case)
 
-    exact = exact_peak(shape, layout, work, fused_optimizer=True)
+    exact = exact_peak(shape, layout, work)
 
     assert exact == pytest.approx(measured, rel=NEAR)
 

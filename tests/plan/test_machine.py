@@ -303,3 +303,28 @@ def test_hidden_gpus_do_not_count(driver: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
 
     assert this_machine().device == "CPU"
+
+
+def test_sagemaker_and_hyperpod_call_a_type_by_another_name(tmp_path: Path) -> None:
+    assert machine("ml.p5.48xlarge") == machine("p5.48xlarge")
+    with pytest.raises(
+        RecipeError, match=r"unknown machine type 'ml\.p5\.48xlarg'; did you mean 'p5\.48xlarge'"
+    ):
+        machine("ml.p5.48xlarg")
+
+    given = prices(tmp_path, "ml.p5.48xlarge: {on_demand: 60.5}\n")
+
+    assert machine("p5.48xlarge", given).on_demand == machine("ml.p5.48xlarge", given).on_demand == 60.5
+    assert [each.name for each in machines(given)] == [each.name for each in machines()]
+
+
+def test_a_file_that_prices_a_type_by_both_names_is_refused(tmp_path: Path) -> None:
+    text = mistakes(tmp_path, "p5.48xlarge: {on_demand: 60.5}\nml.p5.48xlarge: {on_demand: 70.5}\n")
+
+    assert (
+        text == "/prices.yaml: ml.p5.48xlarge and p5.48xlarge are one machine type; leave one of the two out"
+    )
+
+
+def test_a_mistake_in_a_price_has_its_line_under_either_name(tmp_path: Path) -> None:
+    assert "line 2: p5.48xlarge.on_demand" in mistakes(tmp_path, "ml.p5.48xlarge:\n  on_demand: -1\n")

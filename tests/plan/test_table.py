@@ -6,31 +6,42 @@ import pytest
 
 from anadil.plan import words
 from anadil.plan.sections import layouts
-from anadil.plan.sentences import answer, checked
+from anadil.plan.sentences import answer, checked, lead
 from anadil.plan.table import lines
 from tests.plan import sample
 
 
 def test_the_answer_comes_first() -> None:
-    shown = " ".join(lines(sample.plan())[:2])
+    shown = " ".join(lines(sample.plan())[:3])
 
     assert shown == (
         "azerbaijani-1b. Tight: 36.35 GiB per device (safe up to 36.00 GiB of 39.39 GiB) on 2 x "
-        "p4d.24xlarge (16 x A100 40 GB); 8 h 33 min and USD 376 on demand."
+        "p4d.24xlarge (16 x A100 40 GB); about 10 h 51 min (between 6 h 24 min and 15 h 18 min) and USD 477 on "
+        "demand (between USD 281 and USD 672)."
     )
 
 
 def test_the_headlines_carry_their_units_and_ranges() -> None:
     shown = lines(sample.plan())
 
-    assert shown[3:9] == [
+    assert shown[4:10] == [
         "  layout   FSDP 16, batch 14 per device and 224 in all, 2,048 tokens a sequence",
-        "  rate     282,400 tokens/s, 17,650 per device, 40.0 % of the peak",
+        "  rate     282,400 tokens/s, 17,650 per device, 40.0 % of the peak, predicted",
         "  work     20,000 steps, 9.175 B tokens, 3.67 epochs, 6.1e19 FLOP",
-        "  time     8 h 33 min, likely 6 h 24 min to 15 h 18 min",
-        "  cost     USD 376 on demand, likely USD 281 to USD 672",
+        "  time     10 h 51 min, between 6 h 24 min and 15 h 18 min",
+        "  cost     USD 477 on demand, between USD 281 and USD 672",
         "  checked  the real model's step allocates 34.37 GiB, -0.18 % from the formulas (21 s)",
     ]
+
+
+def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> None:
+    plan = sample.plan() | {"calibration": {"factor": 0.6, "measured": 3}}
+
+    said = answer(plan)
+
+    assert "; 8 h 33 min (between 6 h 24 min and 15 h 18 min) and USD 376 on demand (between USD 281" in said
+    assert "about" not in said
+    assert lead(plan, "cost.on_demand") == 375.96
 
 
 def test_every_line_fits_the_terminal_of_a_very_large_run() -> None:
@@ -99,7 +110,7 @@ def test_a_plan_that_does_not_fit_says_what_it_would_take() -> None:
     said = answer(plan)
 
     assert said.startswith("Does not fit: 36.35 GiB per device")
-    assert said.endswith("it would take 8 h 33 min.")
+    assert said.endswith("it would take about 10 h 51 min (between 6 h 24 min and 15 h 18 min).")
 
 
 def test_a_plan_of_nothing_is_dashes() -> None:

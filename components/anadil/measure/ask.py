@@ -15,6 +15,7 @@ from anadil.measure.kept import device_of
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import this_machine
 from anadil.plan.shape import Shape, Trains, trained_shape
+from anadil.pretraining import Parallelism, Pretrain
 from anadil.recipe import load_recipe
 
 STEPS = 5
@@ -91,6 +92,28 @@ class Ask:
             *("--steps", str(self.steps), "--device", self.device),
             *("--recipe", json.dumps(recipe, ensure_ascii=False, separators=(",", ":"))),
         ]
+
+
+def laid_out(settings: Pretrain, layout: Layout, work: Work) -> Pretrain:
+    """Section `pretrain` with a layout and a step's work in place of its own."""
+    changed = {
+        "batch_size": layout.batch_size,
+        "micro_batch_size": layout.micro_batch_size,
+        "sequence_length": work.sequence_length,
+        "precision": work.compute,
+        "state": work.state,
+        "kernels": work.kernels,
+        "activation_checkpointing": layout.recompute,
+        "parallelism": Parallelism(
+            shard=layout.shard,
+            tensor=layout.tensor,
+            context=layout.context,
+            pipeline=layout.pipeline,
+            prefetch=layout.prefetch,
+            reshard=layout.reshard,
+        ),
+    }
+    return settings.model_copy(update=changed)
 
 
 def as_json(value: Layout | Work | Shape) -> str:

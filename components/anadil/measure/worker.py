@@ -14,26 +14,26 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed as dist
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from anadil.config import Recipe
 from anadil.errors import AnadilError, PreflightError, Stopped
-from anadil.measure.ask import Ask
+from anadil.measure.ask import Ask, laid_out
 from anadil.measure.kept import cpu_model, line_of, versions
 from anadil.model.kernels import patch_llama
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.plan.calibration import Measurement, Status
 from anadil.plan.layout import Work
-from anadil.plan.llama import llama_config
 from anadil.plan.shape import Shape
+from anadil.plan.transformers_config import config_of
 from anadil.pretrain.packing import Packed, pack
 from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.spread import check_layout, spread
 from anadil.pretrain.tokens import Stream
 from anadil.pretrain.trainer import Trainer
-from anadil.pretraining import Parallelism, Phase
+from anadil.pretraining import Phase
 from anadil.stage import Stop
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,8 @@ def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
     """The trainer of the pretrain stage, with a random model."""
     work = works(ask, device)[0]
     if uses_liger(work.kernels, device):
-        patch_llama(ask.layout.recompute)
+        config = config_of(ask.shape, work.sequence_length)
+        patch_llama(ask.layout.recompute, config=config)
     recipe = _recipe(ask, work)
     packed = random_tokens(ask.shape, work, ask.layout.batch_size, recipe.seed)
     settings = recipe.pretrain
@@ -170,34 +171,17 @@ def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
 
 def _recipe(ask: Ask, work: Work) -> Recipe:
     """The recipe with the layout's settings, and a phase of the needed length for each kind."""
-    layout = ask.layout
-    changed = {
-        "phases": tuple(Phase(trains=kind, steps=WARMUP + ask.steps, lr=LR) for kind in ask.trains),
-        "batch_size": layout.batch_size,
-        "micro_batch_size": layout.micro_batch_size,
-        "sequence_length": work.sequence_length,
-        "precision": work.compute,
-        "state": work.state,
-        "kernels": work.kernels,
-        "activation_checkpointing": layout.recompute,
-        "parallelism": Parallelism(
-            shard=layout.shard,
-            tensor=layout.tensor,
-            context=layout.context,
-            pipeline=layout.pipeline,
-            prefetch=layout.prefetch,
-            reshard=layout.reshard,
-        ),
-    }
-    return ask.recipe.model_copy(update={"pretrain": ask.recipe.pretrain.model_copy(update=changed)})
+    phases = tuple(Phase(trains=kind, steps=WARMUP + ask.steps, lr=LR) for kind in ask.trains)
+    settings = laid_out(ask.recipe.pretrain, ask.layout, work).model_copy(update={"phases": phases})
+    return ask.recipe.model_copy(update={"pretrain": settings})
 
 
 def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:
-    """A Llama of some sizes with random FP32 weights, the same on every process."""
-    config = llama_config(shape, work.sequence_length)
+    """A model of some sizes with random FP32 weights, the same on every process."""
+    config = config_of(shape, work.sequence_length)
     torch.manual_seed(seed)
     with torch.device(device):
-        model: Any = LlamaForCausalLM(config)
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     placed: PreTrainedModel = model.to(torch.float32)
     return placed
 

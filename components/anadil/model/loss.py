@@ -83,9 +83,8 @@ def summed_loss(
     """
     hidden = hidden.reshape(-1, hidden.shape[-1])
     labels = labels.reshape(-1)
-    if hidden.device.type == "cpu" and (unscored := labels == IGNORED).any():
-        # A GPU would have to wait for the number of those left.
-        hidden, labels = hidden[~unscored], labels[~unscored]
+    if hidden.device.type == "cpu":  # a GPU would have to wait for the number of those left
+        hidden, labels = scored(hidden, labels)
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if uses_liger(kernels, hidden.device):
@@ -94,6 +93,12 @@ def summed_loss(
         dtype = torch.float32
     with torch.autocast(device, enabled=False):
         return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
+
+
+def scored(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """States and labels of the positions that are scored; the planner's run on tensors without content has all."""
+    unscored = labels == IGNORED
+    return (hidden[~unscored], labels[~unscored]) if unscored.any() else (hidden, labels)
 
 
 def chunk_tokens(weight: torch.Tensor) -> int:

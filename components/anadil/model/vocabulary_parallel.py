@@ -101,9 +101,10 @@ class _LossOfRows(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides its names
         ctx: Any, upstream: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
+        held, ctx.gradients = ctx.gradients, None  # else they lie beside those of all layers
         gradients = [
             None if gradient is None else (gradient * upstream).to(dtype)
-            for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+            for gradient, dtype in zip(held, ctx.dtypes, strict=True)
         ]
         return (*gradients, None, None, None, None, None)
 

@@ -2,8 +2,8 @@
 
 B sequences, S tokens each, h hidden width, q width of all query heads, k width of all key heads,
 f width of the MLP, H heads. Every figure is per token of one device unless it says otherwise.
-Derived tensor by tensor from transformers 5.23 (`modeling_llama.py`) and Liger 0.8.5, and
-compared with runs of the real model on fake tensors (benchmarks/plan).
+Derived tensor by tensor from transformers 5.23 (`modeling_*.py`) and Liger 0.8.5, and compared with
+runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks/plan).
 """
 
 from dataclasses import dataclass
@@ -57,6 +57,11 @@ def _bytes(state: str, product: str, sharded: bool) -> Bytes:
     )
 
 
+def has_liger_layers(shape: Shape, work: Work) -> bool:
+    """Whether Liger's kernels compute the layers, and not the loss alone: it has them for Llamas."""
+    return work.kernels == "liger" and shape.model_type == "llama"
+
+
 def norm(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool = False) -> float:
     """A norm and its output, which `readers` matrix products read.
 
@@ -71,12 +76,44 @@ def norm(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool =
     """
     size = bytes_of(work, layout)
     learns = work.trains == "all"
-    h = shape.hidden
-    # torch: the FP32 copy, and the normalized states where the norm's own weight learns.
-    kept = size.stream * h if work.kernels == "liger" else (FP32 + size.stream * learns) * h
-    # Autocast makes a copy for each reader.
-    output = (size.compute * h * (readers if size.autocast else 1)) if learns or last else 0
-    return (kept + FP32) / layout.tensor + output
+    if has_liger_layers(shape, work):
+        kept = float(size.stream * shape.hidden)
+    else:
+        kept = _normalized(shape.hidden, size.stream, shape, work)
+    return (kept + FP32) / layout.tensor + (_read(shape, size, readers) if learns or last else 0)
+
+
+def norm_after(shape: Shape, work: Work, layout: Layout) -> float:
+    """A norm of what attention or the MLP gives; nothing keeps its output."""
+    kept = _normalized(shape.hidden, bytes_of(work, layout).compute, shape, work)
+    return (kept + FP32) / layout.tensor
+
+
+def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
+    """What a norm of hidden states in the precision of products keeps for the gradient of its own weight."""
+    if work.trains != "all":
+        return 0.0
+    size = FP32 if shape.architecture.norms_in_fp32 else bytes_of(work, layout).compute
+    return size * shape.hidden / layout.tensor
+
+
+def _normalized(width: int, size: int, shape: Shape, work: Work) -> float:
+    """Torch's norm: the FP32 copy, and the normalized states where the norm's own weight learns."""
+    if shape.architecture.norms_in_fp32:
+        size = FP32
+    return float((FP32 + size * (work.trains == "all")) * width)
+
+
+def _read(shape: Shape, size: Bytes, readers: int) -> float:
+    """Hidden states that matrix products read; autocast makes a copy for each."""
+    return float(size.compute * shape.hidden * (readers if size.autocast else 1))
+
+
+def entry(shape: Shape, work: Work, layout: Layout, readers: int) -> float:
+    """What attention or the MLP reads: a norm's output, or the hidden states themselves."""
+    if shape.architecture.norms_before:
+        return norm(shape, work, layout, readers)
+    return _read(shape, bytes_of(work, layout), readers) if work.trains == "all" else 0.0
 
 
 def attention(shape: Shape, work: Work, layout: Layout) -> float:
@@ -87,21 +124,71 @@ def attention(shape: Shape, work: Work, layout: Layout) -> float:
         # transformers repeats keys and values for each query head where there is a mask.
         keys = 2 * shape.query_width * layout.context
     kept = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
+    kept += head_norms(shape, work, layout)
+    kept += rotation(shape, work, layout)
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
     return kept + (size * work.sequence_length if work.packed else 0)
+
+
+def rotation(shape: Shape, work: Work, layout: Layout) -> float:
+    """Cosines and sines that a layer has for itself."""
+    size, kind = bytes_of(work, layout), shape.architecture.rotation
+    if kind == "own":
+        return 2 * size.stream * shape.rotary_share * shape.head_dim
+    # FSDP casts what a layer is given, once for each layer.
+    return 2.0 * size.compute * shape.head_dim if kind == "fp32" and _casts(size, layout) else 0.0
+
+
+def shared_rotation(shape: Shape, work: Work, layout: Layout) -> float:
+    """Cosines and sines that all layers share."""
+    size, kind = bytes_of(work, layout), shape.architecture.rotation
+    if kind == "own":  # each layer makes its own of them, and again in its second forward pass
+        return 0.0 if layout.recompute == "none" else 2 * size.stream * shape.rotary_share * shape.head_dim
+    if kind == "fp32" and _casts(size, layout):
+        return 0.0
+    return 2.0 * (FP32 if kind == "fp32" else size.stream) * shape.head_dim
+
+
+def _casts(size: Bytes, layout: Layout) -> bool:
+    """Whether FSDP casts weights, and with them the inputs of layers."""
+    return layout.shard > 1 and size.weight > size.compute
+
+
+def head_norms(shape: Shape, work: Work, layout: Layout) -> float:
+    """Norms of queries and keys."""
+    kind = shape.architecture.head_norms
+    if kind == "none":
+        return 0.0
+    size = bytes_of(work, layout).compute
+    kept = _normalized(shape.query_width + shape.kv_width, size, shape, work)
+    return (kept + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
 
 
 def mlp(shape: Shape, work: Work, layout: Layout) -> float:
     """Gate, up and (torch) the activated gate; their product where the next matrix learns."""
     size = bytes_of(work, layout).compute
-    tables = (2 if work.kernels == "liger" else 3) + (1 if work.trains == "all" else 0)
+    tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
     return tables * size * shape.intermediate / layout.tensor
 
 
 def whole(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
-    norms = norm(shape, work, layout, 3) + norm(shape, work, layout, 2)
-    return norms + attention(shape, work, layout) + mlp(shape, work, layout)
+    kind = shape.architecture
+    entries = entry(shape, work, layout, 3) + entry(shape, work, layout, 1 if kind.fused_gate else 2)
+    exits = 2 * norm_after(shape, work, layout) if kind.norms_after else 0.0
+    return entries + attention(shape, work, layout) + mlp(shape, work, layout) + exits
+
+
+def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
+    """What a layer has received, where what `whole` counts is not the same tensor but a copy of it, or nothing."""
+    size = bytes_of(work, layout)
+    if has_liger_layers(shape, work):
+        shared = True
+    elif shape.architecture.norms_before:
+        shared = size.stream == FP32
+    else:
+        shared = work.trains == "all" and not size.autocast
+    return 0.0 if shared else size.stream * shape.hidden / layout.tensor
 
 
 def kept(shape: Shape, work: Work, layout: Layout) -> float:
@@ -112,11 +199,13 @@ def kept(shape: Shape, work: Work, layout: Layout) -> float:
     Source: Korthikanti et al. 2022, "Reducing Activation Recomputation", arXiv:2205.05198.
     """
     size = bytes_of(work, layout)
-    entry = size.stream * shape.hidden / layout.tensor
+    received = size.stream * shape.hidden / layout.tensor
+    if shape.architecture.rotation == "fp32":
+        received += rotation(shape, work, layout)
     if layout.recompute == "full":
-        return entry
+        return received
     if layout.recompute == "none":
         return whole(shape, work, layout)
     split = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate
     outputs = size.compute * (split / layout.tensor + 2 * shape.hidden)
-    return entry + outputs + FP32 * shape.heads / layout.tensor
+    return received + outputs + FP32 * shape.heads / layout.tensor

@@ -7,6 +7,7 @@ from typing import Any
 
 from anadil import __version__
 from anadil.config import Recipe
+from anadil.model.families import PROVEN, check_family
 from anadil.plan.budget import Budget, Stretch, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.choices import Chosen
@@ -96,9 +97,12 @@ def answer(question: Question, *, best: bool = False) -> Answer:
         best: Take the fastest in any case.
 
     Raises:
+        PreflightError: The recipe's own layout is not proven for the model's type.
         RecipeError: The recipe's degrees do not divide the devices, whose speed is not known.
     """
     found, degrees = None, question.recipe.pretrain.parallelism
+    if not best:
+        check_family({"model_type": question.shape.model_type}, degrees.model_dump(include=set(PROVEN)))
     if question.machine.flops_bf16 and question.machine.hbm:
         found = search(
             question.shape,
@@ -124,7 +128,7 @@ def plan_of(question: Question, chosen: Answer, exact: Table | None = None) -> T
     Args:
         question: What is planned.
         chosen: Its layout.
-        exact: What a run on fake tensors has shown, see `exact_of`.
+        exact: What a run on fake tensors has shown, see `anadil.measure.exact`.
     """
     phases = [_phase(question, chosen.layout, phase) for phase in question.recipe.pretrain.phases]
     told = _budget(question, phases).as_dict()
@@ -143,30 +147,6 @@ def plan_of(question: Question, chosen: Answer, exact: Table | None = None) -> T
         **told,
         "calibration": None if question.calibration is None else question.calibration.as_dict(),
         "assumptions": _assumptions(question, chosen),
-    }
-
-
-def exact_of(question: Question, layout: Layout) -> Table:
-    """A run of the real model on fake tensors beside the closed form; takes seconds to a minute.
-
-    Raises:
-        RecipeError: The layout cannot be run so.
-        ModuleNotFoundError: torch is not installed.
-    """
-    import time
-
-    from anadil.plan.exact import exact_peak
-
-    started = time.perf_counter()
-    work = question.work
-    found = exact_peak(question.shape, layout, work, fused_optimizer=question.machine.device != CPU)
-    closed = peak_memory(question.shape, layout, work).allocated
-    return {
-        "trains": work.trains,
-        "allocated_bytes": found,
-        "closed_form_bytes": closed,
-        "difference_percent": round(100 * (closed / found - 1), 3),
-        "seconds": round(time.perf_counter() - started, 1),
     }
 
 

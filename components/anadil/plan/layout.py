@@ -41,6 +41,11 @@ class Layout:
         return self.data * self.tensor * self.context * self.pipeline
 
     @property
+    def degrees(self) -> dict[str, int]:
+        """Devices by the way in which they share the model; 1 where they do not."""
+        return {name: getattr(self, name) for name in ("shard", "tensor", "context", "pipeline")}
+
+    @property
     def replicas(self) -> int:
         """Copies of the model over all devices, counted by its shards."""
         return self.data * self.context // self.shard

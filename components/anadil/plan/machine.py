@@ -124,7 +124,7 @@ class Instance(Table):
 
 
 def machine(name: str, prices: Path | None = None) -> Machine:
-    """The machine type of a name such as `p5.48xlarge`.
+    """The machine type of a name such as `p5.48xlarge`, or `ml.p5.48xlarge` as SageMaker and HyperPod call it.
 
     Args:
         name: A type of the table or of `prices`.
@@ -134,12 +134,18 @@ def machine(name: str, prices: Path | None = None) -> Machine:
         RecipeError: There is no such type, or `prices` has mistakes.
     """
     known = {each.name: each for each in machines(prices)}
-    if name in known:
-        return known[name]
+    plain = plain_name(name)
+    if plain in known:
+        return known[plain]
     raise RecipeError(
-        f"cluster.instance: unknown machine type {name!r}{_nearest(name, list(known))} "
+        f"cluster.instance: unknown machine type {name!r}{_nearest(plain, list(known))} "
         f"Known are {', '.join(known)}; describe another one in a file for --prices"
     )
+
+
+def plain_name(name: str) -> str:
+    """A machine type's name as EC2 has it: SageMaker and HyperPod write `ml.` before it."""
+    return name.removeprefix("ml.")
 
 
 def machines(prices: Path | None = None) -> tuple[Machine, ...]:
@@ -150,7 +156,7 @@ def machines(prices: Path | None = None) -> tuple[Machine, ...]:
     """
     rows, lines = _read(TABLE)
     if prices is not None:
-        given, lines = _read(prices)
+        given, lines = _plain(*_read(prices), prices)
         rows = {**rows, **{name: _over(rows.get(name), cells) for name, cells in given.items()}}
     try:
         # JSON mode, as for recipes: strict there means no text for a number, but an integer for a float.
@@ -174,6 +180,20 @@ def _read(path: Path) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
             "colon, such as `p5.48xlarge:`"
         )
     return data, lines
+
+
+def _plain(
+    rows: dict[str, object], lines: dict[strict_yaml.Path, int], path: Path
+) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
+    """Rows and lines of a file by `plain_name`."""
+    found: dict[str, object] = {}
+    for name, row in rows.items():
+        if plain_name(str(name)) in found:
+            raise RecipeError(
+                f"{path}: {name} and {plain_name(str(name))} are one machine type; leave one of the two out"
+            )
+        found[plain_name(str(name))] = row
+    return found, {(plain_name(str(at[0])), *at[1:]) if at else at: line for at, line in lines.items()}
 
 
 def _over(row: object, cells: object) -> object:

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32, INTEGER, Bytes, bytes_of
 from anadil.plan.layout import Layout, Work
+from anadil.plan.loss_memory import loss_bytes
 from anadil.plan.shape import Shape
-
-CHUNK_TOKENS = 512
-"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
-has fewer, which is 0.1 GB less at 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +67,18 @@ class _Layer:
     """Kept under the layout's activation checkpointing."""
     attention: float
     """Kept of attention and of the norm before it."""
+    apart: float
+    """What it received, where `whole` does not hold it."""
 
     @classmethod
     def of(cls, shape: Shape, layout: Layout, work: Work) -> "_Layer":
         return cls(
-            parameters=shape.layer_matrices / layout.tensor + 2 * shape.hidden,
+            apart=activations.received_apart(shape, work, layout),
+            parameters=(shape.layer_matrices + shape.biases) / layout.tensor + shape.norm_weights,
             table=shape.embedding / layout.tensor,
             whole=activations.whole(shape, work, layout),
             kept=activations.kept(shape, work, layout),
-            attention=activations.norm(shape, work, layout, 3) + activations.attention(shape, work, layout),
+            attention=activations.entry(shape, work, layout, 3) + activations.attention(shape, work, layout),
         )
 
 
@@ -125,6 +125,10 @@ class _Stage:
         return self.each.table * (1 if self.shape.tied and ends else ends)
 
     @property
+    def has_liger_layers(self) -> bool:
+        return activations.has_liger_layers(self.shape, self.work)
+
+    @property
     def root(self) -> float:
         """Parameters outside the layers, which FSDP gathers as one group."""
         return self.tables + (self.shape.hidden if self.last else 0)
@@ -146,7 +150,14 @@ class _Stage:
         return {
             "weights": self.size.weight * self.parameters / self.layout.shard,
             "optimizer": 2 * self.size.weight * learning / self.layout.shard,
+            "pipeline buffers": self.buffers(),
         }
+
+    def buffers(self) -> float:
+        """Where torch's stages receive: states of every micro-batch from before, gradients from behind."""
+        neighbours = int(not self.first) + int(not self.last)
+        states = self.tokens * self.size.stream * self.shape.hidden / self.layout.tensor
+        return neighbours * self.layout.micro_batches * states
 
     def gathered(self, layers: float, *, root: bool = True) -> float:
         """Weights that FSDP has gathered: the root group and some layers."""
@@ -170,7 +181,7 @@ class _Stage:
         """Activations that wait for their backward pass."""
         per_layer = self.each.kept
         # Cosines and sines, the integers, and what the next stage has been sent.
-        beside = float(2 * self.shape.head_dim * self.size.stream + 3 * INTEGER)
+        beside = activations.shared_rotation(self.shape, self.work, self.layout) + 3 * INTEGER
         if not self.last:
             beside += self.size.stream * self.shape.hidden / self.layout.tensor
         if self.work.packed and self.layout.recompute != "none":
@@ -182,9 +193,20 @@ class _Stage:
         """Gradients of layers that are done; all of them where steps are accumulated."""
         if self.layout.micro_batches > 1:
             learning = self.learning_layers + self.tables
-            return self.size.reduce * learning / self.layout.shard
+            return self.size.reduce * learning / (1 if self.is_kept_whole else self.layout.shard)
         done = layers * self.each.parameters if self.work.trains == "all" else 0.0
         return self.size.reduce * done / self.layout.shard
+
+    @property
+    def is_kept_whole(self) -> bool:
+        """Whether FSDP adds a stage's gradients up whole, over all micro-batches, as torch's stages let it."""
+        return self.layout.pipeline > 1 and self.layout.shard > 1
+
+    def left_over(self) -> float:
+        """What FSDP added the tables' gradients up from in the micro-batch before, until the next such sum."""
+        if self.layout.shard == 1 or self.layout.micro_batches == 1 or self.is_kept_whole:
+            return 0.0
+        return self.size.reduce * self.tables
 
     # Moments.
 
@@ -194,6 +216,8 @@ class _Stage:
             yield "loss", self.at_loss(forward=True)
             if self.work.loss == "logits" or self.work.kernels == "torch":
                 yield "gradient of the loss", self.at_loss(forward=False)
+            if not self.has_liger_layers:
+                yield "norm before the loss", self.at_last_norm()
         # The first layers find fewer next ones to gather, the last one no sums under way.
         ahead = min(1 + self.layout.prefetch, self.layers)
         for layers in sorted({1, min(2, self.layers), ahead, max(1, self.layers - 1), self.layers}):
@@ -201,6 +225,8 @@ class _Stage:
             yield f"backward of layer {layers}", parts
             yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
             yield f"backward of layer {layers}, its end", parts | self.at_layer_end(layers)
+            if self.shape.architecture.norms_after:
+                yield f"backward of layer {layers}, its last norm", parts | self.in_last_norm(layers)
         yield "end of backward", self.at_end()
         if self.layout.shard > 1:
             yield "sum of the embeddings' gradients", self.at_sum()
@@ -215,53 +241,29 @@ class _Stage:
             **self.state(),
             "gradients": self.gradients(0),
             # One layer: what the last one received, until the forward pass ends, then its weights again.
-            "gathered weights": self.gathered(1 if self.layout.reshard else self.layers + int(forward)),
+            # A stage's layers go when they are through, and torch's stage asks for none again yet.
+            "gathered weights": self.gathered(
+                (0 if self.is_kept_whole else 1) if self.layout.reshard else self.layers + int(forward)
+            ),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.kept(self.layers) + self.tokens * outside,
-            "loss": self.loss(forward=forward),
+            "loss": loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
+            "communication": self.left_over(),
         }
 
-    def loss(self, *, forward: bool) -> float:
-        """What the loss itself holds, beside the states that it reads."""
-        if self.work.loss == "logits":
-            return self.logits(forward=forward)
-        if forward:
-            return self.fused()
-        # torch's operator gives its gradients out as results, for which autograd makes zeros.
-        return 2 * FP32 * (self.tokens * self.shape.hidden + self.each.table)
+    def at_last_norm(self) -> dict[str, float]:
+        """Inside the norm before the output table, when the loss is through."""
+        held = FP32 * self.shape.hidden / self.layout.tensor
+        return {
+            **self.at_loss(forward=False),
+            "gradients": self.gradients(0) + self.head_gradient(),
+            "activations": self.kept(self.layers) + self.tokens * held,
+            "loss": self.tokens * self.in_norm(),
+        }
 
-    def logits(self, *, forward: bool) -> float:
-        """FP32 tables of all logits: with their log-probabilities, then with two gradients.
-
-        Split by the vocabulary the gradient takes one table more.
-        """
-        tables = 2 if forward else 3 if self.layout.tensor == 1 else 4
-        return self.tokens * tables * FP32 * self.shape.vocabulary / self.layout.tensor
-
-    def fused(self) -> float:
-        """What a fused loss holds at the worst of its forward pass, which makes its gradients too."""
-        tokens, h = self.tokens, self.shape.hidden
-        if self.work.kernels == "torch":
-            # Everything in FP32: copies of states and table, both gradients, a chunk's logits.
-            copies = (
-                tokens * FP32 * h + FP32 * self.each.table
-                if self.size.stream != FP32 or self.size.weight != FP32
-                else 0
-            )
-            return copies + tokens * FP32 * h + FP32 * self.each.table + self.chunk()
-        # Gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
-        states = tokens * h * (self.size.compute + (self.size.stream if self.size.autocast else 0))
-        table = FP32 * self.each.table + max(self.size.compute * self.each.table, self.chunk())
-        return states + table + (BF16 * self.each.table if self.size.autocast else 0)
-
-    def chunk(self) -> float:
-        """Logits of one chunk of tokens."""
-        if self.work.kernels == "torch":
-            chunk = min(CHUNK_TOKENS, self.tokens)
-            return chunk * FP32 * (self.each.table / self.shape.hidden + self.shape.hidden)
-        share = math.ceil(self.tokens / math.ceil(self.shape.vocabulary / self.shape.hidden))
-        chunk = min(self.tokens, 1 << (share - 1).bit_length())
-        return chunk * self.size.compute * self.each.table / self.shape.hidden
+    def in_norm(self) -> float:
+        """Torch's norm, backwards: a gradient, and four FP32 copies for the square of what it read; per token."""
+        return 5 * FP32 * self.shape.hidden / self.layout.tensor
 
     @property
     def gradient(self) -> int:
@@ -278,11 +280,13 @@ class _Stage:
         learns = self.work.trains == "all"
         # FSDP still holds what the previous layer's gradients were added up from.
         communication = (
-            self.size.reduce * self.each.parameters if self.layout.shard > 1 and learns and done else 0.0
+            self.size.reduce * self.each.parameters
+            if self.layout.shard > 1 and learns and done
+            else self.left_over()
         )
         down = self.size.compute * self.shape.hidden * self.shape.intermediate / self.layout.tensor
         copies = self.copies(layers if self.layout.recompute == "none" else 1)
-        if copies and not learns and self.work.kernels == "torch":
+        if copies and not learns and not self.has_liger_layers:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
@@ -295,6 +299,15 @@ class _Stage:
             "activations": self.kept(layers),
             "recomputation": self.tokens * (self.again() + self.flow()),
             "communication": communication,
+        }
+
+    def in_last_norm(self, layers: int) -> dict[str, float]:
+        """What differs inside the norm of what the MLP gave, with which the layer's backward pass begins."""
+        normalized = activations.normalized_states(self.shape, self.work, self.layout)
+        flow = self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
+        return {
+            "gradients": self.gradients(self.layers - layers) + self.head_gradient(),
+            "recomputation": self.tokens * (self.again() + flow),
         }
 
     def in_attention(self, layers: int) -> dict[str, float]:
@@ -333,19 +346,20 @@ class _Stage:
         """What checkpointing makes again for one layer, per token."""
         if self.layout.recompute == "none":
             return 0.0
-        made = self.each.whole
-        if self.layout.recompute == "selective":
-            # Queries are rotated again, beside those that were kept.
-            made += self.size.compute * self.shape.query_width / self.layout.tensor
+        made = self.each.whole + self.each.apart
+        if self.layout.recompute == "selective" and not self.shape.architecture.norms_after:
+            # The output of the last product, which nothing in the second forward pass asks for.
+            made += self.size.compute * self.shape.hidden
         return made - self.each.kept
 
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
         hidden, inner = self.shape.hidden, self.size.compute * self.shape.intermediate / self.layout.tensor
         learns = self.work.trains == "all"
-        if self.work.kernels == "torch":
+        if not self.has_liger_layers:
             # Three gradients are made; the product is dropped, where it was kept.
-            return FP32 * hidden / self.layout.tensor + (2 if learns else 3) * inner
+            stream = FP32 if self.layout.recompute == "none" else self.size.stream
+            return stream * hidden / self.layout.tensor + (2 if learns else 3) * inner
         # Liger writes the gradients of gate and up over the values themselves.
         incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:
@@ -360,8 +374,10 @@ class _Stage:
         tied = self.shape.tied and self.first and self.last
         tables = self.each.table * (3 if tied else int(self.first) + int(self.last))
         if self.layout.tensor > 1 and self.first:
-            # A lookup in a table that is split by rows gives the gradient of the whole table first.
-            tables += self.shape.embedding
+            # A lookup in a table that is split by rows gives the gradient of the whole table first. Then a
+            # process copies its rows; before, it has gathered the gradients of all tokens.
+            gathered = 2 * self.tokens * self.shape.hidden
+            tables += self.shape.embedding + max(0.0, gathered - self.each.table)
         added_up = self.layout.shard > 1 and self.work.trains == "all"
         return {
             **self.state(),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError
+from anadil.model.families import check_family
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine, machines, this_machine
@@ -24,13 +25,15 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
         finetunes: Whether the run goes on to `finetune`.
 
     Raises:
-        PreflightError: It does not fit; with the nearest settings that do.
+        PreflightError: It does not fit; with the nearest settings that do. Or the layout is not proven for the
+            model's type.
         RecipeError: The layout cannot be, or the machine type is not known.
         DataError: The base model's shape cannot be read.
     """
     shape = trained_shape(recipe)
     kind, nodes = _machine(recipe, here=here)
     layout = layout_of(recipe, kind, nodes)
+    check_family({"model_type": shape.model_type}, layout.degrees)
     work = work_of(recipe, kind, hardest(recipe))
     total, verdict = fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"

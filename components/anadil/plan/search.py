@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import get_args
 
+from anadil.model.families import PROVEN
 from anadil.plan.fits import Verdict, reserved, verdict
 from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
 from anadil.plan.machine import LOCAL, Machine
@@ -133,8 +134,20 @@ def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: 
     """Every way to share a model and a batch, with micro-batches of one sequence.
 
     Tensor parallelism stays within a machine. Tied tables are not shared by tensor or pipeline
-    parallelism: `parallelize_module` unties them without a word, and stages hold a table each.
+    parallelism: `parallelize_module` unties them without a word, and stages hold a table each. Nothing is
+    shared in a way that is not proven for the model's type.
     """
+    for each in _divided(shape, work, machine, nodes, batch_size):
+        if is_proven(shape, each):
+            yield each
+
+
+def is_proven(shape: Shape, layout: Layout) -> bool:
+    """Whether each way in which a layout shares a model is proven for the model's type."""
+    return all(shape.model_type in PROVEN[name] for name, degree in layout.degrees.items() if degree > 1)
+
+
+def _divided(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:
     devices = nodes * machine.devices
     for tensor in powers_of_two(1 if shape.tied else machine.devices):
         if machine.devices % tensor or gcd(*shared_by_tensor(shape).values()) % tensor:
@@ -297,7 +310,7 @@ class _Trial:
 
 def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
     for each in options:
-        if each.layout.micro_batches < each.layout.pipeline:
+        if each.layout.micro_batches < each.layout.pipeline or not is_proven(shape, each.layout):
             continue
         total, word = fit(shape, each.layout, each.work, each.machine)
         if word == "fits":

@@ -189,8 +189,8 @@ def layout(plan: Plan) -> Grid:
 def time(plan: Plan) -> Grid:
     """Steps, tokens and hours, with the range they lie in."""
     fields: Fields = (
-        ("time", "time.hours", days),
-        ("likely range", "time", lambda value: span(at(value, "hours_low"), at(value, "hours_high"), hours)),
+        ("predicted time", "time.hours", days),
+        ("range", "time", lambda value: span(at(value, "hours_low"), at(value, "hours_high"), hours)),
         ("device time", "time.gpu_hours", lambda value: count(value, "h")),
         ("steps", "time.steps", count),
         ("tokens", "time.tokens", short_count),
@@ -213,7 +213,7 @@ def cost(plan: Plan) -> Grid:
         )
         for key, words in PURCHASES.items()
     ]
-    columns = ("bought", "an hour", "in all", "likely range")
+    columns = ("bought", "an hour", "predicted", "range")
     known = any(row[1] != DASH for row in rows)
     return Grid(caption="Cost", columns=columns, rows=_if(known, rows))
 

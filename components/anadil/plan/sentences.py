@@ -1,5 +1,7 @@
 """What a plan says in sentences: first the answer, then what it rests on."""
 
+from collections.abc import Callable
+
 from anadil.plan.words import (
     DASH,
     Plan,
@@ -42,13 +44,38 @@ def where(plan: Plan) -> str:
     return f"{nodes} x {kind} ({devices} x {device})"
 
 
+def lead(plan: Plan, path: str) -> object:
+    """A time or price to begin with: the middle of its range until short runs have set the rates.
+
+    Args:
+        plan: A plan.
+        path: Of the prediction; beside it stand `<path>_low` and `<path>_high`.
+    """
+    low, high = (number(at(plan, f"{path}_{end}")) for end in ("low", "high"))
+    predicted = at(plan, path)
+    if at(plan, "calibration") is not None or predicted is None or low is None or high is None:
+        return predicted
+    return (low + high) / 2
+
+
+def ranged(plan: Plan, path: str, say: Callable[[object], str]) -> str:
+    """Text such as `between 8 h and 12 h`; empty where no range is known."""
+    low, high = (at(plan, f"{path}_{end}") for end in ("low", "high"))
+    return f"between {say(low)} and {say(high)}" if span(low, high, say) else ""
+
+
 def answer(plan: Plan) -> str:
     """The plan in one sentence: whether it fits, on what, how long, and what it costs."""
     peak = at(worst(plan), "memory")
     total, limit, device = (gib(at(peak, f"{key}_bytes")) for key in ("total", "limit", "device"))
-    took, price = days(at(plan, "time.hours")), dollars(at(plan, "cost.on_demand"))
+    took, price = days(lead(plan, "time.hours")), dollars(lead(plan, "cost.on_demand"))
+    times, costs = ranged(plan, "time.hours", hours), ranged(plan, "cost.on_demand", dollars)
     fits = VERDICTS.get(verdict(plan), "Not known whether it fits")
-    ending = f"{took} and {price} on demand" if price != DASH else took
+    ending = f"{took} ({times})" if times else took
+    if price != DASH:
+        ending += f" and {price} on demand" + (f" ({costs})" if costs else "")
+    if times and at(plan, "calibration") is None:
+        ending = f"about {ending}"
     if fits == VERDICTS["no"]:
         ending = f"it would take {ending}"
     return f"{fits}: {total} per device (safe up to {limit} of {device}) on {where(plan)}; {ending}."
@@ -60,19 +87,19 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     length = count(at(plan, "layout.sequence_length"))
     peak = worst(plan)
     rate, each = count(at(peak, "tokens_per_s"), "tokens/s"), count(at(peak, "tokens_per_s_per_device"))
-    times = span(at(plan, "time.hours_low"), at(plan, "time.hours_high"), hours)
-    costs = span(at(plan, "cost.on_demand_low"), at(plan, "cost.on_demand_high"), dollars)
+    times, costs = ranged(plan, "time.hours", hours), ranged(plan, "cost.on_demand", dollars)
     name = text(at(plan, "layout.name"), 60)
     steps, tokens = count(at(plan, "time.steps")), short_count(at(plan, "time.tokens"))
     epochs, flops = count(at(plan, "time.epochs")), flop(at(plan, "time.flops"))
     passes = "" if epochs == DASH else f" {epochs} epochs,"
-    price = dollars(at(plan, "cost.on_demand"))
+    price = dollars(lead(plan, "cost.on_demand"))
+    foretold = ", predicted" if at(plan, "calibration") is None and rate != DASH else ""
     return [
         ("layout", f"{name}, batch {batch} per device and {whole} in all, {length} tokens a sequence"),
-        ("rate", f"{rate}, {each} per device, {percent(at(peak, 'mfu'))} of the peak"),
+        ("rate", f"{rate}, {each} per device, {percent(at(peak, 'mfu'))} of the peak{foretold}"),
         ("work", f"{steps} steps, {tokens} tokens,{passes} {flops}"),
-        ("time", days(at(plan, "time.hours")) + (f", likely {times}" if times else "")),
-        ("cost", DASH if price == DASH else f"{price} on demand" + (f", likely {costs}" if costs else "")),
+        ("time", days(lead(plan, "time.hours")) + (f", {times}" if times else "")),
+        ("cost", DASH if price == DASH else f"{price} on demand" + (f", {costs}" if costs else "")),
     ]
 
 
@@ -107,6 +134,9 @@ def calibrated(plan: Plan) -> str:
     if not items(plan, "phases"):
         return ""
     if at(plan, "calibration") is None:
-        return "Not calibrated: rates follow from the machine's data sheet, not from a run on it."
+        return (
+            "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "
+            "predictions, and the plan leads with the middle of the range that published runs span."
+        )
     factor, runs = count(at(plan, "calibration.factor")), count(at(plan, "calibration.measured"))
     return f"Calibrated: rates are the predicted ones times {factor}, from {runs} measured runs."

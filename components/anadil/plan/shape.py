@@ -1,4 +1,4 @@
-"""The sizes of a Llama-like model, and what follows from them alone: parameters and FLOPs."""
+"""The sizes of a decoder of a known type, and what follows from them alone: parameters and FLOPs."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,19 @@ from typing import Literal
 
 from anadil.base import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub
 from anadil.config import Recipe
-from anadil.errors import DataError
+from anadil.errors import DataError, PreflightError
+from anadil.model.families import check_family
+from anadil.plan.architecture import ARCHITECTURES, LLAMA, Architecture
 
 Trains = Literal["embeddings", "all"]
 
-_LLAMA_3 = {"vocab_size": 128_256, "head_dim": 128, "num_key_value_heads": 8, "tie_word_embeddings": False}
+_LLAMA_3: Mapping[str, object] = {
+    "model_type": "llama",
+    "vocab_size": 128_256,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+}
 _1B = {
     **_LLAMA_3,
     "hidden_size": 2_048,
@@ -51,7 +59,7 @@ _405B = {
     "num_hidden_layers": 126,
     "num_attention_heads": 128,
 }
-KNOWN: Mapping[str, Mapping[str, int | bool]] = {
+KNOWN: Mapping[str, Mapping[str, object]] = {
     "meta-llama/Llama-3.2-1B": _1B,
     "meta-llama/Llama-3.2-3B": _3B,
     "meta-llama/Llama-3.1-8B": _8B,
@@ -65,7 +73,7 @@ Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes of a Llama-like decoder; all counts are of numbers, not of bytes."""
+    """Sizes of a decoder; all counts are of numbers, not of bytes."""
 
     name: str
     hidden: int
@@ -77,6 +85,19 @@ class Shape:
     vocabulary: int
     tied: bool
     """Whether input and output embeddings are one table."""
+    model_type: str = "llama"
+    """As in config.json; one that `ARCHITECTURES` has not counts as a Llama."""
+    attention_bias: bool = False
+    """Whether products of attention add biases; see `Architecture.bias` for which."""
+    mlp_bias: bool = False
+    """Whether the products of a Llama's MLP add biases."""
+    rotary_share: float = 1.0
+    """Share of a head that is rotated."""
+
+    @property
+    def architecture(self) -> Architecture:
+        """What a layer holds where it differs from a Llama's."""
+        return ARCHITECTURES.get(self.model_type, LLAMA)
 
     @property
     def query_width(self) -> int:
@@ -105,9 +126,25 @@ class Shape:
         return attention + 3 * self.hidden * self.intermediate
 
     @property
+    def biases(self) -> int:
+        """Numbers of one layer that are added to products."""
+        where = self.architecture.bias if self.attention_bias else "none"
+        of_inputs = 0 if where == "none" else self.query_width + 2 * self.kv_width
+        of_output = self.hidden if where == "all" else 0
+        of_mlp = 2 * self.intermediate + self.hidden if self.mlp_bias else 0
+        return of_inputs + of_output + of_mlp
+
+    @property
+    def norm_weights(self) -> int:
+        """Numbers of one layer's norms."""
+        kind = self.architecture.head_norms
+        widths = {"none": 0, "head": 2 * self.head_dim, "width": self.query_width + self.kv_width}
+        return self.architecture.norms * self.hidden + widths[kind]
+
+    @property
     def layer(self) -> int:
-        """Parameters of one layer: its matrices and two norms."""
-        return self.layer_matrices + 2 * self.hidden
+        """Parameters of one layer: its matrices, their biases, and its norms."""
+        return self.layer_matrices + self.biases + self.norm_weights
 
     @property
     def parameters(self) -> int:
@@ -138,14 +175,16 @@ class Shape:
 
 
 def shape_from(config: Mapping[str, object], name: str) -> Shape:
-    """The shape that a `config.json` describes.
+    """The shape that a `config.json` describes; without a `model_type` it is a Llama's.
 
     Raises:
         DataError: A size is missing or no positive number.
     """
+    kind = str(config.get("model_type", "llama"))
+    defaults = ARCHITECTURES.get(kind, LLAMA).defaults
 
     def size(key: str, default: int | None = None) -> int:
-        value = config.get(key, default)
+        value = config.get(key, defaults.get(key, default))
         if value is None and default is not None:
             value = default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -165,7 +204,19 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         head_dim=size("head_dim", max(1, size("hidden_size") // heads)),
         vocabulary=size("vocab_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
+        model_type=kind,
+        attention_bias=kind == "qwen2" or bool(config.get("attention_bias", defaults.get("attention_bias"))),
+        mlp_bias=kind == "llama" and bool(config.get("mlp_bias")),
+        rotary_share=_rotary_share(config, defaults),
     )
+
+
+def _rotary_share(config: Mapping[str, object], defaults: Mapping[str, object]) -> float:
+    """`partial_rotary_factor`, which transformers 5 writes among `rope_parameters` and 4 beside them."""
+    rope = config.get("rope_parameters")
+    places = (rope if isinstance(rope, Mapping) else {}, config, defaults)
+    found = next((each["partial_rotary_factor"] for each in places if "partial_rotary_factor" in each), None)
+    return float(found) if isinstance(found, int | float) and defaults.get("partial_rotary_factor") else 1.0
 
 
 def base_shape(recipe: Recipe) -> Shape:
@@ -174,8 +225,8 @@ def base_shape(recipe: Recipe) -> Shape:
     A model that is known by name needs no network; of another hub model `config.json` is fetched.
 
     Raises:
-        DataError: The model's directory or `config.json` is not there or is not Llama-like.
-        PreflightError: The hub cannot be reached.
+        DataError: The model's directory or `config.json` is not there or names no sizes.
+        PreflightError: The hub cannot be reached, or the model's type is not trained or not planned.
     """
     model = recipe.base.model
     if model == TINY:
@@ -197,6 +248,13 @@ def base_shape(recipe: Recipe) -> Shape:
         raise DataError(f"{folder}/config.json: not JSON ({error}); fetch the model again") from None
     if not isinstance(config, dict):
         raise DataError(f"{folder}/config.json: holds no JSON object; fetch the model again")
+    check_family(config, {})
+    kind = str(config["model_type"])
+    if kind not in ARCHITECTURES:
+        raise PreflightError(
+            f"base.model: the memory of the model type {kind!r} is not planned, only that of "
+            f"{', '.join(sorted(ARCHITECTURES))}; a guess would be wrong, so measure it with a short run of pretrain"
+        )
     return shape_from(config, model)
 
 

@@ -93,8 +93,9 @@ def render_plan(plan: Mapping[str, object]) -> str:
 
 def _headlines(plan: Plan) -> list[Headline]:
     worst = sentences.worst(plan)
-    times = words.span(at(plan, "time.hours_low"), at(plan, "time.hours_high"), words.hours)
-    costs = words.span(at(plan, "cost.on_demand_low"), at(plan, "cost.on_demand_high"), words.dollars)
+    took, price = sentences.lead(plan, "time.hours"), sentences.lead(plan, "cost.on_demand")
+    times = sentences.ranged(plan, "time.hours", words.hours)
+    costs = sentences.ranged(plan, "cost.on_demand", words.dollars)
     each = words.count(at(worst, "tokens_per_s_per_device"))
     return [
         Headline(
@@ -109,10 +110,8 @@ def _headlines(plan: Plan) -> list[Headline]:
             value=words.count(at(worst, "tokens_per_s")),
             beside=f"{each} per device",
         ),
-        Headline(name="Time", unit="of training", value=words.hours(at(plan, "time.hours")), beside=times),
-        Headline(
-            name="Cost", unit="on demand", value=words.dollars(at(plan, "cost.on_demand")), beside=costs
-        ),
+        Headline(name="Time", unit="of training", value=words.hours(took), beside=times),
+        Headline(name="Cost", unit="on demand", value=words.dollars(price), beside=costs),
     ]
 
 

@@ -1,13 +1,13 @@
-"""A shape as transformers' configuration of a Llama."""
+"""A shape as transformers' configuration of a model of its type."""
 
 from typing import Any
 
-from transformers import LlamaConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from anadil.plan.shape import Shape
 
 
-def llama_config(shape: Shape, sequence_length: int) -> LlamaConfig:
+def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
     """The configuration of a model with these sizes, without a cache.
 
     Args:
@@ -24,7 +24,16 @@ def llama_config(shape: Shape, sequence_length: int) -> LlamaConfig:
         "vocab_size": shape.vocabulary,
         "max_position_embeddings": max(2_048, sequence_length),
         "tie_word_embeddings": shape.tied,
+        "attention_bias": shape.attention_bias,
         "use_cache": False,
+        # Sizes decide memory; a window or a row for padding would only be in the way.
+        "sliding_window": None,
+        "pad_token_id": None,
         "attn_implementation": "sdpa",
     }
-    return LlamaConfig(**settings)
+    if shape.mlp_bias:
+        settings["mlp_bias"] = True
+    if shape.rotary_share != 1:
+        settings["partial_rotary_factor"] = shape.rotary_share
+    config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **settings)
+    return config

@@ -1,0 +1,275 @@
+"""Shapes and memory of every model type that is planned, beside transformers' own models."""
+
+import importlib.util
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from anadil.config import Recipe
+from anadil.errors import PreflightError
+from anadil.measure.exact import exact_peak
+from anadil.model.families import PROVEN
+from anadil.plan.architecture import ARCHITECTURES
+from anadil.plan.layout import Layout, Work
+from anadil.plan.machine import machine
+from anadil.plan.memory import peak_memory
+from anadil.plan.preflight import check_fits
+from anadil.plan.search import search
+from anadil.plan.shape import Shape, base_shape, shape_from
+from anadil.plan.transformers_config import config_of
+from anadil.recipe import load_recipe
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+WORST = 0.005
+"""Most that the closed form may be off, as for Llama in test_exact.py."""
+HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
+SIZES = {
+    "hidden_size": 1_024,
+    "intermediate_size": 3_072,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+}
+REAL: dict[str, dict[str, Any]] = {
+    "Llama 3.2 1B": {
+        "model_type": "llama",
+        "hidden_size": 2_048,
+        "intermediate_size": 8_192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 128_256,
+        "tie_word_embeddings": True,
+    },
+    "Mistral 7B v0.3": {
+        "model_type": "mistral",
+        "hidden_size": 4_096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "vocab_size": 32_768,
+        "sliding_window": None,
+    },
+    "Qwen2.5 0.5B": {
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "intermediate_size": 4_864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3 0.6B": {
+        "model_type": "qwen3",
+        "hidden_size": 1_024,
+        "intermediate_size": 3_072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+    },
+    "OLMo 2 1B": {
+        "model_type": "olmo2",
+        "hidden_size": 2_048,
+        "intermediate_size": 8_192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "vocab_size": 100_352,
+    },
+    "GLM-4 9B": {
+        "model_type": "glm4",
+        "hidden_size": 4_096,
+        "intermediate_size": 13_696,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 151_552,
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+    },
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "a Llama without heads of keys": {"model_type": "llama", "num_key_value_heads": None},
+    "Qwen3 with biases": {"model_type": "qwen3", "attention_bias": True},
+    "OLMo 2 with biases": {"model_type": "olmo2", "attention_bias": True},
+    "GLM-4 without biases": {"model_type": "glm4", "attention_bias": False},
+    "tied Mistral": {"model_type": "mistral", "tie_word_embeddings": True},
+    "Mistral with wide heads": {"model_type": "mistral", "head_dim": 128},
+}
+BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+@pytest.fixture(autouse=True)
+def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
+    """Its records of missing back ends carry tracebacks; where they are kept, so are the tensors in them."""
+    caplog.set_level(logging.ERROR, logger="liger_kernel")
+
+
+def parameters_of(settings: dict[str, Any]) -> int:
+    """Of transformers' own model."""
+    config = AutoConfig.for_model(**settings, pad_token_id=None)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+CONFIGS = {
+    **REAL,
+    **{name: {**SIZES, **changed} for name, changed in VARIANTS.items()},
+    **{
+        f"{kind} with the defaults of its type": {"model_type": kind} | {key: SIZES[key] for key in BARE}
+        for kind in sorted(ARCHITECTURES)
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_of_transformers(name: str) -> None:
+    settings = CONFIGS[name]
+
+    assert shape_from(settings, name).parameters == parameters_of(settings)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_that_is_made_of_a_shape_has_its_parameters(name: str) -> None:
+    shape = shape_from(CONFIGS[name], name)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config_of(shape, 2_048))
+
+    assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters
+    assert model.config.model_type == shape.model_type
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_a_config_that_transformers_has_written_gives_the_same_shape(kind: str, tmp_path: Path) -> None:
+    settings = SIZES | {"model_type": kind, "tie_word_embeddings": True}
+    AutoConfig.for_model(**settings).save_pretrained(tmp_path)
+
+    written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+
+    assert "rope_parameters" in written
+    assert shape_from(written, "x") == shape_from(settings, "x")
+
+
+def test_transformers_4_and_5_say_the_rotated_share_in_different_places() -> None:
+    four = shape_from(SIZES | {"model_type": "glm4", "partial_rotary_factor": 0.25}, "x")
+    five = shape_from(
+        SIZES | {"model_type": "glm4", "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+        "x",
+    )
+
+    assert four == five
+    assert four.rotary_share == 0.25
+    assert shape_from(SIZES | {"model_type": "glm4"}, "x").rotary_share == 0.5
+    assert shape_from(SIZES | {"model_type": "qwen3", "partial_rotary_factor": 0.5}, "x").rotary_share == 1
+
+
+LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
+    "one device": (Layout(micro_batch_size=4), {}),
+    "one device, bf16": (Layout(micro_batch_size=4), {"state": "bf16"}),
+    "one device, embeddings": (Layout(micro_batch_size=4), {"trains": "embeddings"}),
+    "one device, selective": (Layout(micro_batch_size=4, recompute="selective"), {}),
+    "one device, full": (Layout(micro_batch_size=8, recompute="full"), {}),
+    "FSDP": (Layout(data=8, shard=8, micro_batch_size=4), {}),
+    "FSDP, full": (Layout(data=8, shard=8, micro_batch_size=8, recompute="full"), {}),
+    "FSDP, selective": (Layout(data=8, shard=8, micro_batch_size=8, recompute="selective"), {}),
+    "FSDP, embeddings, full": (
+        Layout(data=8, shard=8, micro_batch_size=4, recompute="full"),
+        {"trains": "embeddings"},
+    ),
+}
+
+
+def of_kind(kind: str) -> Shape:
+    return shape_from({**SIZES, "model_type": kind}, kind)
+
+
+@pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES.keys() - {"llama"}))
+def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
+    layout, changed = LAYOUTS[name]
+    work = Work(sequence_length=2_048, **changed)
+
+    exact = exact_peak(of_kind(kind), layout, work)
+    closed = peak_memory(of_kind(kind), layout, work)
+
+    assert abs(closed.allocated / exact - 1) < WORST, f"{closed.allocated:,} against {exact:,}: {closed}"
+
+
+def based_on(tmp_path: Path, settings: dict[str, Any], *overrides: str) -> Recipe:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return load_recipe("azerbaijani-1b", [f"base.model={folder}", *overrides])
+
+
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768},
+}
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_a_mixture_of_experts_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    recipe = based_on(tmp_path, SIZES | MIXTURES[kind])
+
+    for refuse in (base_shape, lambda one: check_fits(one, here=False)):
+        with pytest.raises(PreflightError, match=rf"base\.model: {kind} is a mixture of experts"):
+            refuse(recipe)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma3_text", "granite", "phi3", ""])
+def test_a_type_that_the_engine_refuses_is_not_planned(kind: str, tmp_path: Path) -> None:
+    if kind in PROVEN["alone"]:
+        pytest.skip("it is proven by now")
+
+    with pytest.raises(PreflightError, match=rf"base\.model: model type '{kind}' is not one of"):
+        base_shape(based_on(tmp_path, SIZES | {"model_type": kind}))
+
+
+def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROVEN, "alone", PROVEN["alone"] | {"newer"})
+
+    with pytest.raises(
+        PreflightError, match="the memory of the model type 'newer' is not planned, only that of"
+    ):
+        base_shape(based_on(tmp_path, SIZES | {"model_type": "newer"}))
+
+
+def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for layout in ("tensor", "pipeline"):
+        monkeypatch.setitem(PROVEN, layout, PROVEN[layout] - {"glm4"})
+    shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")
+    recipe = based_on(
+        tmp_path,
+        SIZES | {"model_type": "glm4"},
+        "pretrain.parallelism={shard: 1, tensor: 8}",
+        "pretrain.batch_size=256",
+    )
+
+    found = search(shape, work, p5, 1, 256)
+
+    assert {(each.layout.tensor, each.layout.pipeline) for each in found.best} == {(1, 1)}
+    assert {each.layout.tensor for each in search(of_kind("llama"), work, p5, 1, 256).best} > {1}
+    with pytest.raises(PreflightError, match=r"pretrain\.parallelism\.tensor: 8 is not proven for .* 'glm4'"):
+        check_fits(recipe, here=False)
+    with pytest.raises(PreflightError, match=r"pretrain\.parallelism\.tensor: 8 is not proven"):
+        exact_peak(shape, Layout(tensor=8), work)
