@@ -26,6 +26,8 @@ class TokenizerView:
 
     chosen: str
     reason: str
+    warnings: tuple[str, ...]
+    """Of candidates whose tokens the corpus hardly uses."""
     candidates: Table
     fertility: Chart | None
     cuts: tuple[Cut, ...]
@@ -62,6 +64,7 @@ def tokenizer_view(facts: Facts) -> TokenizerView:
     return TokenizerView(
         chosen=chosen,
         reason=clip(facts.choice.get("reason"), 300),
+        warnings=tuple(clip(text, 400) for text in list_of(facts.fertility.get("warnings"))),
         candidates=table,
         fertility=bars("Fertility by tokenizer", "tokens per word", drawn, table),
         cuts=cuts,

@@ -13,6 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from anadil.base import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.config import Strategy
 from anadil.errors import DataError, IntegrityError
+from anadil.tokenizer.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class Candidate:
     got: int
     """The same, as it came out: a small corpus gives fewer tokens."""
     tokenizer: Tokenizer
+    usage: Usage | None = None
+    """How often the corpus uses its own tokens; None for the base, which has none."""
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 """Candidates that were trained before, one size at a time, by the pods of a parallel sweep.
 
-A tokenizer artifact of one of the sizes and otherwise the same recipe, corpus and code holds
+A tokenizer artifact of one of the sizes and otherwise the same recipe and corpus holds
 what this run would train for that size, byte for byte: a smaller vocabulary is the start of a
 larger one. It is found as every artifact is, by the key of what decides it.
 """
@@ -8,7 +8,7 @@ larger one. It is found as every artifact is, by the key of what decides it.
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from anadil import artifact, storage
@@ -19,6 +19,7 @@ from anadil.errors import IntegrityError
 from anadil.flow import STAGES
 from anadil.stage import Job, origin_of
 from anadil.tokenizer.candidate import Candidate
+from anadil.tokenizer.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -82,5 +83,6 @@ def _candidates_in(folder: Path) -> Iterator[Candidate]:
             strategy=entry["strategy"],
             asked=entry["asked"],
             got=entry["got"],
+            usage=Usage(**{field.name: entry[field.name] for field in fields(Usage)}),
             tokenizer=read_tokenizer(place if place.is_dir() else folder),
         )

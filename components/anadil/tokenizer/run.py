@@ -26,13 +26,14 @@ from anadil.tokenizer.candidate import (
     vocab_size,
     write,
 )
-from anadil.tokenizer.choice import Measured, choose, write_tables
+from anadil.tokenizer.choice import TABLES, Measured, choose, write_tables
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.extend import continued_merges
 from anadil.tokenizer.fertility import heldout_of, measure
 from anadil.tokenizer.finished import Finished, finished
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.train import train
+from anadil.tokenizer.usage import usage_of
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,13 @@ def run(job: Job) -> Figures:
             fertility = measure(candidate.tokenizer, heldout, candidate.name)
             measured.append(Measured(candidate=candidate, fertility=fertility))
         _check_and_track(measured[-1], job)
+        if text := measured[-1].warning:
+            log.warning("%s", text)
     best, why = choose(measured, recipe)
     _write(job.out, measured, best, base, folder)
     write_tables(job.out, base_measured, measured, best, why, heldout, recipe.language)
+    beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
+    job.varying.extend(sorted(name for name in beside if "/" in name or name in TABLES))
     job.records.update(
         heldout_documents=len(heldout.texts), heldout_words=heldout.num_words, heldout_bytes=heldout.num_bytes
     )
@@ -127,7 +132,9 @@ def _extensions(
     merges = continued_merges(base, counts.counts, max(sizes), min_frequency)
     for size in sizes:
         got = _given("extend", size, min(size, len(merges)), min_frequency)
-        yield Candidate(strategy="extend", asked=size, got=got, tokenizer=extended(base, merges[:size]))
+        tokenizer = extended(base, merges[:size])
+        usage = usage_of(tokenizer, counts.counts, merges[:size])
+        yield Candidate(strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
 def _replacements(
@@ -137,9 +144,11 @@ def _replacements(
     log.info("training a vocabulary of %d tokens", max(sizes))
     trained = train(counts.counts, max(sizes) - num_special, min_frequency)
     for size in sizes:
-        tokenizer = replaced(base, *trained.cut(size - num_special))
+        vocab, merges = trained.cut(size - num_special)
+        tokenizer = replaced(base, vocab, merges)
         got = _given("replace", size, vocab_size(tokenizer), min_frequency)
-        yield Candidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer)
+        usage = usage_of(tokenizer, counts.counts, merges, NUM_BYTE_SYMBOLS + num_special)
+        yield Candidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
 def _require_room(base: Tokenizer, size: int) -> None:
