@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping
 
 from anadil.errors import AnadilError, DataError, PreflightError
+from anadil.storage import ConditionsError
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,22 @@ class ObjectLock:
         if not self._written(""):
             self._succeed()
         self._thread.start()
+
+    def check_conditions(self) -> None:
+        """Make sure that the storage heeds conditions; some answer 200 and write all the same.
+
+        Raises:
+            ConditionsError: It does not.
+        """
+        from anadil.s3 import S3
+
+        with self._turn:
+            content = {**self._owner, "count": time.time_ns(), "released": False}
+            tag = S3().write_if(self._uri, json.dumps(content).encode(), "")  # it is there, so this must fail
+            if tag is None:
+                return
+            self._tag = tag
+        raise ConditionsError(f"{self._uri}: the storage has no conditional writes (If-None-Match, If-Match)")
 
     def check(self) -> None:
         """Renew it; raises as `take` does."""

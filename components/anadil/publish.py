@@ -77,6 +77,7 @@ def _claim(objects: Objects, uri: str, deadline: float) -> ObjectLock | None:
         )
         try:
             lock.take()
+            lock.check_conditions()
         except Taken as error:
             if time.monotonic() > deadline:
                 raise RetryableError(f"{error}; see whether it still does and run again") from None
@@ -85,6 +86,7 @@ def _claim(objects: Objects, uri: str, deadline: float) -> ObjectLock | None:
             waited = True
             continue
         except ConditionsError as error:
+            lock.remove()
             log.warning("%s; two runs that make %s at the same time would spoil it", error, uri)
             return None
         try:
