@@ -1,14 +1,16 @@
 """What is refused before a cluster hears of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anadil import artifact
-from anadil.errors import PreflightError
+from anadil.errors import DataError, IntegrityError, PreflightError
 from anadil.launch.job import check_job
 from anadil.launch.launching import Launch, job_to_show, launch
 from anadil.recipe import load_recipe
+from tests.harness import again
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.sample import job
 
@@ -91,5 +93,42 @@ def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
         PreflightError, match=rf"^{place} .*: lies on the claim anadil-storage.*manifests/components"
     ):
         launch(wanted)
+
+    assert cluster.requests == []
+
+
+def test_chats_without_a_chat_are_refused_before_anything_starts(
+    bucket: str, tmp_path: Path, cluster: Cluster
+) -> None:
+    model = asked(bucket, tmp_path)
+    artifact.seal(tmp_path / "corpus", kind="model", origin={})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "no chat"}\n')
+    recipe = again(model.recipe, "cluster.nodes=1", "pretrain.parallelism.shard=1")
+    finetune = Launch(
+        stage="finetune", recipe=recipe, inputs={"model": str(tmp_path / "corpus")}, files=[str(rows)]
+    )
+
+    with pytest.raises(DataError, match=r"none of 1 rows can be trained on: no_chat 1 .*rows\.jsonl:1"):
+        launch(finetune)
+
+    assert cluster.requests == []
+
+
+def test_a_torn_base_model_is_refused_before_anything_starts(
+    bucket: str, tmp_path: Path, cluster: Cluster
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text('{"model_type": "llama"}')
+    (base / "tokenizer.json").write_text("{}")
+    (base / "model.safetensors").write_bytes(b"torn")
+    model = asked(bucket, tmp_path)
+    settings = ["cluster.nodes=1", "pretrain.parallelism.shard=1", f"base.model={base}"]
+
+    with pytest.raises(
+        IntegrityError, match=r"model\.safetensors: has 4 bytes, and no header of safetensors"
+    ):
+        launch(replace(model, recipe=again(model.recipe, *settings)))
 
     assert cluster.requests == []
