@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from anadil.errors import DataError, PreflightError
 from anadil.model.families import MIXTURES, PROVEN, check_family, is_mixture_of_experts, refuse_mixture
 from anadil.pretrain import build as build_module
+from anadil.pretrain import probe as probe_module
 from anadil.pretrain.parallel import load as load_module
 
 from .families import batches, build_in, by_layout, by_transformers, make_family, make_vocabulary
@@ -105,7 +106,7 @@ def test_a_constant_that_neither_files_nor_transformers_make_is_refused(tmp_path
 
 def a_late_layer_is_another(rank: int, work: str) -> None:
     """Of a kind that the small model of two layers, which is tried before, does not have."""
-    check = vars(build_module)["check_net"]
+    check = probe_module.check_net
 
     def mixed(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
         return states + 0.1 * states.mean(1, keepdim=True)
@@ -229,3 +230,20 @@ def test_other_keys_of_parallelism_are_not_taken_for_degrees() -> None:
     check_family(
         {"model_type": "llama"}, {"shard": 2, "tensor": 2, "context": 2, "pipeline": 2, "prefetch": 4}
     )
+
+
+def test_the_page_about_training_lists_what_is_proven() -> None:
+    page = (Path(__file__).parents[2] / "docs/concepts/training.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(
+            r"^\| (one process, or copies|`(?:shard|tensor|pipeline)`[^|]*) \| (.*) \|$", page, re.MULTILINE
+        )
+    )
+    rows = {
+        name: set(types.removeprefix("all of the rows below, ").split(", ")) for name, types in rows.items()
+    }
+    shared = rows["`tensor`"] | rows["`pipeline`"] | rows["`shard`, `context`"]
+
+    assert (rows["`tensor`"], rows["`pipeline`"]) == (PROVEN["tensor"], PROVEN["pipeline"])
+    assert shared == PROVEN["shard"] == PROVEN["context"]
+    assert rows["one process, or copies"] | shared == PROVEN["alone"]
