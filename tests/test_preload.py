@@ -89,7 +89,8 @@ def test_a_damaged_source_is_refused(tmp_path: Path) -> None:
     (source / "train" / "b").write_text("ik1")
 
     with pytest.raises(
-        IntegrityError, match=r"mount/train/b: differs from its manifest; run `anadil remove .*`, then the stage"
+        IntegrityError,
+        match=r"mount/train/b: differs from its manifest; run `anadil remove .*`, then the stage",
     ):
         preloaded(str(source), "corpus")
 
