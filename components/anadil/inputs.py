@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anadil import storage
 from anadil.base import TINY, base_tokenizer, read_tokenizer
@@ -19,6 +19,7 @@ from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.flow import Stage
 from anadil.make import base_cache
+from anadil.model.families import check_family
 from anadil.sample import Beginnings, NoWholeRecordError
 from anadil.stage import check_base, external_files
 from anadil.storage import BUILT_IN
@@ -139,9 +140,10 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
     Raises:
         DataError: The directory is not there, lacks something, or it cannot be read.
         IntegrityError: Something would run code, or a file of weights is torn.
-        PreflightError: A hub model cannot be fetched.
+        PreflightError: A hub model cannot be fetched, or a layout of the recipe is not proven for its type.
     """
     key, model = "base.model", recipe.base.model
+    folder = Path(model).expanduser()
     if model == TINY:
         return Look(key=key, detail="tiny, made on the spot")
     if not here and (claim := _claim(model, recipe)):
@@ -149,18 +151,20 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
 
     def look() -> Look:
         check_base(recipe.base)
-        folder = Path(model).expanduser()
         if folder.is_dir():
             check_config(folder)
             check_weights(folder)
         size = read_tokenizer(base_tokenizer(recipe.base, base_cache(recipe))).get_vocab_size()
         return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
 
-    return _as_seen(key, look, here=here)
+    found = _as_seen(key, look, here=here)
+    if folder.is_dir():
+        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
+    return found
 
 
-def check_config(folder: Path) -> None:
-    """Refuse a model whose `config.json` cannot be read or names code to run.
+def check_config(folder: Path) -> dict[str, Any]:
+    """The content of a model's `config.json`, which has to be readable and to name no code.
 
     Raises:
         DataError: It is not a JSON object.
@@ -175,6 +179,7 @@ def check_config(folder: Path) -> None:
         raise DataError(f"{file}: holds no JSON object; fetch the model again")
     if "auto_map" in config:
         raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
+    return config
 
 
 def check_weights(folder: Path) -> None:
