@@ -7,7 +7,7 @@ import pytest
 
 from anadil.base import base_tokenizer
 from anadil.config import Recipe
-from anadil.errors import AnadilError, DataError, IntegrityError
+from anadil.errors import AnadilError, DataError, IntegrityError, PreflightError
 from anadil.inputs import check_weights, look_at_base
 from tests.harness import again
 
@@ -83,6 +83,16 @@ def test_a_damaged_model_is_refused(
 
     with pytest.raises(kind, match=message):
         look_at_base(again(recipe, f"base.model={model}"))
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_model_type_that_nobody_compared_is_refused_by_name(
+    here: bool, model: Path, recipe: Recipe
+) -> None:
+    (model / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8}')
+
+    with pytest.raises(PreflightError, match=r"mixtral is a mixture of experts"):
+        look_at_base(again(recipe, f"base.model={model}"), here=here)
 
 
 def test_the_header_of_an_empty_file_of_weights_counts_no_tensors(tmp_path: Path) -> None:

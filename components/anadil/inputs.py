@@ -140,29 +140,31 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
     Raises:
         DataError: The directory is not there, lacks something, or it cannot be read.
         IntegrityError: Something would run code, or a file of weights is torn.
-        PreflightError: A hub model cannot be fetched, or the model's type is not proven for the layout.
+        PreflightError: A hub model cannot be fetched, or a layout of the recipe is not proven for its type.
     """
     key, model = "base.model", recipe.base.model
+    folder = Path(model).expanduser()
     if model == TINY:
         return Look(key=key, detail="tiny, made on the spot")
     if not here and (claim := _claim(model, recipe)):
         return _unseen(key, {model: claim})
 
-    check_base(recipe.base)
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
-        check_weights(folder)
-
     def look() -> Look:
+        check_base(recipe.base)
+        if folder.is_dir():
+            check_config(folder)
+            check_weights(folder)
         size = read_tokenizer(base_tokenizer(recipe.base, base_cache(recipe))).get_vocab_size()
         return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
 
-    return _as_seen(key, look, here=here)
+    found = _as_seen(key, look, here=here)
+    if folder.is_dir():
+        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
+    return found
 
 
 def check_config(folder: Path) -> dict[str, Any]:
-    """The content of a model's `config.json`, refused where it cannot be read or names code to run.
+    """The content of a model's `config.json`, which has to be readable and to name no code.
 
     Raises:
         DataError: It is not a JSON object.
