@@ -80,7 +80,7 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
     """
     section, name = stage.files.split(".")
     patterns = tuple(given) or tuple(getattr(getattr(recipe, section), name))
-    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := _claim(pattern, recipe))}
+    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     visible = [pattern for pattern in patterns if pattern not in hidden]
     if hidden and not visible:
         return _unseen(stage.files, hidden)
@@ -113,7 +113,7 @@ def look_at_clean_memory(recipe: Recipe, memory_bytes: int, *, here: bool = True
         DataError: A file is missing.
     """
     key, patterns = "memory of clean", recipe.clean.inputs
-    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := _claim(pattern, recipe))}
+    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     if hidden:
         return _unseen(key, hidden)
 
@@ -146,7 +146,7 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
     folder = Path(model).expanduser()
     if model == TINY:
         return Look(key=key, detail="tiny, made on the spot")
-    if not here and (claim := _claim(model, recipe)):
+    if not here and (claim := claim_of(model, recipe)):
         return _unseen(key, {model: claim})
 
     def look() -> Look:
@@ -222,7 +222,7 @@ def _size_by_header(file: Path) -> int:
         return 0
 
 
-def _claim(place: str, recipe: Recipe) -> str:
+def claim_of(place: str, recipe: Recipe) -> str:
     """The claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
     if "://" in place or place.startswith(BUILT_IN):
         return ""

@@ -22,6 +22,7 @@ from anadil.cluster import Resources
 from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW, STAGES
+from anadil.inputs import claim_of
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.remake import VARIABLE, may_remake
 from anadil.stage import is_left_out
@@ -155,10 +156,18 @@ def with_clean_memory(recipe: Recipe) -> Recipe:
     asked = recipe.cluster.resources.get("clean", Resources())
     if asked.memory:
         return recipe
+    default = needs_of("clean", recipe).memory
+    if claims := {claim for place in recipe.clean.inputs if (claim := claim_of(place, recipe))}:
+        log.warning(
+            "clean.inputs: lie on the claim %s, whose files can be seen from pods alone; so clean asks for %s, whatever "
+            "they need; set cluster.resources.clean.memory",
+            ", ".join(sorted(claims)),
+            default,
+        )
+        return recipe
     try:
         need = clean_memory_bytes(storage.sizes(recipe.clean.inputs, "clean.inputs"))
     except AnadilError as error:
-        default = needs_of("clean", recipe).memory
         log.warning(
             "%s; so clean asks for %s, whatever the files need; set cluster.resources.clean.memory",
             error,

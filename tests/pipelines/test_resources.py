@@ -246,3 +246,13 @@ def test_a_pod_is_one_machine_however_many_the_recipe_names(caplog: pytest.LogCa
         warn_about(recipe_with("cluster.backend=local"))
 
     assert "takes 1 of the 2 cluster.nodes; set cluster.backend to pytorchjob" in caplog.text
+
+
+def test_files_on_a_claim_are_said_to_be_unseen_not_missing(caplog: pytest.LogCaptureFixture) -> None:
+    settings = ["clean.inputs=[/nowhere/raw/*.jsonl]", "cluster.volumes=[{claim: fsx, path: /nowhere}]"]
+    recipe = recipe_with(*settings)
+
+    assert with_clean_memory(recipe) == recipe
+
+    assert "lie on the claim fsx, whose files can be seen from pods alone" in caplog.text
+    assert "correct the path" not in caplog.text
