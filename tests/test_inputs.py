@@ -110,7 +110,7 @@ def test_a_command_ends_at_rows_that_are_no_chats(
             r"a\.jsonl:1: no key 'text' \(clean\.text_field\) among 'body'",
         ),
         ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz:1: compressed data is damaged"),
-        ("a.warc.gz", b"no WARC", r"a\.warc\.gz:0: no WARC record in this file"),
+        ("a.warc.gz", b"no WARC", r"a\.warc\.gz:0: WARC is damaged"),
         ("a.parquet", b"no Parquet", r"a\.parquet:1: Parquet is damaged"),
     ],
 )

@@ -249,7 +249,10 @@ def test_a_pod_is_one_machine_however_many_the_recipe_names(caplog: pytest.LogCa
 
 
 def test_files_on_a_claim_are_said_to_be_unseen_not_missing(caplog: pytest.LogCaptureFixture) -> None:
-    settings = ["clean.inputs=[/nowhere/raw/*.jsonl]", "cluster.volumes=[{claim: fsx, path: /nowhere}]"]
+    settings = [
+        "clean.inputs=[/nowhere/raw/*.jsonl]",
+        "cluster.volumes=[{claim: shared, path: /shared}, {claim: fsx, path: /nowhere}]",
+    ]
     recipe = recipe_with(*settings)
 
     assert with_clean_memory(recipe) == recipe
