@@ -206,10 +206,12 @@ def test_a_run_leaves_nothing_behind_in_its_process() -> None:
 
 def test_a_run_that_fails_leaves_nothing_behind_either() -> None:
     before = {name: getattr(llama, name) for name in LIGER_PATCHES}
-    odd = replace(one(1), kv_heads=5)  # 32 heads are no multiple of it
 
-    with pytest.raises((RuntimeError, ValueError)):
-        exact_peak(odd, Layout(), work(LIGER if HAS_LIGER else TORCH, state="bf16"))
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("broken in the middle")
+
+    with mock.patch.object(spread, "train_on", broken), pytest.raises(RuntimeError, match="in the middle"):
+        exact_peak(one(1), Layout(data=2), work(LIGER if HAS_LIGER else TORCH, state="bf16"))
 
     assert {name: getattr(llama, name) for name in LIGER_PATCHES} == before
     assert not dist.is_initialized()
