@@ -182,7 +182,7 @@ def test_clean_asks_for_one_cpu_and_the_memory_that_its_files_need(tmp_path: Pat
 
     recipe = with_clean_memory(recipe_with(*settings))
 
-    assert needs_of("clean", recipe) == Needs(cpu="2", memory="43Gi")
+    assert needs_of("clean", recipe) == Needs(cpu="2", memory="52Gi")
     assert NEEDS["clean"].cpu == "1"
 
 

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -5,7 +6,7 @@ import pytest
 
 from anadil.errors import PreflightError
 from anadil.plan.machine import machine, this_machine
-from anadil.plan.preflight import MOST_REMEDIES, check_fits
+from anadil.plan.preflight import MOST_REMEDIES, check_finetune, check_fits
 from anadil.plan.search import fit
 from anadil.plan.settings import layout_of, work_of
 from anadil.plan.shape import trained_shape
@@ -149,3 +150,21 @@ def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
 @pytest.mark.parametrize("name", ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b"])
 def test_a_shipped_recipe_fits_its_machines(name: str) -> None:
     assert check_fits(load_recipe(name), here=False).endswith("(fits)")
+
+
+def test_a_type_that_is_trained_but_not_planned_is_not_refused(tmp_path: Path) -> None:
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "vocab_size": 512,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma", **sizes}), encoding="utf-8")
+    recipe = load_recipe("smoke", [f"base.model={tmp_path}"])
+    settings = ("cluster.instance=p5.48xlarge", "pretrain.parallelism.pipeline=2")
+    cut = load_recipe("smoke", [f"base.model={tmp_path}", *settings])
+
+    assert check_fits(recipe, here=True).startswith("the memory of pretrain is not checked: base.model")
+    assert "'gemma' is not planned" in check_finetune(recipe, here=True)
+    with pytest.raises(
+        PreflightError, match=r"pretrain\.parallelism\.pipeline: 2 is not proven for .* 'gemma'"
+    ):
+        check_fits(cut, here=False)

@@ -10,7 +10,7 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine, machines, this_machine
 from anadil.plan.search import Remedy, fit, nearest
 from anadil.plan.settings import hardest, layout_of, work_of
-from anadil.plan.shape import Shape, trained_shape
+from anadil.plan.shape import NotPlannedError, Shape, trained_shape
 from anadil.units import human_bytes
 
 MOST_REMEDIES = 4
@@ -18,6 +18,8 @@ MOST_REMEDIES = 4
 
 def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
     """One line about the memory that `pretrain` needs, and `finetune` where the recipe names chats.
+
+    A type that is trained but not planned passes: it is said that its memory is not checked.
 
     Args:
         recipe: What is to be trained.
@@ -30,9 +32,13 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
         RecipeError: The layout cannot be, or the machine type is not known.
         DataError: The base model's shape cannot be read.
     """
-    shape = trained_shape(recipe)
     kind, nodes = _machine(recipe, here=here)
     layout = layout_of(recipe, kind, nodes)
+    try:
+        shape = trained_shape(recipe)
+    except NotPlannedError as error:
+        check_family({"model_type": error.model_type}, layout.degrees)
+        return f"the memory of pretrain is not checked: {error}"
     check_family({"model_type": shape.model_type}, layout.degrees)
     work = work_of(recipe, kind, hardest(recipe))
     total, verdict = fit(shape, layout, work, kind)
@@ -47,7 +53,11 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
 
 def check_finetune(recipe: Recipe, *, here: bool) -> str:
     """One line about the memory that `finetune` alone needs; see `check_fits`."""
-    return check_finetune_fits(trained_shape(recipe), recipe, _machine(recipe, here=here)[0])
+    try:
+        shape = trained_shape(recipe)
+    except NotPlannedError as error:
+        return f"the memory of finetune is not checked: {error}"
+    return check_finetune_fits(shape, recipe, _machine(recipe, here=here)[0])
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:

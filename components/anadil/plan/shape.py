@@ -71,6 +71,14 @@ KNOWN: Mapping[str, Mapping[str, object]] = {
 Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3."""
 
 
+class NotPlannedError(PreflightError):
+    """A model type that can be trained, though nobody has compared what the planner says of its memory."""
+
+    def __init__(self, message: str, model_type: str) -> None:
+        super().__init__(message)
+        self.model_type = model_type
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes of a decoder; all counts are of numbers, not of bytes."""
@@ -251,9 +259,10 @@ def base_shape(recipe: Recipe) -> Shape:
     check_family(config, {})
     kind = str(config["model_type"])
     if kind not in ARCHITECTURES:
-        raise PreflightError(
+        raise NotPlannedError(
             f"base.model: the memory of the model type {kind!r} is not planned, only that of "
-            f"{', '.join(sorted(ARCHITECTURES))}; a guess would be wrong, so measure it with a short run of pretrain"
+            f"{', '.join(sorted(ARCHITECTURES))}; a guess would be wrong, so measure it with a short run of pretrain",
+            kind,
         )
     return shape_from(config, model)
 
