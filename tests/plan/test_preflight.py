@@ -159,7 +159,7 @@ def test_a_type_that_is_trained_but_not_planned_is_not_refused(tmp_path: Path) -
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma", **sizes}), encoding="utf-8")
     recipe = load_recipe("smoke", [f"base.model={tmp_path}"])
-    settings = ("cluster.instance=p5.48xlarge", "pretrain.parallelism.pipeline=2")
+    settings = ("cluster.instance=p5.48xlarge", "pretrain.parallelism.pipeline=2", "pretrain.batch_size=64")
     cut = load_recipe("smoke", [f"base.model={tmp_path}", *settings])
 
     assert check_fits(recipe, here=True).startswith("the memory of pretrain is not checked: base.model")
