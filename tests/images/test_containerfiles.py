@@ -67,17 +67,21 @@ def test_an_image_takes_every_folder_that_its_entry_point_loads(name: str) -> No
     assert needed - copied(name) == set()
 
 
-@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize("name", STAGES)
 def test_an_image_takes_no_other_stage(name: str) -> None:
     stages = {stage.name for stage in FLOW}
 
-    assert copied(name) & stages == {name} & stages
+    assert copied(name) & stages == {name}
     assert {".", "builtin", "languages"} <= copied(name)
     assert ("model" in copied(name)) == (name in TORCH)
 
 
 def test_the_tools_take_every_stage_because_a_launcher_computes_the_artifacts_keys() -> None:
     assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= copied("tools")
+
+
+def test_the_pipelines_take_every_stage_because_a_submission_reads_inputs_as_stages_do() -> None:
+    assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= copied("pipelines")
 
 
 def test_every_folder_with_a_containerfile_is_built() -> None:
