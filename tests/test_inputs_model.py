@@ -48,6 +48,10 @@ def _pointer(folder: Path) -> None:
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
 
 
+def _empty(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
 def _index(folder: Path) -> None:
     named = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(named))
@@ -70,6 +74,7 @@ def _code(folder: Path) -> None:
     [
         (_tear, IntegrityError, r"model\.safetensors: has [\d,]+ bytes, not the [\d,]+ that its header says"),
         (_pointer, IntegrityError, r"model\.safetensors: has 57 bytes, and no header of safetensors; fetch"),
+        (_empty, IntegrityError, r"model\.safetensors: has 0 bytes, and no header of safetensors; fetch"),
         (_index, IntegrityError, r"1 of 2 files of weights are missing, the first is model-00002-of"),
         (_tokenizer, DataError, r"tokenizer\.json: tokenizers cannot read it"),
         (_config, DataError, r"config\.json: is not JSON"),
@@ -90,8 +95,9 @@ def test_a_model_type_that_nobody_compared_is_refused_by_name(
     here: bool, model: Path, recipe: Recipe
 ) -> None:
     (model / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8}')
+    _tear(model)
 
-    with pytest.raises(PreflightError, match=r"mixtral is a mixture of experts"):
+    with pytest.raises(PreflightError, match=r"'mixtral' is a mixture of experts"):
         look_at_base(again(recipe, f"base.model={model}"), here=here)
 
 

@@ -148,19 +148,17 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return Look(key=key, detail="tiny, made on the spot")
     if not here and (claim := claim_of(model, recipe)):
         return _unseen(key, {model: claim})
+    check_base(recipe.base)
+    if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
+        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
 
     def look() -> Look:
-        check_base(recipe.base)
         if folder.is_dir():
-            check_config(folder)
             check_weights(folder)
         size = read_tokenizer(base_tokenizer(recipe.base, base_cache(recipe))).get_vocab_size()
         return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
 
-    found = _as_seen(key, look, here=here)
-    if folder.is_dir():
-        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
-    return found
+    return _as_seen(key, look, here=here)
 
 
 def check_config(folder: Path) -> dict[str, Any]:
@@ -203,7 +201,7 @@ def check_weights(folder: Path) -> None:
     for file in sorted(folder.glob("*.safetensors")):
         size = file.stat().st_size
         wanted = _size_by_header(file)
-        if size != wanted:
+        if size != wanted or not wanted:
             told = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
             raise IntegrityError(f"{file}: has {size:,} bytes, {told}; fetch the model again")
 
