@@ -76,6 +76,26 @@ FACTORS = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}
                 "rope_scaling": {"type": "longrope", **FACTORS},
             },
         ),
+        (
+            {
+                "model_type": "llama",
+                "rope_parameters": {
+                    "rope_theta": 1e4,
+                    "rope_type": "longrope",
+                    "original_max_position_embeddings": 32,
+                    **FACTORS,
+                },
+            },
+            {
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 32,
+                "rope_scaling": {
+                    "rope_type": "longrope",
+                    "original_max_position_embeddings": 32,
+                    **FACTORS,
+                },
+            },
+        ),
         ({"model_type": "unheard_of"}, {}),
     ],
 )

@@ -18,7 +18,7 @@ from anadil.pretrain import build as build_module
 from anadil.pretrain import probe as probe_module
 from anadil.pretrain.parallel import load as load_module
 
-from .families import batches, build_in, by_layout, by_transformers, make_family, make_vocabulary
+from .families import LENGTH, batches, build_in, by_layout, by_transformers, make_family, make_vocabulary
 from .ranks import in_ranks
 
 ROUNDING = 1e-5
@@ -63,6 +63,28 @@ def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path
     make_vocabulary(tmp_path / "tokenizer")
 
     in_ranks(trains_as_transformers, 2, str(tmp_path), layout, sorted(PROVEN[layout]))
+
+
+def heads_have_factors_of_their_own(rank: int, work: str) -> None:
+    given = batches(2)
+    expected, gradients = by_transformers(Path(work, "model"), Path(work, "tokenizer"), given)
+
+    loss, found = by_layout(Path(work, "model"), Path(work, "tokenizer"), {"shard": 2}, rank, 2, given)
+
+    assert loss == pytest.approx(expected, rel=ROUNDING)
+    for name, gradient in found.items():
+        assert (gradient - gradients[name]).norm() <= ROUNDING * gradients[name].norm(), name
+
+
+def test_a_rotation_with_factors_for_the_width_of_a_head_is_sharded(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    rotation = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    make_family(
+        tmp_path / "model", "phi3", rope_parameters=rotation, original_max_position_embeddings=4 * LENGTH
+    )
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(heads_have_factors_of_their_own, 2, str(tmp_path))
 
 
 def constants_are_missed(rank: int, work: str) -> None:

@@ -15,6 +15,8 @@ OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_fac
 """By model type, what version 4 calls a key that it calls by version 5's name elsewhere."""
 PHI3_FACTORS = ("short_factor", "long_factor")
 """What Phi-3's scaling holds beside its type."""
+BEFORE = "original_max_position_embeddings"
+"""Key of the tokens that a model was made for before its rotation was stretched."""
 
 
 def write_both_spellings(file: Path) -> None:
@@ -46,5 +48,7 @@ def spelling_of_4(config: Mapping[str, Any]) -> dict[str, Any]:
         scaling = {"type": scaling["rope_type"]} | {
             key: scaling[key] for key in scaling if key in PHI3_FACTORS
         }
+    elif scaling.get("rope_type") == "longrope" and BEFORE in scaling:  # version 4 looks for it outside alone
+        keys[BEFORE] = scaling[BEFORE]
     keys["rope_scaling"] = scaling if rotation.get("rope_type", "default") != "default" else None
     return keys

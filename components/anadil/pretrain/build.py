@@ -75,6 +75,9 @@ def _small(config: Any) -> PreTrainedModel:
     for name, size in SMALL.items():
         setattr(changed, name, size)
     changed.pad_token_id = None
+    rotation = getattr(changed, "rope_parameters", None) or {}
+    if rotation.get("rope_type") == "longrope":  # its factors are those of the width of the model's own heads
+        changed.rope_parameters = {**rotation, "rope_type": "default"}
     model: PreTrainedModel = AutoModelForCausalLM.from_config(changed, dtype=torch.float32).eval()
     use_packed_attention(model)
     return model
