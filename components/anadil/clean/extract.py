@@ -1,23 +1,16 @@
-"""Web pages to text: which pages are worth it, which could stall the parser, what is content."""
+"""Web pages to text: which pages are worth it, what is content."""
 
 import html
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
 
 from anadil.clean.charset import text_of
 from anadil.languages.language import Language
-
-MAX_HTML_BYTES = 2_000_000
-"""Source: our choice; Common Crawl cuts pages at 1 MiB."""
-MAX_TAGS = 100_000
-"""About 0.3 s of parsing, measured."""
-MAX_DEPTH = 1_000
-"""The parser's time grows with the square: 0.03 s here, 9 s at 20,000. Blink stops at 512."""
-MAX_ATTRIBUTES = 1_000
-"""In one tag; 100,000 different ones take the parser more than 20 s."""
 
 MIN_PREFILTER_PERCENT = 5
 MIN_OWN_LETTERS = 100
@@ -26,22 +19,21 @@ MIN_OWN_LETTERS = 100
 HTML_LANG = re.compile(r"<html\b[^>]{0,500}?\blang\s*=\s*[\"']?([a-zA-Z]+)", re.IGNORECASE)
 META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)((?:[^>\"']++|\"[^\"]*+\"?|'[^']*+'?)*+)>?")
-QUOTED = re.compile(r"\"[^\"]*\"?|'[^']*'?")
-NO_END_TAG = frozenset(
-    re.findall(
-        r"\w+",
-        "area base br col embed hr img input link meta param source track wbr p li dt dd tr td th thead tbody "
-        "tfoot option optgroup colgroup rt rp html head body",
-    )
-)
-"""Void elements, and those whose end tag authors leave out: they do not nest without it."""
-
-SKIPPED = [
+SKIPPED_NAMES = [
     "rt", "rp", "nav", "footer", "aside", "form", "button", "noscript", "template", "dialog",
     "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]", "[aria-hidden=true]",
     "[class*=cookie]", "[id*=cookie]", "[class*=breadcrumb]", "[class*=share-]", "[class*=social]",
 ]  # fmt: skip
+WRAPPER = "data-anadil-wrapper"
+SKIPPED = [f"{selector}:not([{WRAPPER}])" for selector in SKIPPED_NAMES]
+WRAPPERS = "form, body, html, [class*=breadcrumb], [class*=share-], [class*=social], main[class*=cookie], main[id*=cookie]"
+"""What is skipped by its name, unless it holds most of the text: ASP.NET wraps pages in a form, themes say
+`has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
+MAX_WRAPPERS = 20
+"""Elements that are looked at: the first ones are the outer ones."""
+MOST = 0.5
+NO_TEXT = re.compile(r"<(script|style|template|noscript)\b.*?</\1\s*>|<[^>]*>|\s+", re.DOTALL)
+"""Programs, tags, white space."""
 BLOCK = re.compile(r"<pre>(.*?)</pre>|<(h[1-6])>(.*?)</h[1-6]>|([^\n]+)", re.DOTALL)
 LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
 MARKUP = re.compile(r"</?(?:a|p|br|ul|ol|li|h[1-6]|pre|dl|dt|dd|blockquote|table|tr|td|th|div|span)\b[^>]*>")
@@ -95,31 +87,15 @@ def may_be(page: str, language: Language) -> bool:
     return any(code == language.code and percent >= MIN_PREFILTER_PERCENT for _, code, percent, _ in details)
 
 
-def is_bomb(page: str) -> bool:
-    """Whether parsing would take seconds: too many tags, too deep, too many attributes."""
-    if len(page) > MAX_HTML_BYTES or page.count("<") > MAX_TAGS:
-        return True
-    depth = 0
-    for tag in TAG.finditer(page):
-        if tag[1]:
-            depth = max(0, depth - (tag[2].lower() not in NO_END_TAG))
-        elif tag[2].lower() not in NO_END_TAG:
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        # An attribute has two characters at least, so most tags need no closer look.
-        if len(tag[3]) > 2 * MAX_ATTRIBUTES and len(QUOTED.sub("", tag[3]).split()) > MAX_ATTRIBUTES:
-            return True
-    return False
-
-
 def main_text(page: str, language: Language) -> str:
     """The running text of a page with its headings, a block a line; may be empty.
 
-    The page must not be a bomb (`is_bomb`).
+    The page must not be a bomb (`bomb.is_bomb`).
     """
+    tree = HTMLTree.parse(page)
+    _mark_wrappers(tree)
     reduced = extract_plain_text(
-        page, preserve_formatting="minimal_html", main_content=True, links=True, alt_texts=False,
+        tree, preserve_formatting="minimal_html", main_content=True, links=True, alt_texts=False,
         list_bullets=False, comments=False, skip_elements=SKIPPED,
     )  # fmt: skip
     blocks = [block for block in _blocks(reduced) if not _is_navigation(block)]
@@ -137,6 +113,25 @@ def main_text(page: str, language: Language) -> str:
         or (len(block.text) >= MIN_EDGE_CHARS and block.text[-1] in language.sentence_ends)
     ]
     return "\n".join(kept)
+
+
+def _mark_wrappers(tree: HTMLTree) -> None:
+    """Mark elements that hold most of the page's text, however they are called, so that they are not skipped."""
+    if tree.document is None or tree.body is None:
+        return
+    total = 0
+    for element in tree.document.query_selector_all(WRAPPERS)[:MAX_WRAPPERS]:
+        total = total or _num_chars(tree.body)
+        if _num_chars(element) > MOST * total:
+            element[WRAPPER] = ""
+
+
+def _num_chars(element: Any) -> int:
+    """Length of an element's text without its programs.
+
+    Not by way of the tree: the time of its collections grows with the square.
+    """
+    return len(NO_TEXT.sub("", element.html))
 
 
 def _blocks(reduced: str) -> list[Block]:

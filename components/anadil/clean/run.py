@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.clean import extract, filters, read
+from anadil.clean import bomb, extract, filters, read
 from anadil.clean.dedup import MinHash, exact_key, near_duplicates
 from anadil.clean.guard import guarded
 from anadil.clean.identify import verdict
@@ -225,14 +225,14 @@ def _judged(
 def _page(raw: read.Raw, spoken: Language, tally: read.Tally, ledger: Ledger) -> tuple[str, str | None]:
     """A page's decoded HTML, and why it is dropped unread, if it is."""
     assert raw.html is not None
-    if raw.too_large or len(raw.html) > extract.MAX_HTML_BYTES:
+    if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
         return "", "page_limits"
     with ledger.timed("prefilter"):
         page, is_utf8 = extract.decoded(raw.html, raw.charset)
         tally.recoded += not is_utf8
         if not extract.may_be(page, spoken):
             return page, "language"
-        return page, "page_limits" if extract.is_bomb(page) else None
+        return page, "page_limits" if bomb.is_bomb(page) else None
 
 
 def _document(raw: read.Raw, text: str, spoken: Language) -> Document:
