@@ -12,8 +12,13 @@ from anadil.flow import STAGES
 from tests.harness import again
 
 PRETRAIN = STAGES["pretrain"]
-ORIGIN = {"recipe seed": "0", "recipe pretrain.weight_decay": "0.1", "model shapes": "0123"}
-"""Of a checkpoint: nothing of the program, and names that the artifact's origin does not have."""
+ORIGIN = {
+    "result version": str(PRETRAIN.result_version),
+    "recipe seed": "0",
+    "recipe pretrain.weight_decay": "0.1",
+    "model shapes": "0123",
+}
+"""Of a checkpoint: some names that the artifact's origin does not have."""
 
 Warned = Callable[[Recipe, str | None], list[str]]
 
@@ -70,12 +75,12 @@ def test_an_unfinished_run_of_other_settings_is_named(
 
     assert "\n".join(told) == (
         f"{old}: an unfinished run has checkpoints here up to step-00000012, which this run does not use: "
-        "recipe pretrain.weight_decay 0.1 -> 0.3. To go on from them, start that run again with its own recipe, "
-        f"inputs and version. If nobody needs them, remove {old}"
+        "recipe pretrain.weight_decay 0.1 -> 0.3. To go on from them, start that run again with its own recipe "
+        f"and inputs. If nobody needs them, remove {old}"
     )
 
 
-def test_an_unfinished_run_of_another_program_can_be_renamed(
+def test_an_unfinished_run_of_another_place_can_be_renamed(
     recipe: Recipe, work_of: Callable[[Recipe], Path], warned: Warned
 ) -> None:
     new = work_of(recipe)
@@ -87,7 +92,7 @@ def test_an_unfinished_run_of_another_program_can_be_renamed(
     old.rename(new)
 
     assert len(told) == 1
-    assert "does not use: the program, an input, the base model or the place is another" in told[0]
+    assert "does not use: an input, the base model or the place is another" in told[0]
     assert f"stop this run, remove {new}, rename {old} to it, start again" in told[0]
     assert warned(recipe, None) == told  # silent since then
 

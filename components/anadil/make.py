@@ -219,7 +219,7 @@ def _left_behind(work: Path, origin: dict[str, str]) -> str:
     )
     return (
         f"{folder}: an unfinished run has checkpoints here up to {checkpoint.name}{others}, which this run does not "
-        f"use: {why}. To go on from them, start that run again with its own recipe, inputs and version"
+        f"use: {why}. To go on from them, start that run again with its own recipe and inputs"
         f"{'' if causes else rename}. If nobody needs them, remove {folder}"
     )
 

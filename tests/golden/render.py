@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anadil import cli
+from tests import results
 from tests.charts import golden as charts
 from tests.hyperpod import golden as hyperpod
 from tests.launch import golden as launch
@@ -30,4 +31,5 @@ GOLDEN: dict[Path, Callable[[], str]] = {
     **sagemaker.GOLDEN,
     **hyperpod.GOLDEN,
     **charts.GOLDEN,
+    results.FILE: results.render,
 }

@@ -95,7 +95,7 @@ def test_a_candidate_of_other_settings_is_left_alone(
         joined = made(recipe, corpus, tmp_path / "parts", *SIZES)
 
     assert "size 600: taken from a run of its own" not in caplog.messages
-    assert joined.manifest.figures["strategy"] == "replace"
+    assert joined.manifest.figures["strategy"] == "extend"
 
 
 def test_a_pod_of_the_sweep_trains_its_own_size(recipe: Recipe) -> None:

@@ -1,0 +1,124 @@
+"""Results of stages on small fixed inputs, by which `RESULT_VERSION` is guarded.
+
+Only what is the same on every machine: texts, token ids and settings by digest. Floats are left to
+tests with a tolerance: other kinds of CPU add in another order.
+"""
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+from anadil import make
+from anadil.config import Recipe
+from anadil.corpus import read_documents
+from anadil.flow import FLOW, STAGES
+from anadil.make import Outcome
+from anadil.recipe import parse_recipe
+from anadil.stage import recipe_origin
+
+FILE = Path(__file__).parent / "golden" / "results.json"
+INPUTS = ("prose.jsonl", "page.html", "pages.warc.gz", "english.jsonl", "turkish.jsonl", "junk.jsonl")
+Entry = dict[str, object]
+
+
+def entries() -> dict[str, Entry]:
+    """Stage -> its `RESULT_VERSION` and those before it, the recipe keys in its key, digests of its results."""
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        found = _results(Path(folder))
+    return {
+        stage.name: {
+            "versions": _versions(stage.name),
+            "keys": _keys(stage.name),
+            **found.get(stage.name, {}),
+        }
+        for stage in FLOW
+    }
+
+
+def _versions(name: str) -> dict[str, int]:
+    before = [stage for stage in FLOW if stage.writes in STAGES[name].reads]
+    return {each: v for stage in before for each, v in _versions(stage.name).items()} | {
+        name: STAGES[name].result_version
+    }
+
+
+def _keys(name: str) -> list[str]:
+    origin = recipe_origin(Recipe(), STAGES[name].sections)
+    items = {
+        f"{key}.{field}"
+        for key, text in origin.items()
+        for item in (json.loads(text) if text.startswith("[{") else [])
+        for field in item
+    }
+    return sorted(key.removeprefix("recipe ") for key in origin.keys() | items)
+
+
+def _results(folder: Path) -> dict[str, Entry]:
+    data = {
+        "base": {"model": "tiny"},
+        "clean": {"inputs": [f"builtin:az/{name}" for name in INPUTS], "heldout_fraction": 0.2},
+        "tokenizer": {"vocab_sizes": [600]},
+        "storage": {"root": str(folder)},
+    }
+    recipe = parse_recipe(json.dumps(data), "recipe")
+    corpus = make.execute(STAGES["clean"], recipe, {}, (), None)
+    tokenizer = make.execute(STAGES["tokenizer"], recipe, {"corpus": corpus.uri}, (), None)
+    return {"clean": {"results": _corpus(corpus)}, "tokenizer": {"results": _files(tokenizer, "replace-600")}}
+
+
+def _corpus(corpus: Outcome) -> dict[str, str]:
+    texts = {
+        part: [document.text for document in read_documents(Path(corpus.uri), part)]
+        for part in ("train", "heldout")
+    }
+    stats = json.loads((Path(corpus.uri) / "stats.json").read_text(encoding="utf-8"))
+    return {
+        **{part: _digest(found) for part, found in texts.items()},
+        "dropped": json.dumps(stats["dropped"]),
+    }
+
+
+def _files(tokenizer: Outcome, candidate: str) -> dict[str, str]:
+    # A new vocabulary alone: the base's own differs with the text that each release of Python carries.
+    folder = Path(tokenizer.uri) / "candidates" / candidate
+    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    return {"vocabulary": _digest(model["vocab"]), "merges": _digest(model["merges"])}
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changes(old: dict[str, Entry], new: dict[str, Entry]) -> list[str]:
+    """What is wrong with results that changed under versions that did not."""
+    told = []
+    for name, entry in new.items():
+        before = old.get(name)
+        if before is None or before["versions"] != entry["versions"]:
+            continue
+        if before.get("results") != entry.get("results"):
+            told.append(
+                f"{name}: results changed under RESULT_VERSION {STAGES[name].result_version}: repair them, or raise "
+                f"result_version of the stage {name} in flow.py and run make golden"
+            )
+        if before["keys"] != entry["keys"]:
+            other = sorted(set(map(str, before["keys"])) ^ set(map(str, entry["keys"])))  # type: ignore[call-overload]  # lists
+            told.append(
+                f"{name}: recipe keys in its artifact's key changed ({', '.join(other)}), so that old artifacts are "
+                f"made again: give a new one to NEW_KEYS in flow.py, or raise result_version of {name}, and run make golden"
+            )
+    return told
+
+
+def render() -> str:
+    """The golden file; refused where results changed and no version was raised.
+
+    Raises:
+        SystemExit: With what to raise.
+    """
+    old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    new = entries()
+    if told := changes(old, new):
+        raise SystemExit("\n".join(told) + f"\n(before a first release: remove {FILE} and run make golden)")
+    return json.dumps(new, ensure_ascii=False, indent=1) + "\n"
