@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from anadil.units import MIB
 
 BASE_BYTES = 512 * MIB
-"""Interpreter, libraries, vocabulary, and one document of 16 MiB. Measured: 85 MB at the start."""
+"""Interpreter, libraries, vocabulary, and one document at the limit. Measured: 85 MB at the start, 405 MB while a
+line of 15 MiB was judged, 150 MB with a page of 1.9 MB."""
 MEMORY_PER_TEXT_BYTE = 4.5
 """Bytes of memory for each kept byte of UTF-8, with index and signatures.
 
-Source: measured on two EPYC cores, Python 3.11, text of the language throughout: 3.6 and 3.7 for Azerbaijani
-documents of 20,000 and 2,000 characters, 4.4 for ones of 600, 2.5 for Japanese ones of 1,000. A document with one
-character above U+FFFF, such as an emoji, takes 5.4, as Python then spends four bytes on each of its characters.
+Source: measured in a process of its own on two EPYC cores, Python 3.11, over the memory at the start: Azerbaijani
+documents of 2,000 characters 3.7 at 40 MB and 3.1 at 159 MB of kept text, of 20,000 characters 3.6, of 600 characters
+4.4 (each at 40 MB); Japanese ones of 1,000 characters 2.5 at 40 MB and 2.4 at 119 MB. Where each document has a
+character above U+FFFF, such as an emoji, 5.4: Python then spends four bytes on every character of it.
 """
 TEXT_PER_BYTE = {
     ".jsonl": 1.0,

@@ -94,6 +94,8 @@ def _finished(stage: Stage, origin: Mapping[str, str], root: str) -> tuple[str, 
 
 def _is_alike(old: Mapping[str, str], new: Mapping[str, str], find: Find) -> bool:
     """Whether two origins differ by the program alone; inputs too, if theirs do."""
+    if old.get("stage") != new.get("stage"):
+        return False
     if RESULT_VERSION not in old:
         # Keys of the recipe that came or went since then were not decided by the person.
         new = {name: value for name, value in new.items() if name in old}

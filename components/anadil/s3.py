@@ -7,35 +7,20 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from anadil.errors import AnadilError, DataError, PreflightError, RetryableError
+from anadil.errors import DataError, PreflightError
 from anadil.publish import publish
+from anadil.s3_errors import code_of, explained, fetched
 from anadil.storage import MANIFEST, ConditionsError, Count, join
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Attempts for a call, the first included, with exponential pauses between them."""
-DOWNLOADS = 3
-"""Times that an object is fetched whose bytes come damaged or cut off."""
-
-CROSSED = {
-    "BadDigest", "IncompleteBody", "OperationAborted", "RequestTimeout", "XAmzContentChecksumMismatch",
-    "XAmzContentSHA256Mismatch",
-}  # fmt: skip
-"""Codes with a status below 500 of requests whose bytes were damaged or late on the way, or crossed another.
-Source: Amazon S3 API Reference, List of error codes."""
-
-T = TypeVar("T")
-
-
-class DamagedError(RetryableError):
-    """An object's bytes came damaged or cut off."""
 
 
 class S3:
@@ -47,7 +32,7 @@ class S3:
     def exists(self, uri: str) -> bool:
         """Whether an object is there."""
         bucket, key = _split(uri)
-        with _explained(uri):
+        with explained(uri):
             found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
         return any(item["Key"] == key for item in found.get("Contents", ()))
 
@@ -59,13 +44,13 @@ class S3:
             body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
             return body
 
-        return _fetched(uri, fetch)
+        return fetched(uri, fetch)
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
         """Some bytes of an object and its size; a negative start counts from its end."""
         bucket, key = _split(uri)
         asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
-        with _explained(uri):
+        with explained(uri):
             try:
                 answer = self._client.get_object(Bucket=bucket, Key=key, Range=asked)
             except self._client.exceptions.ClientError as error:
@@ -81,7 +66,7 @@ class S3:
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
         bucket, key = _split(uri)
-        with _explained(uri):
+        with explained(uri):
             self._client.put_object(Bucket=bucket, Key=key, Body=content)
 
     def write_if(self, uri: str, content: bytes, tag: str) -> str | None:
@@ -96,7 +81,7 @@ class S3:
             Its new tag; None where it was written or removed meanwhile, and is left as it is.
         """
         bucket, key = _split(uri)
-        with _explained(uri):
+        with explained(uri):
             try:
                 answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
             except self._client.exceptions.ClientError as error:
@@ -127,7 +112,7 @@ class S3:
             if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
                 params.update(_condition(tag))
 
-        with _explained(uri):
+        with explained(uri):
             for event in events:
                 self._client.meta.events.register(event, add_condition)
             try:
@@ -149,7 +134,7 @@ class S3:
             answer = self._client.get_object(Bucket=bucket, Key=key)
             return answer["Body"].read(), str(answer["ETag"])
 
-        return _fetched(uri, fetch)
+        return fetched(uri, fetch)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
@@ -210,12 +195,12 @@ class S3:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
         bucket, key = _split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _fetched(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
+        fetched(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
 
     def remove_directory(self, uri: str) -> None:
         """Delete the objects below the prefix, the manifest first."""
         bucket, prefix = _split(uri)
-        with _explained(uri):
+        with explained(uri):
             self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
             for item in self._objects(bucket, _below(prefix)):
                 self._client.delete_object(Bucket=bucket, Key=item["Key"])
@@ -223,7 +208,7 @@ class S3:
     def remove(self, uri: str) -> None:
         """Delete one object."""
         bucket, key = _split(uri)
-        with _explained(uri):
+        with explained(uri):
             self._client.delete_object(Bucket=bucket, Key=key)
 
     def directory_sizes(self, uri: str) -> dict[str, int]:
@@ -238,7 +223,7 @@ class S3:
         """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
         bucket, prefix = _split(uri)
         uploads = self._client.get_paginator("list_multipart_uploads")
-        with _explained(uri):
+        with explained(uri):
             for page in uploads.paginate(Bucket=bucket, Prefix=_below(prefix)):
                 for upload in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(
@@ -248,7 +233,7 @@ class S3:
     def fingerprint(self, uri: str) -> str:
         """ETag and size of the object, which the listing gives without reading it."""
         bucket, key = _split(uri)
-        with _explained(uri):
+        with explained(uri):
             head = self._client.head_object(Bucket=bucket, Key=key)
         return f"{head['ETag']}-{head['ContentLength']}"
 
@@ -272,7 +257,7 @@ class S3:
 
     def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        with _explained(f"s3://{bucket}/{prefix}"):
+        with explained(f"s3://{bucket}/{prefix}"):
             for page in pages:
                 yield from page.get("Contents", ())
 
@@ -295,7 +280,7 @@ def client() -> Any:
     retries: dict[str, Any] = {"mode": "standard"}
     if "AWS_MAX_ATTEMPTS" not in os.environ:
         retries["total_max_attempts"] = ATTEMPTS
-    with _explained("s3"):
+    with explained("s3"):
         try:
             return boto3.Session().client(
                 "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
@@ -325,91 +310,10 @@ def _was_changed(error: Exception, uri: str) -> bool:
     Raises:
         ConditionsError: The storage knows no conditions.
     """
-    code, status = _code_of(error)
+    code, status = code_of(error)
     if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":
         raise ConditionsError(
             f"{uri}: the storage has no conditional writes (If-None-Match, If-Match)"
         ) from None
     # 404: removed since; 409: written at the same time.
     return status in (404, 409, 412) and code != "NoSuchBucket"
-
-
-def _fetched(uri: str, fetch: Callable[[], T]) -> T:
-    """What `fetch` gives; tried again where the bytes come damaged or cut off.
-
-    Raises:
-        RetryableError: They do so each time.
-    """
-    for attempt in range(1, DOWNLOADS + 1):
-        try:
-            with _explained(uri):
-                return fetch()
-        except DamagedError as error:
-            log.warning("%s; time %d of %d", error, attempt, DOWNLOADS)
-    raise RetryableError(
-        f"{uri}: its bytes came damaged or cut off {DOWNLOADS} times; look at the network and any proxy, "
-        "then run the same command again"
-    )
-
-
-def _code_of(error: Exception) -> tuple[str, int]:
-    """S3's own word for an error, and the HTTP status; 0 where there was no answer."""
-    if not hasattr(error, "response") and hasattr(error.__context__, "response"):
-        error = cast("Exception", error.__context__)  # what boto3 makes a sentence of
-    response: Any = getattr(error, "response", {})
-    code = str(response.get("Error", {}).get("Code", "")) or str(error)
-    return code, int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-@contextmanager
-def _explained(uri: str) -> Iterator[None]:
-    """Turn boto3's errors into ours: what can be retried, what the user must grant or correct."""
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        FlexibleChecksumError,
-        HTTPClientError,
-        IncompleteReadError,
-        NoCredentialsError,
-        ParamValidationError,
-        PartialCredentialsError,
-        ResponseStreamingError,
-        SSLError,
-    )
-    from botocore.exceptions import ConnectionError as EndpointError
-
-    try:
-        yield
-    except (NoCredentialsError, PartialCredentialsError):
-        raise PreflightError(
-            f"{uri}: no AWS credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or run with a role (IRSA, Pod Identity)"
-        ) from None
-    except (ClientError, Boto3Error) as error:
-        raise _client_error(uri, error) from None
-    except ParamValidationError as error:
-        raise DataError(f"{uri}: {' '.join(str(error).split())}; correct the URI") from None
-    except SSLError as error:
-        raise PreflightError(f"{uri}: {error}; set AWS_CA_BUNDLE to the endpoint's certificates") from None
-    except (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError) as error:
-        raise DamagedError(f"{uri}: {error}") from None
-    except (EndpointError, HTTPClientError) as error:
-        raise RetryableError(f"{uri}: {error}; storage did not answer, run the same command again") from None
-    except BotoCoreError as error:
-        raise PreflightError(f"{uri}: {error}; correct the AWS configuration") from None
-
-
-def _client_error(uri: str, error: Exception) -> AnadilError:
-    code, status = _code_of(error)
-    if code in CROSSED:
-        return RetryableError(
-            f"{uri}: {code}; what was sent did not arrive whole, run the same command again"
-        )
-    if "NoSuchBucket" in code or "NoSuchKey" in code or status == 404 or "(404)" in code:
-        return DataError(f"{uri}: does not exist; check bucket and key")
-    if status == 403 or "AccessDenied" in code or "(403)" in code:
-        return PreflightError(f"{uri}: access denied ({code}); grant s3:GetObject, PutObject and ListBucket")
-    if status >= 500 or not status:
-        return RetryableError(f"{uri}: {code}; storage failed for now, run the same command again")
-    return PreflightError(f"{uri}: S3 refused: {code}")
