@@ -180,7 +180,9 @@ def origin_of(
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
     for uri in files:
-        origin[f"file {uri}"] = storage.store(uri).fingerprint(uri)
+        # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
+        name = uri.encode(errors="backslashreplace").decode()
+        origin[f"file {name}"] = storage.store(uri).fingerprint(uri)
     if "base" in stage.sections:
         origin.update(base_files(recipe.base.model))
     return origin
