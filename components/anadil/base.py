@@ -150,6 +150,13 @@ def tiny_text() -> str:
     return "\n".join(line for name in sorted(topics) for line in _prose(topics[name]))
 
 
+def tiny_source() -> str:
+    """Digest of what `tiny` is made from; its text is another one with each release of Python."""
+    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    settings = [LLAMA_3_REGEX, LLAMA_3_SPECIALS, TINY_BPE_TOKENS, TINY_MAX_LENGTH, template, tiny_text()]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
 def _prose(topic: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", topic):
         line = " ".join(paragraph.split()).translate({0x201C: '"', 0x201D: '"', 0x2019: "'", 0x2018: "'"})
@@ -164,8 +171,7 @@ def _tiny_tokenizer(cache: Path) -> Path:
     """The directory of the tokenizer of `tiny`; made once, in one step, for all processes."""
     text = tiny_text()
     template = CHAT_TEMPLATE.read_text(encoding="utf-8")
-    setting = json.dumps([LLAMA_3_REGEX, LLAMA_3_SPECIALS, TINY_BPE_TOKENS, TINY_MAX_LENGTH, template, text])
-    target = cache / f"tiny-tokenizer-{hashlib.sha256(setting.encode()).hexdigest()[:16]}"
+    target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
     if target.is_dir():
         return target
     log.info("making the tokenizer of the base model %s from %s KB of English", TINY, len(text) // 1000)

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
-from anadil.base import TINY
+from anadil.base import TINY, tiny_source
 from anadil.config import Base, Recipe
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import NEW_KEYS, Stage
@@ -250,10 +250,12 @@ def _own_keys(name: str, node: BaseModel) -> list[str]:
 def base_files(model: str) -> dict[str, str]:
     """What tells a base model's directory from another: names, sizes and digests of its files.
 
-    Of a file of 16 MiB or more, pieces all over it are read: other weights differ everywhere.
+    `tiny` is told by what it is made from, since its bytes follow from that on every machine. Of a file of 16 MiB or more, pieces all over it are read: other weights differ everywhere.
     """
     folder = Path(model).expanduser()
-    if model == TINY or not folder.is_dir():
+    if model == TINY:
+        return {"base files": tiny_source()}
+    if not folder.is_dir():
         return {}
     parts = []
     for file in sorted(path for path in folder.iterdir() if path.is_file()):

@@ -5,18 +5,23 @@ million parameters, trained for seconds on the English that Python carries. It i
 than chance on English; of other languages it has met the letters and knows no word.
 """
 
+import copy
 import hashlib
 import json
 import logging
 import math
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from anadil.base import TINY, TINY_SHAPE, base_tokenizer, from_hub, tiny_text
@@ -28,7 +33,6 @@ from anadil.model.load import (
     load_tokenizer,
     save_model,
 )
-from anadil.model.loss import summed_loss
 from anadil.progress import progress
 
 log = logging.getLogger(__name__)
@@ -50,6 +54,9 @@ FOREIGN = (
     "bcdfghjklmnpqrstvwxzçşğčšžñłćśźřťďň",
 )
 """Vowels and consonants of languages in Latin letters."""
+KEPT_BITS = 8
+"""Bits of a weight's mantissa, as many as BF16 has: what lies below differs from CPU to CPU."""
+ROUND_EVERY = 10
 HUB_FILES = (*TOKENIZER_FILES, "config.json", "generation_config.json", "*.safetensors", "*.index.json")
 
 
@@ -76,7 +83,19 @@ def base_model(base: Base, cache: Path) -> Path:
 def _tiny_model(tokenizer: Path, cache: Path) -> Path:
     """The directory of `tiny`; made once, in one step, for all processes."""
     settings = json.dumps(
-        [TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, SEED]
+        [
+            TINY_SHAPE,
+            FOREIGN_SHARE,
+            FOREIGN_KEPT,
+            FOREIGN,
+            TINY_STEPS,
+            TINY_BATCH,
+            TINY_LENGTH,
+            TINY_LR,
+            SEED,
+            KEPT_BITS,
+            ROUND_EVERY,
+        ]
     )
     identity = settings.encode() + (tokenizer / "tokenizer.json").read_bytes() + tiny_text().encode()
     target = cache / f"tiny-{hashlib.sha256(identity).hexdigest()[:16]}"
@@ -108,7 +127,6 @@ def _trained(tokenizer_dir: Path) -> PreTrainedModel:
     ids = np.array([token for line in lines for token in (*start, *line, eos)], dtype=np.int64)
     # A generator of its own: making a base must not move the random numbers of the caller.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
         model: Any = LlamaForCausalLM(
             LlamaConfig(
                 **TINY_SHAPE,
@@ -118,6 +136,37 @@ def _trained(tokenizer_dir: Path) -> PreTrainedModel:
                 eos_token_id=eos,
             )
         )
+    with _one_thread():
+        weights = _train(model, ids, random)
+    model.load_state_dict(weights)
+    return cast("PreTrainedModel", model)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads add in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> dict[str, torch.Tensor]:
+    """Weights that are the same bits on every CPU.
+
+    Kernels for AVX2 and AVX-512 add in other orders, and training makes much of the difference: two
+    machines' FP32 weights have few digits in common, and after 300 steps in FP64 no more (measured). Here
+    FP64 is rounded to the 8 bits of BF16 every ten steps, long before its error reaches them.
+    """
+    model = copy.deepcopy(plain).double()
+    _without_fp32(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:  # torch's own generator has another algorithm on each kind of CPU
+                start = random.standard_normal(tuple(weight.shape)) * model.config.initializer_range
+                weight.copy_(torch.from_numpy(start))
     optimizer = torch.optim.AdamW(model.parameters(), lr=TINY_LR, betas=(0.9, 0.95), weight_decay=0.1)
     model.train()
     with progress(f"training {TINY}", TINY_STEPS) as shown:
@@ -127,14 +176,60 @@ def _trained(tokenizer_dir: Path) -> PreTrainedModel:
             for group in optimizer.param_groups:
                 group["lr"] = TINY_LR * _rate(step / TINY_STEPS)
             hidden = model.model(input_ids=windows[:, :-1], use_cache=False).last_hidden_state
-            loss = summed_loss(hidden, model.lm_head.weight, windows[:, 1:]) / windows[:, 1:].numel()
+            loss = functional.cross_entropy(model.lm_head(hidden).flatten(0, 1), windows[:, 1:].flatten())
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            if (step + 1) % ROUND_EVERY == 0 or step + 1 == TINY_STEPS:
+                _round(optimizer)
             shown.advance(note=f"loss {loss.item():.2f}")
+    weights: dict[str, torch.Tensor] = model.state_dict()
+    return weights
 
-    return model
+
+def _round(optimizer: torch.optim.Optimizer) -> None:
+    """Drop what may differ from CPU to CPU, of the weights and of the optimizer's moments."""
+    with torch.no_grad():
+        for weight, moments in optimizer.state.items():
+            for tensor in (weight, moments["exp_avg"], moments["exp_avg_sq"]):
+                mantissa, exponent = torch.frexp(tensor)
+                tensor.copy_(torch.ldexp(torch.round(mantissa * 2**KEPT_BITS), exponent - KEPT_BITS))
+
+
+class _Norm(nn.Module):
+    """RMS norm in the precision of its input; transformers' computes in FP32."""
+
+    def __init__(self, plain: Any) -> None:
+        super().__init__()
+        self.weight = plain.weight
+        self.eps = plain.variance_epsilon
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        scaled: torch.Tensor = self.weight * hidden
+        return scaled * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.eps)
+
+
+class _Rotation(nn.Module):
+    """Cosine and sine of the rotary embedding in FP64; transformers' are FP32."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        width = config.hidden_size // config.num_attention_heads
+        theta = config.rope_parameters["rope_theta"]
+        self.frequencies = torch.from_numpy(theta ** -(np.arange(0, width, 2) / width))
+
+    def forward(self, _hidden: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = (position_ids[..., None] * self.frequencies).repeat(1, 1, 2)
+        return angles.cos(), angles.sin()
+
+
+def _without_fp32(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.input_layernorm = _Norm(layer.input_layernorm)
+        layer.post_attention_layernorm = _Norm(layer.post_attention_layernorm)
+    model.model.norm = _Norm(model.model.norm)
+    model.model.rotary_emb = _Rotation(model.config)
 
 
 def _foreign(line: str, random: np.random.Generator) -> str:
