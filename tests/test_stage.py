@@ -101,6 +101,18 @@ def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
     assert differences(old, new) == ["base files changed"]
 
 
+@pytest.mark.parametrize(
+    "name", ["README.md", ".gitattributes", "LICENSE.txt", ".DS_Store", "pytorch_model.bin"]
+)
+def test_what_is_not_read_of_a_base_model_makes_it_no_other(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    old = base_files(str(tmp_path))
+
+    (tmp_path / name).write_text("new")
+
+    assert base_files(str(tmp_path)) == old
+
+
 def test_other_weights_of_the_same_size_are_another_base_model(tmp_path: Path) -> None:
     size = 40 * 1024**2
     (tmp_path / "model.safetensors").write_bytes(bytes(size))
