@@ -112,7 +112,7 @@ def test_garbage_is_no_manifest(made: Path, text: bytes) -> None:
     told = refused(made)
 
     assert "manifest.json: no manifest of this program (" in told
-    assert "make the artifact again" in told
+    assert f"remove the whole of {made} if it is an artifact, then make the artifact again" in told
     assert "\n" not in told
 
 

@@ -1,7 +1,9 @@
 import gzip
 import json
 import logging
+import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -206,6 +208,32 @@ def test_a_line_longer_than_what_is_looked_at_is_no_mistake(recipe: Recipe, tmp_
     found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines({"text": "x" * 4 * SMALL})))
 
     assert found.detail.startswith("1 file(s), 0 documents in what was looked at")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("stage", "name", "pack"),
+    [
+        ("finetune", "a.jsonl", bytes),
+        ("evaluate", "a.jsonl", bytes),
+        ("evaluate", "a.jsonl.gz", gzip.compress),
+        ("evaluate", "a.jsonl.zst", zstandard.compress),
+    ],
+)
+def test_a_line_too_long_for_its_reader_is_refused_before_its_end(
+    stage: str,
+    name: str,
+    pack: Callable[[bytes], bytes],
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = lines({"text": random.Random(0).randbytes(4 * SMALL).hex()})
+    for module in ("line_reader", "sample"):
+        monkeypatch.setattr(f"anadil.{module}.MAX_LINE_BYTES", SMALL // 2)
+
+    with pytest.raises(DataError, match=r":1: line of .* is longer than"):
+        look(recipe, stage, put(tmp_path, name, pack(line)))
 
 
 @pytest.mark.usefixtures("small")

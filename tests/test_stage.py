@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifact import Manifest, differences
+from anadil.artifact import Manifest, differences, read_manifest, seal
 from anadil.config import Recipe
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import FLOW, NEW_KEYS, STAGES
@@ -77,6 +77,19 @@ def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
     assert differences(old, new) == ["input corpus changed"]
 
 
+def test_a_file_whose_name_is_not_utf8_can_stand_in_a_manifest(tmp_path: Path) -> None:
+    names = [os.fsdecode(os.fsencode(tmp_path) + end) for end in (b"/\xfe.txt", b"/\xff.txt")]
+    for name in names:
+        Path(name).write_text("salam")
+
+    origin = origin_of(STAGES["clean"], Recipe(), {}, names)
+    (tmp_path / "corpus").mkdir()
+    sealed = seal(tmp_path / "corpus", kind="corpus", origin=origin)
+
+    assert len([name for name in origin if name.startswith("file ")]) == 2
+    assert read_manifest(str(tmp_path / "corpus")) == sealed
+
+
 def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     recipe = parse_recipe("", "r", [f"base.model={tmp_path}"])
@@ -86,6 +99,18 @@ def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
     new = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
 
     assert differences(old, new) == ["base files changed"]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", ".gitattributes", "LICENSE.txt", ".DS_Store", "pytorch_model.bin"]
+)
+def test_what_is_not_read_of_a_base_model_makes_it_no_other(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    old = base_files(str(tmp_path))
+
+    (tmp_path / name).write_text("new")
+
+    assert base_files(str(tmp_path)) == old
 
 
 def test_other_weights_of_the_same_size_are_another_base_model(tmp_path: Path) -> None:

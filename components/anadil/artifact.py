@@ -94,7 +94,8 @@ def read_manifest(uri: str) -> Manifest | None:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
         raise IntegrityError(
-            f"{where}: no manifest of this program ({reason}); make the artifact again"
+            f"{where}: no manifest of this program ({reason}); remove the whole of {uri} if it is an artifact, "
+            "then make the artifact again"
         ) from None
     if manifest.schema != SCHEMA:
         raise IntegrityError(f"{where}: schema {manifest.schema}, this version reads {SCHEMA}; make it again")

@@ -17,6 +17,7 @@ from typing import Any
 import zstandard
 
 from anadil import storage
+from anadil.line_reader import MAX_LINE_BYTES
 from anadil.units import MIB
 
 PIECE_BYTES = 4 * MIB
@@ -119,7 +120,7 @@ def cut(data: bytes, name: str, limit: int) -> bytes:
         limit: Most bytes that compressed data is unpacked to.
     """
     if name.endswith(".jsonl"):
-        return data[: data.rfind(b"\n") + 1]
+        return _cut_lines(data)
     if name.endswith((".jsonl.gz", ".jsonl.zst")):
         return _cut_packed(data, name, limit)
     if name.endswith(".warc.gz"):
@@ -130,6 +131,12 @@ def cut(data: bytes, name: str, limit: int) -> bytes:
     if name.endswith(".txt"):
         return _cut_text(data)
     return data
+
+
+def _cut_lines(data: bytes) -> bytes:
+    end = data.rfind(b"\n") + 1
+    # A line that is too long for every reader is seen as such before its end.
+    return data[:end] if len(data) - end <= MAX_LINE_BYTES else data
 
 
 def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
@@ -148,7 +155,7 @@ def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
                 text += piece
     except (OSError, zlib.error, zstandard.ZstdError):
         return data
-    lines = text[: text.rfind(b"\n") + 1]
+    lines = _cut_lines(text)
     if not lines:
         return b""
     return gzip.compress(lines, 1) if name.endswith(".gz") else zstandard.compress(lines, 1)

@@ -39,6 +39,8 @@ PACKAGE = Path(__file__).parent
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
 RESULT_VERSION = "result version"
 """Its name in an origin."""
+BASE_SUFFIXES = {".json", ".jinja", ".safetensors"}
+"""Of what is read of a base model's directory; a licence or a page about it decides nothing."""
 PIECES, PIECE_BYTES = 64, 64 * KIB
 """Of a large file of a base model, that are read to tell it from another."""
 
@@ -180,7 +182,9 @@ def origin_of(
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
     for uri in files:
-        origin[f"file {uri}"] = storage.store(uri).fingerprint(uri)
+        # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
+        name = uri.encode(errors="backslashreplace").decode()
+        origin[f"file {name}"] = storage.store(uri).fingerprint(uri)
     if "base" in stage.sections:
         origin.update(base_files(recipe.base.model))
     return origin
@@ -256,7 +260,7 @@ def base_files(model: str) -> dict[str, str]:
     if not folder.is_dir():
         return {}
     parts = []
-    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+    for file in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in BASE_SUFFIXES):
         size = file.stat().st_size
         content = artifact.describe(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
         parts.append(f"{file.name} {size} {content}")

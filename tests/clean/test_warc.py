@@ -91,6 +91,15 @@ def test_each_of_several_wrong_lengths_is_counted(tmp_path: Path, name: str) -> 
     assert "WARC record's Content-Length is wrong: no record ends after" in damages[0].why
 
 
+@pytest.mark.parametrize("length", ["9" * 5_000, "-1", "", "many", "7\r\nContent-Length: 8"])
+def test_what_a_page_says_of_its_own_length_ends_nothing(tmp_path: Path, length: str) -> None:
+    records = [*PLAIN]
+    body = re.sub(rb"(?<=\nContent-Length: )\d+(?=\r\n\r\n<)", length.encode(), records[2])
+    records[2] = with_length(body, lambda true: true + len(body) - SIZE)
+
+    assert read(tmp_path, "plain.warc", records) == ("012345", [])
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_records_over_the_limit_are_passed_over(tmp_path: Path, name: str) -> None:
     large = warc_record(b"0" * (3 * LIMIT), url="https://a.az/L", kind="video/mp4")

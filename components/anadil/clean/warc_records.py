@@ -24,6 +24,8 @@ OVERLAP_BYTES = 64
 START = re.compile(rb"WARC/[01]\.\d+\r?\n(?=[A-Za-z])")
 HEAD = re.compile(rb"WARC/[01]\.\d+\r?\n((?:[^\r\n]++\r?\n)*+)\r?\n")
 LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+NUMBER = re.compile("[0-9]{1,15}")
+"""A length that somebody may mean; of some thousand digits Python makes no number at all."""
 TYPE = re.compile(rb"^warc-type[ \t]*:[ \t]*(\w+)", re.IGNORECASE | re.MULTILINE)
 INSIDE = re.compile(rb"\r?\n\r?\n(?=WARC/[01]\.\d+\r?\n[A-Za-z])")
 """A record that begins in the block of another: that block's length is wrong, or it is a page on WARC."""
@@ -190,7 +192,7 @@ def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[Record | Damag
         fields, text = head[1], stream.drop(head.end())
         said = {length.decode("latin-1") for length in LENGTH.findall(fields)}
         length = " and ".join(sorted(said)) or "none"
-        if not re.fullmatch("[0-9]{1,15}", length):
+        if not NUMBER.fullmatch(length):
             yield Damage(
                 offset=offset, why=f"WARC record's Content-Length is no number of bytes: {length[:80]}"
             )
@@ -247,8 +249,9 @@ def _http_length(stream: _Stream) -> int | None:
     end = stream.buffer.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0 or not stream.buffer.startswith(b"HTTP/"):
         return None
-    lengths = set(LENGTH.findall(stream.buffer, 0, end))
-    return end + 4 + int(lengths.pop()) if len(lengths) == 1 and min(lengths).isdigit() else None
+    lengths = {length.decode("latin-1") for length in LENGTH.findall(stream.buffer, 0, end)}
+    length = lengths.pop() if len(lengths) == 1 else ""
+    return end + 4 + int(length) if NUMBER.fullmatch(length) else None
 
 
 def _next_member(file: BinaryIO, start: int) -> int | None:
