@@ -200,6 +200,27 @@ def test_a_file_in_the_place_of_a_directory_is_told(
     assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_a_place_that_leads_to_itself_is_told(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    code = cli.main([command, "--work", str(loop)])
+
+    said = capsys.readouterr()
+    assert code == (4 if command == "doctor" else 2)
+    assert f"{loop} is a file, not a directory" in said.out + said.err
+
+
+def test_a_place_with_too_long_a_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["run", "--work", str(tmp_path / ("long" * 100))])
+
+    assert code == 2
+    assert "longlong: File name too long; give another place" in capsys.readouterr().err
+
+
 def test_a_pipeline_is_compiled_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "deep" / "pipeline.yaml"
 

@@ -7,6 +7,7 @@ import argparse
 import importlib
 import json
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -219,7 +220,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.remake:
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
-    work = Path(options.work).resolve()
+    work = Path(os.path.realpath(options.work))
     check_directory(work, "--work")
     if recipe.storage.root and "://" not in recipe.storage.root:
         check_directory(Path(recipe.storage.root), "storage.root")
@@ -346,7 +347,7 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.cluster:
         checks = _examine_cluster(options)
     else:
-        checks = examine(options.recipe, options.set, Path(options.work).resolve())
+        checks = examine(options.recipe, options.set, Path(os.path.realpath(options.work)))
     if options.output == "json":
         print(json.dumps([check.as_dict() for check in checks], ensure_ascii=False, indent=2))
     else:

@@ -303,8 +303,11 @@ def check_directory(path: Path, key: str) -> None:
         RecipeError: Something else stands there or above it.
     """
     for place in (path, *path.parents):
-        if place.is_dir():
-            return
+        try:
+            if place.is_dir():
+                return
+        except OSError as error:  # such as a name that is too long
+            raise RecipeError(f"{key}: {place}: {error.strerror}; give another place") from None
         if os.path.lexists(place):
             raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
 

@@ -13,6 +13,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from anadil.config import Recipe
 from anadil.corpus import write_documents
+from anadil.evaluate.contamination import Contamination
+from anadil.evaluate.gate import judge
+from anadil.evaluate.interval import Difference
 from anadil.evaluate.retained import read_retained
 from anadil.evaluate.run import run
 from anadil.stage import Job
@@ -177,6 +180,28 @@ def test_a_finetuned_model_that_answers_nothing_is_not_released(
     )
 
     assert failed(scores) == {"finetuned.empty_answers"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_empty"), [('"', True), ("...", True), (" ", True), ("5", False), ("Hə", False)]
+)
+def test_an_answer_without_a_word_is_an_empty_one(answer: str, *, is_empty: bool) -> None:
+    said = {"kind": "answer", "mode": "greedy", "loop": False, "text": answer}
+    table = {"fertility": 1.0, "bits_per_byte": 1.0, "retained": {}, "generations": [said]}
+    nothing = Contamination(
+        unit="words", ngram=13, num_documents=1, num_train_documents=1,
+        exact=(), contaminated=(), overlapping=(), coverage=0.0,
+    )  # fmt: skip
+    same = Difference(value=0.0, low=0.0, high=0.0, num_documents=1)
+
+    verdict = judge(
+        Recipe(language="az").evaluate.gate,
+        dict.fromkeys(("base", "adapted", "finetuned"), table),
+        same,
+        nothing,
+    )
+
+    assert verdict.passed is not is_empty
 
 
 def test_english_that_is_lost_is_said_and_stops_the_release(

@@ -111,7 +111,7 @@ def _share(table: Mapping[str, Any], what: str, *, answers: bool) -> float:
     made = [one for one in table["generations"] if one["mode"] == "greedy"]
     if answers:
         made = [one for one in made if one["kind"] == "answer"]
-    marks = [one["loop"] if what == "loop" else not one["text"].strip() for one in made]
+    marks = [one["loop"] if what == "loop" else not any(map(str.isalnum, one["text"])) for one in made]
     return sum(marks) / len(marks) if marks else 0.0
 
 
