@@ -188,10 +188,13 @@ def copy_tokenizer(source: Path, out: Path) -> None:
     """Copy the tokenizer's own files beside a model's, and nothing else that lies there.
 
     The longest input becomes the model's: the tokenizer's is that of the model that it was made for.
+    Beside an adapter lies no config; its tokenizer comes from the adapted model, and is right.
     """
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
+    if not (out / "config.json").is_file():
+        return
     longest = read_config(out).get("max_position_embeddings")
     settings = out / "tokenizer_config.json"
     if settings.is_file() and longest is not None:
