@@ -248,6 +248,11 @@ def test_a_config_without_a_type_is_refused_in_words() -> None:
         check_family({}, {})
 
 
+def test_a_type_that_is_no_name_is_refused_in_words() -> None:
+    with pytest.raises(PreflightError, match=r"model type \['llama'\] is not proven"):
+        check_family({"model_type": ["llama"]}, {})
+
+
 def test_other_keys_of_parallelism_are_not_taken_for_degrees() -> None:
     check_family(
         {"model_type": "llama"}, {"shard": 2, "tensor": 2, "context": 2, "pipeline": 2, "prefetch": 4}

@@ -147,7 +147,7 @@ def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
     counts = [count for key in EXPERT_COUNTS for count in _numbers(config.get(key))]
     if max(counts, default=0) > 1:
         return True
-    return config.get("model_type") in MIXTURES and max(counts, default=1) > 0
+    return str(config.get("model_type")) in MIXTURES and max(counts, default=1) > 0
 
 
 def _numbers(value: object) -> list[int]:
@@ -184,7 +184,7 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
         PreflightError: With the type, the layout, the types that it is proven for, and what to set instead.
     """
     refuse_mixture(config, name)
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in PROVEN["alone"]:
         raise PreflightError(
             f"{name}: model type {_type(config)} is not proven to train as transformers trains it; take one of "
