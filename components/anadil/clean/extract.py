@@ -32,8 +32,11 @@ WRAPPERS = "form, body, html, [class*=breadcrumb], [class*=share-], [class*=soci
 MAX_WRAPPERS = 20
 """Elements that are looked at: the first ones are the outer ones."""
 MOST = 0.5
-NO_TEXT = re.compile(r"<(script|style|template|noscript)\b.*?</\1\s*>|<[^>]*>|\s+", re.DOTALL)
-"""Programs, tags, white space."""
+NO_TEXT = re.compile(
+    r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>|\s+", re.DOTALL
+)
+"""Comments, programs, tags, white space. What has no end goes up to the end of the page, so that a thousand
+beginnings in a comment or an attribute are not a thousand searches for it."""
 BLOCK = re.compile(r"<pre>(.*?)</pre>|<(h[1-6])>(.*?)</h[1-6]>|([^\n]+)", re.DOTALL)
 LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
 MARKUP = re.compile(r"</?(?:a|p|br|ul|ol|li|h[1-6]|pre|dl|dt|dd|blockquote|table|tr|td|th|div|span)\b[^>]*>")
