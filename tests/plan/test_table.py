@@ -26,7 +26,7 @@ def test_the_headlines_carry_their_units_and_ranges() -> None:
 
     assert shown[4:10] == [
         "  layout   FSDP 16, batch 14 per device and 224 in all, 2,048 tokens a sequence",
-        "  rate     282,400 tokens/s, 17,650 per device, 40.0 % of the peak, predicted",
+        "  rate     at best 282,400 tokens/s, 17,650 per device, 40.0 % of the peak",
         "  work     20,000 steps, 9.175 B tokens, 3.67 epochs, 6.1e19 FLOP",
         "  time     10 h 51 min, between 6 h 24 min and 15 h 18 min",
         "  cost     USD 477 on demand, between USD 281 and USD 672",
