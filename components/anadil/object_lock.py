@@ -145,9 +145,10 @@ class ObjectLock:
 
         try:
             content, tag = S3().read_tagged(self._uri)
-            return dict(json.loads(content)), tag
         except DataError:  # removed meanwhile
             return {"released": True}, ""
+        try:
+            return dict(json.loads(content)), tag
         except ValueError:
             return {}, tag
 

@@ -35,15 +35,16 @@ def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
 def test_the_answer_comes_first(page: str) -> None:
     said = (
         "Tight: 36.35 GiB per device (safe up to 36.00 GiB of 39.39 GiB) on 2 x p4d.24xlarge "
-        "(16 x A100 40 GB); 8 h 33 min and USD 376 on demand."
+        "(16 x A100 40 GB); about 10 h 51 min (between 6 h 24 min and 15 h 18 min) and USD 477 on demand "
+        "(between USD 281 and USD 672)."
     )
 
     assert f'<p class="verdict tight">{said}</p>' in page
     assert re.findall(r'<dd class="big">(.*?)</dd>', page) == [
         "36.35 GiB",
         "282,400",
-        "8 h 33 min",
-        "USD 376",
+        "10 h 51 min",
+        "USD 477",
     ]
 
 

@@ -216,7 +216,8 @@ class _Rotation(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         width = config.hidden_size // config.num_attention_heads
-        theta = config.rope_parameters["rope_theta"]
+        parameters: Any = config.rope_parameters
+        theta = parameters["rope_theta"]
         self.frequencies = torch.from_numpy(theta ** -(np.arange(0, width, 2) / width))
 
     def forward(self, _hidden: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
