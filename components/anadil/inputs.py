@@ -88,7 +88,7 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
     def look() -> Look:
         files = external_files(stage, recipe, visible)
         if not files:
-            return Look(key=stage.files, detail="the corpus's own held-out part is used", seen=False)
+            return Look(key=stage.files, detail="the corpus's own held-out part is used")
         beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
         detail, remedy = LOOKS[stage.files](files, recipe, beginnings)
         detail = f"{len(files):,} file(s), {detail}"

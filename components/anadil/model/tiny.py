@@ -101,7 +101,7 @@ def _tiny_model(tokenizer: Path, cache: Path) -> Path:
     target = cache / f"tiny-{hashlib.sha256(identity).hexdigest()[:16]}"
     if target.is_dir():
         return target
-    log.info("making the base model %s: some seconds, once", TINY)
+    log.info("making the base model %s: about a minute, once", TINY)
     cache.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix="tiny-model-", dir=cache))
     draft.chmod(0o755)
