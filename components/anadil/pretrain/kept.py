@@ -27,7 +27,7 @@ def is_whole(folder: Path) -> bool:
             return False
         artifact.verify(folder, manifest, str(folder))
     except IntegrityError as error:
-        log.warning("%s; making it again", str(error).partition("; remove ")[0])
+        log.warning("%s; making it again", str(error).partition("; run ")[0])
         shutil.rmtree(folder, ignore_errors=True)
         return False
     return True
