@@ -50,7 +50,7 @@ def test_equal_documents_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_full_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "MAX_PART_BYTES", 300)
+    monkeypatch.setattr(corpus, "MAX_PART_BYTES", 2 * len(DOCUMENT.text.encode()))
 
     write_documents(tmp_path, "train", documents(5))
 

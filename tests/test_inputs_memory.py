@@ -29,7 +29,7 @@ def test_the_memory_that_files_may_need_is_told(recipe: Recipe, raw_text: Path) 
 
     enough, short = look_at_clean_memory(named, 8 * GIB), look_at_clean_memory(named, 2 * GIB)
 
-    assert enough.detail.startswith("up to 4.7 GiB for 953.7 MiB of files")
+    assert enough.detail.startswith("up to 5.6 GiB for 953.7 MiB of files")
     assert enough.detail.endswith("it has 8.0 GiB")
     assert enough.remedy == ""
     assert "the stage is killed: give it fewer files, or more memory" in short.remedy
@@ -44,7 +44,7 @@ def test_doctor_says_what_clean_may_need(
 
     [check] = [check for check in checks if check.name == "memory of clean"]
     assert check.status == "passed"
-    assert "up to 4.7 GiB" in check.detail
+    assert "up to 5.6 GiB" in check.detail
     assert "fewer files" in check.remedy
 
 
@@ -58,7 +58,7 @@ def test_run_says_it_before_it_starts(
     with pytest.raises(BaseException, match="told by then"):
         cli.main(["run", "smoke", "--work", str(tmp_path), *settings])
 
-    assert "memory of clean: up to 4.7 GiB for 953.7 MiB of files" in capsys.readouterr().err
+    assert "memory of clean: up to 5.6 GiB for 953.7 MiB of files" in capsys.readouterr().err
 
 
 def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
@@ -75,7 +75,7 @@ def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     prepare(again(recipe, *settings, asked), Asked(name="first"), dry=True)
     [short] = [line for line in caplog.messages if line.startswith("memory of clean: ")]
 
-    assert fitting[0].endswith("it has 5.0 GiB")
+    assert fitting[0].endswith("it has 6.0 GiB")
     assert short.endswith("(on a cluster cluster.resources.clean.memory)")
 
 
