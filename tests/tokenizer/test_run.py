@@ -192,7 +192,7 @@ def test_on_real_text_a_new_vocabulary_halves_the_tokens_of_a_word(
     for part, chosen in parts.items():
         write_documents(tmp_path / "real", part, chosen)
     model = "tiny" if base == "tiny" else str(data / "tokenizers" / base)
-    job = make_job(model, corpus=tmp_path / "real", strategies=ALL, vocab_sizes=[4_000])
+    job = make_job(model, corpus=tmp_path / "real", strategies=ALL, choice="replace", vocab_sizes=[4_000])
 
     figures = run(job)
 
