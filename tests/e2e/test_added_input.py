@@ -83,7 +83,7 @@ def test_duplicates_leave_tokenizer_model_and_scores_and_the_report_counts_them(
     first, second = (run(tmp_path, base, files) for files in (more[:1], more))
 
     for word in ("tokenizer", "model", "scores"):
-        assert f"reused {tmp_path}/work/{word}/" in second.stderr, second.stderr
+        assert f"reused {tmp_path / 'work' / word}/" in second.stderr, second.stderr
     assert second.stderr.count("reused") == 3
     reports = [Path(json.loads(done.stdout)["report"]) for done in (first, second)]
     corpora = [artifact.read_manifest(json.loads(done.stdout)["corpus"]) for done in (first, second)]

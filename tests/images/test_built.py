@@ -118,20 +118,20 @@ def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:
 
 
 def lay_training(work: Path) -> list[str]:
-    """A small model, corpus and tokenizer in a directory that any user may write to; the stage's options for `/work`."""
+    """A small model, corpus and tokenizer in a directory that any user may write to; the stage's options for `/data`."""
     from tests.pretrain import fixtures
 
     fixtures.make_corpus(work / "corpus")
     fixtures.make_tokenizer_artifact(work / "tokenizer")
     fixtures.make_model(work / "base")
     phases = [{"trains": "all", "steps": 300, "lr": 0.001}]
-    recipe = fixtures.make_recipe(Path("/work/base"), phases=phases, checkpoint_every=20)
+    recipe = fixtures.make_recipe(Path("/data/base"), phases=phases, checkpoint_every=20)
     (work / "recipe.yaml").write_text(recipe.model_dump_json(exclude_unset=True), encoding="utf-8")
     for path in (work, *work.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o644)
     return [
-        "--recipe", "/work/recipe.yaml", "--corpus", "/work/corpus", "--tokenizer", "/work/tokenizer",
-        "--out", "/work/model", "--set", "tracking.uri=off",
+        "--recipe", "/data/recipe.yaml", "--corpus", "/data/corpus", "--tokenizer", "/data/tokenizer",
+        "--out", "/data/model", "--set", "tracking.uri=off",
     ]  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_a_pre_training_that_is_killed_inside_its_image_goes_on(tmp_path: Path) 
     """The image's own Python writes the checkpoint and reads it; how it pickles is its own matter."""
     name = image("pretrain")
     stage = lay_training(tmp_path)
-    options = (*RESTRICTED[1:], "--volume", f"{tmp_path}:/work")
+    options = (*RESTRICTED[1:], "--volume", f"{tmp_path}:/data")
     container = podman("run", "--detach", *options, name, *stage).stdout.strip()
     try:
         for _ in range(600):
