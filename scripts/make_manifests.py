@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from anadil.config import Recipe
 from anadil.launch.job import DETACHED_ANNOTATION, SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests import pytorchjob
-from anadil.recipe import load_recipe, recipes_dir
+from anadil.recipe.load import load_recipe, recipes_dir
+from anadil.recipe.sections import Recipe
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 BASE_RECIPE = MANIFESTS / "base" / "recipe.yaml"

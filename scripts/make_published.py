@@ -7,8 +7,8 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+from anadil.core.format import human_figure
 from anadil.plan.published import PEAKS, SIZES, SPEEDS, Row, rows
-from anadil.units import human_figure
 
 TARGET = Path(__file__).parents[1] / "docs/reference/plan-published.md"
 

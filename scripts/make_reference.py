@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from anadil.config import Recipe
+from anadil.recipe.sections import Recipe
 
 TARGET = Path(__file__).parents[1] / "docs/reference/recipe.md"
 
 HEAD = """# Recipe reference
 
-Every key of a recipe, with its default. Generated from `components/anadil/config.py` by
+Every key of a recipe, with its default. Generated from `components/anadil/recipe/sections.py` by
 `scripts/make_reference.py`. A key that is left out takes its default; an unknown key is an error.
 """
 

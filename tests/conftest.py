@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from anadil import make, s3, storage
-from anadil.config import Recipe
-from anadil.flow import STAGES
-from anadil.make import Outcome
-from anadil.recipe import parse_recipe
+from anadil.artifacts import s3, storage
+from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.runtime import execute
+from anadil.runtime.execute import Outcome
 
 FOREIGN = (
     "AWS_",
@@ -82,7 +83,7 @@ def recipe(raw: Path, tmp_path: Path) -> Recipe:
 @pytest.fixture
 def corpus(recipe: Recipe) -> Outcome:
     """The corpus artifact of `recipe`."""
-    return make.execute(STAGES["clean"], recipe, {}, (), None)
+    return execute.execute(STAGES["clean"], recipe, {}, (), None)
 
 
 @pytest.fixture(scope="session")

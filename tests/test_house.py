@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.flow import FLOW, Stage
+from anadil.core.stages import FLOW, Stage
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")])

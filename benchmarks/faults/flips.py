@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from forked import EVERY, Start, make_inputs, start
 
-from anadil import artifact
-from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.checkpoints import Checkpoints
-from anadil.pretrain.parallel.group import Group
+from anadil.artifacts import artifact
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.parallel.process_group import Group
 
 GENERATIONS = 3
 
@@ -35,8 +35,8 @@ def checkpoint_of(folder: Path) -> Path:
     fault = {"kill": {"step": step, "rank": 1}}
     begun: Start = start(folder, "run", environment={"ANADIL_INJECT": json.dumps(fault)})
     assert begun.ended(), "the run neither ended nor died"
-    return generation.path_of(
-        folder / "run.work/checkpoints", generation.steps(folder / "run.work/checkpoints")[0]
+    return directory.path_of(
+        folder / "run.work/checkpoints", directory.steps(folder / "run.work/checkpoints")[0]
     )
 
 
@@ -61,9 +61,9 @@ def main() -> int:
     logging.disable(logging.WARNING)  # one for each flip
     folder = Path(tempfile.mkdtemp(prefix="anadil-flips-"))
     newest = checkpoint_of(folder)
-    manifest = generation.manifest_of(newest)
+    manifest = directory.manifest_of(newest)
     checkpoints = Checkpoints(newest.parent, Group(), manifest.origin, keep=GENERATIONS)
-    before = next(step for step in generation.steps(newest.parent) if step < manifest.records["step"])
+    before = next(step for step in directory.steps(newest.parent) if step < manifest.records["step"])
     files = sorted(path for path in newest.iterdir() if path.is_file())
     sizes = [path.stat().st_size for path in files]
     numbers = np.random.default_rng(options.seed)
@@ -75,7 +75,7 @@ def main() -> int:
         began = time.perf_counter()
         found = checkpoints.newest()
         seconds += time.perf_counter() - began
-        aside = newest.with_name(newest.name + generation.DAMAGED)
+        aside = newest.with_name(newest.name + directory.DAMAGED)
         noticed += found is not None and found.state.step == before and aside.is_dir()
         by_file[files[number].name] += 1
         if aside.is_dir():

@@ -21,11 +21,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import anadil.pretrain.run  # what each start needs, imported once  # noqa: F401
-from anadil import artifact, storage
-from anadil.base import BEGIN, END
-from anadil.corpus import Document, write_documents
-from anadil.entry import main
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.base_model import BEGIN, END
 from anadil.model.load import save_model
+from anadil.runtime.entry_point import main
+from anadil.text.corpus import Document, write_documents
 
 RANKS = 2
 STEPS = 60

@@ -10,17 +10,17 @@ from itertools import product
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from anadil.measure.exact import exact_peak
-from anadil.measure.worker import random_model, random_tokens
+from anadil.cli.calibrate.fake_run import exact_peak
+from anadil.cli.calibrate.worker import random_model, random_tokens
+from anadil.core.format import MIB
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
-from anadil.plan.shape import trained_shape
-from anadil.pretrain.parallel.group import Group
+from anadil.plan.model_shape import trained_shape
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.spread import spread
+from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.trainer import Trainer
-from anadil.recipe import load_recipe
-from anadil.units import MIB
+from anadil.recipe.load import load_recipe
 
 LENGTH = 128
 BATCH = {"fp32": 8, "bf16": 2}

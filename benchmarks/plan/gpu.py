@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from anadil.measure.runs import measure
-from anadil.plan.fits import limit_bytes, reserved
+from anadil.cli.calibrate.local import measure
+from anadil.core.format import GIB
+from anadil.plan.instances import CPU, this_machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import CPU, this_machine
 from anadil.plan.memory import peak_memory
-from anadil.plan.shape import KNOWN, shape_from
-from anadil.recipe import load_recipe
-from anadil.units import GIB
+from anadil.plan.memory_limit import limit_bytes, reserved
+from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.recipe.load import load_recipe
 
 MODEL = "meta-llama/Llama-3.2-1B"
 PHASES = "pretrain.phases=[{trains: embeddings, steps: 1, lr: 0.001}, {trains: all, steps: 1, lr: 0.001}]"

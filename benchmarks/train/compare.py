@@ -22,9 +22,9 @@ from typing import Any
 
 from given import Given
 
-from anadil.metrics import model_flops_utilization
-from anadil.plan.machine import this_machine
-from anadil.plan.shape import KNOWN, shape_from
+from anadil.plan.instances import this_machine
+from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.text.metrics import model_flops_utilization
 
 ONE = Path(__file__).with_name("one.py")
 OURS, THEIRS = "anadil", "transformers"

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil import artifact
-from anadil.corpus import Document, write_documents
+from anadil.artifacts import artifact
 from anadil.model.load import encode_texts, load_tokenizer
-from anadil.pretrain import tokens
-from anadil.pretrain.encode import Encoder
-from anadil.pretrain.packing import batch_of, pack, sequences_of_step
-from anadil.pretrain.tokens import Stream, num_cores, token_stream
+from anadil.pretrain.data import tokens
+from anadil.pretrain.data.encode import Encoder
+from anadil.pretrain.data.packing import batch_of, pack, sequences_of_step
+from anadil.pretrain.data.tokens import Stream, num_cores, token_stream
+from anadil.text.corpus import Document, write_documents
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from anadil import storage
-from anadil.pretrain.packing import Packed, batch_of, pack, sequences_of_step
-from anadil.pretrain.tokens import Stream
+from anadil.artifacts import storage
+from anadil.pretrain.data.packing import Packed, batch_of, pack, sequences_of_step
+from anadil.pretrain.data.tokens import Stream
 
 BUILT_IN = ("builtin:az/prose.jsonl", "builtin:az/generated.jsonl")
 END = 0

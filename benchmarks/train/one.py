@@ -17,7 +17,7 @@ import torch
 from given import END, SEED, Given, examples, loads, model, packed
 from transformers.utils import logging as transformers_logging
 
-from anadil.units import MIB
+from anadil.core.format import MIB
 
 
 class Clocks:
@@ -67,11 +67,11 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     """The trainer of the pretrain stage."""
     from anadil.model.kernels import patch_llama
     from anadil.model.loss import uses_liger
-    from anadil.pretrain.parallel.group import Group
     from anadil.pretrain.parallel.mesh import Mesh
-    from anadil.pretrain.parallel.spread import spread
+    from anadil.pretrain.parallel.parallelize import spread
+    from anadil.pretrain.parallel.process_group import Group
     from anadil.pretrain.trainer import Trainer
-    from anadil.recipe import load_recipe
+    from anadil.recipe.load import load_recipe
 
     phase = f"[{{trains: all, steps: {given.all_steps}, lr: {given.lr}}}]"
     settings = {

@@ -2,6 +2,6 @@
 
 import sys
 
-from anadil.cli import main
+from anadil.cli.main import main
 
 sys.exit(main())

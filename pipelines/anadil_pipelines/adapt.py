@@ -11,10 +11,10 @@ from typing import Any
 
 from kfp import compiler, dsl
 
-from anadil.config import Recipe
-from anadil.errors import RecipeError
-from anadil.flow import FLOW, Stage
-from anadil.stage import is_left_out
+from anadil.core.errors import RecipeError
+from anadil.core.stages import FLOW, Stage
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
 from anadil_pipelines import steps
 from anadil_pipelines.resources import furnish, furnish_finish, is_launched, warn_about
 

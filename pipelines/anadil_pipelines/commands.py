@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.entry import add_remake_option
-from anadil.errors import PreflightError
-from anadil.recipe import load_recipe
-from anadil.remake import allow_remake
+from anadil.core.errors import PreflightError
+from anadil.recipe.load import load_recipe
+from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.remake import allow_remake
 
 if TYPE_CHECKING:
     from anadil_pipelines.server import Kubeflow

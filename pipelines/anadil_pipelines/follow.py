@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from anadil import errors
-from anadil.config import Recipe
-from anadil.errors import AnadilError, PreflightError, RetryableError
-from anadil.flow import FLOW
-from anadil.outcome import outcomes
-from anadil.stage import is_left_out
+from anadil.core import errors
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.stages import FLOW
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+from anadil.runtime.step_status import outcomes
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)

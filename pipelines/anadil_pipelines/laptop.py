@@ -23,13 +23,13 @@ from kfp import local
 from kfp.local import docker_task_handler, subprocess_task_handler
 from kfp.local.status import Status
 
-from anadil.base import TINY
-from anadil.config import Recipe
-from anadil.entry import PARENT_VARIABLE
-from anadil.errors import PreflightError
-from anadil.remake import VARIABLE, may_remake
-from anadil.threads import ASLEEP
-from anadil.tracking import SPOOL_VARIABLE, sending, tracking_uri
+from anadil.artifacts.base_model import TINY
+from anadil.core.errors import PreflightError
+from anadil.recipe.sections import Recipe
+from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, sending, tracking_uri
+from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
 
 log = logging.getLogger(__name__)

@@ -15,18 +15,18 @@ from typing import Any
 
 from kfp import kubernetes
 
-from anadil import storage
-from anadil.base import TINY
-from anadil.clean_memory import clean_memory_bytes
-from anadil.cluster import Resources
-from anadil.config import Recipe
-from anadil.errors import AnadilError
-from anadil.flow import FLOW, STAGES
-from anadil.inputs import claim_of
-from anadil.plan.machine import CPU, Machine, machine
-from anadil.remake import VARIABLE, may_remake
-from anadil.stage import is_left_out
-from anadil.units import GIB
+from anadil.artifacts import storage
+from anadil.artifacts.base_model import TINY
+from anadil.core.errors import AnadilError
+from anadil.core.format import GIB
+from anadil.core.stages import FLOW, STAGES
+from anadil.plan.instances import CPU, Machine, machine
+from anadil.preflight.clean_memory import clean_memory_bytes
+from anadil.preflight.inputs import claim_of
+from anadil.recipe.cluster import Resources
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+from anadil.runtime.remake import VARIABLE, may_remake
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from anadil.errors import AnadilError, DataError, RecipeError
+from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil_pipelines.server import Kubeflow
 from anadil_pipelines.submit import (
     EXPERIMENT_ID,

@@ -20,8 +20,8 @@ import kfp_server_api  # type: ignore[import-untyped]  # generated, without type
 import urllib3
 from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
 
-from anadil.errors import AnadilError, PreflightError, RetryableError
-from anadil.log import masked
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.log import masked
 
 log = logging.getLogger(__name__)
 

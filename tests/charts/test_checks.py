@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from anadil import cli, launch_command
-from anadil.launch.steps import _parser as launch_parser
+from anadil.cli import launch, main
+from anadil.launch.kfp_steps import _parser as launch_parser
 from tests.charts.chart import CASES, CHART, Object, named, pods, render
 
 FILES = CHART / "files"
@@ -197,10 +197,10 @@ def test_the_launcher_s_command_is_one_that_the_image_takes(monkeypatch: pytest.
         asked.append(options)
         return 0
 
-    monkeypatch.setattr(launch_command, "_launch", note)
+    monkeypatch.setattr(launch, "_launch", note)
 
     assert container["command"] == ["python", "-m", "anadil"]
-    assert cli.main(container["args"]) == 0
+    assert main.main(container["args"]) == 0
     [options] = asked
     assert (options.stage, options.backend, options.run) == ("pretrain", "pytorchjob", "7")
     assert (options.corpus, options.out) == ("/data/run/corpus", "/data/run/model")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import promql_parser
 import pytest
 
-from anadil.exporter import HELP, metric_name
+from anadil.runtime.prometheus import HELP, metric_name
 from tests.charts.chart import CASES, ROOT, Object, named, render
 
 EXPORTERS = {
@@ -68,7 +68,7 @@ METERS = {
     "tokens_per_s", "mfu", "tokens_per_s_per_device", "goodput", "time_share/step", "data_wait_s", "checkpoint_stall_s",
     "straggler_ratio", "validation_bits_per_byte", "cost_usd", "own_work_s", "own_data_wait_s",
 }  # fmt: skip
-"""What its meters and its validation add; tests/pretrain/test_meters.py has them said."""
+"""What its meters and its validation add; tests/pretrain/metrics/test_metrics.py has them said."""
 
 
 def test_the_parser_of_this_test_finds_metrics_wherever_they_stand() -> None:
@@ -144,7 +144,7 @@ def test_dashboards_are_found_by_grafana_and_have_no_panel_without_a_unit_or_a_w
 def test_the_pod_monitor_finds_the_port_of_training_pods() -> None:
     from anadil.launch.job import TrainingJob
     from anadil.launch.manifests.pod import container_of
-    from anadil.recipe import parse_recipe
+    from anadil.recipe.load import parse_recipe
 
     job = TrainingJob(
         stage="pretrain", recipe=parse_recipe("language: az", "r"), inputs={}, target="s3://b/m"

@@ -6,7 +6,7 @@ import pytest
 
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests.pod import METRICS_PORT
-from anadil.recipe import parse_recipe
+from anadil.recipe.load import parse_recipe
 from tests.charts.chart import CASES, Object, named, pods, render
 
 JOB_LABELS = TrainingJob(

@@ -12,7 +12,7 @@ import pytest
 from anadil import __version__
 from tests.charts.chart import CASES, CHART, Object, identity, named, pods, render, texts
 from tests.charts.golden import GOLDEN
-from tests.restricted import violations
+from tests.kit.restricted import violations
 
 VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 OURS = {

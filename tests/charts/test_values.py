@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from anadil import __version__
-from anadil.recipe import parse_recipe
+from anadil.recipe.load import parse_recipe
 from tests.charts.chart import CASES, CHART, ROOT, Object, environment, named, pods, render
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))

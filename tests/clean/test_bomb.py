@@ -7,9 +7,9 @@ import pytest
 
 from anadil.clean.bomb import is_bomb
 from anadil.clean.extract import main_text
-from anadil.languages import language
-from tests.child import peak_memory
-from tests.clean.texts import ANOTHER, AZERBAIJANI
+from anadil.text.languages import language
+from tests.kit.child import peak_memory
+from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 az = language("az")
 ARTICLE = f"<h1>Bakıda külək</h1><p>{AZERBAIJANI}</p><p>{ANOTHER}</p>"

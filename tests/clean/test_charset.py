@@ -6,7 +6,7 @@ import pytest
 
 from anadil.clean.charset import codec_of, text_of
 from anadil.clean.extract import decoded
-from tests.clean.texts import AZERBAIJANI, JAPANESE, RUSSIAN
+from tests.kit.texts import AZERBAIJANI, JAPANESE, RUSSIAN
 
 MEANINGLESS = [
     "", " ", "none", "null", "unknown", "default", "binary", "8bit", "x-user-defined", "replacement", "ansi",

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.clean.dedup import MinHash, exact_key, jaccard, near_duplicates
-from anadil.languages import language
-from tests.clean.texts import ANOTHER, AZERBAIJANI, JAPANESE
+from anadil.text.languages import language
+from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
 
 az, ja = language("az"), language("ja")
 MINHASH = MinHash(az, bands=14, rows=8, shingle=5)

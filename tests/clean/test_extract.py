@@ -3,9 +3,9 @@ import time
 import pytest
 
 from anadil.clean.extract import decoded, main_text, may_be
-from anadil.languages import language
-from tests.clean.harness import page
-from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH
+from anadil.text.languages import language
+from tests.kit.clean_stage import page
+from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH
 
 az, ja = language("az"), language("ja")
 

@@ -1,10 +1,10 @@
 import pytest
 
 from anadil.clean.filters import drop_reason, duplicate_ngram_share, limits_of, top_ngram_share
-from anadil.clean.identify import verdict
-from anadil.config import Rules
-from anadil.languages import language
-from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, RUSSIAN, TURKISH
+from anadil.clean.language_id import verdict
+from anadil.recipe.sections import Rules
+from anadil.text.languages import language
+from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, RUSSIAN, TURKISH
 
 CYCLE = (
     "Elanlar şöbəsi müştərilər üçün hər gün saat doqquzdan açıqdır və zəngləri qəbul edir. "

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.identify import Verdict, verdict
+from anadil.clean.holdout import split
+from anadil.clean.language_id import Verdict, verdict
 from anadil.clean.run import names
-from anadil.clean.split import split
-from anadil.corpus import Document, read_documents
-from anadil.errors import DataError, RetryableError, Stopped
-from anadil.languages import language
-from anadil.languages.language import Language
-from tests.clean.harness import clean, content, documents, members, page, stats, warc_record, write_jsonl
-from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
+from anadil.core.errors import DataError, RetryableError, Stopped
+from anadil.text.corpus import Document, read_documents
+from anadil.text.language import Language
+from anadil.text.languages import language
+from tests.kit.clean_stage import clean, content, documents, members, page, stats, warc_record, write_jsonl
+from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
 DATA = os.environ.get("ANADIL_DATA", "")
 needs_data = pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and warc/")

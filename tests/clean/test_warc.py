@@ -12,10 +12,10 @@ import zstandard
 
 from anadil.clean.warc import Page, html_responses
 from anadil.clean.warc_records import Damage
-from anadil.units import MIB
-from tests.child import peak_memory
-from tests.clean.harness import members, page, warc_record
-from tests.clean.texts import AZERBAIJANI
+from anadil.core.format import MIB
+from tests.kit.child import peak_memory
+from tests.kit.clean_stage import members, page, warc_record
+from tests.kit.texts import AZERBAIJANI
 
 LIMIT = MIB
 BODY = page(AZERBAIJANI)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from anadil import artifact, make
-from anadil.config import Recipe
-from anadil.flow import STAGES
-from tests.harness import again
-from tests.pretrain.fixtures import make_model
+from anadil.artifacts import artifact
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime import execute
+from tests.kit.harness import again
+from tests.kit.pretraining import make_model
 
 SMALL = {
     "pretrain.phases": "[{trains: all, steps: 3, lr: 0.001}]",
@@ -46,7 +47,7 @@ def test_texts_are_the_content_of_a_corpus_and_their_sources_are_not(
     recipe: Recipe, more: list[Path]
 ) -> None:
     one, both = (
-        make.execute(STAGES["clean"], again(recipe, f"clean.inputs={list(map(str, files))}"), {}, (), None)
+        execute.execute(STAGES["clean"], again(recipe, f"clean.inputs={list(map(str, files))}"), {}, (), None)
         for files in (more[:1], more)
     )
 
@@ -57,7 +58,8 @@ def test_texts_are_the_content_of_a_corpus_and_their_sources_are_not(
     assert both.manifest.digest == one.manifest.digest
     assert both.manifest.whole_digest != one.manifest.whole_digest
     tokenizers = {
-        make.execute(STAGES["tokenizer"], recipe, {"corpus": each.uri}, (), None).uri for each in (one, both)
+        execute.execute(STAGES["tokenizer"], recipe, {"corpus": each.uri}, (), None).uri
+        for each in (one, both)
     }
     assert len(tokenizers) == 1
 
@@ -67,7 +69,9 @@ def test_another_text_is_another_content(recipe: Recipe, raw: Path, tmp_path: Pa
     (tmp_path / "less.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
 
     digests = {
-        make.execute(STAGES["clean"], again(recipe, f"clean.inputs=['{path}']"), {}, (), None).manifest.digest
+        execute.execute(
+            STAGES["clean"], again(recipe, f"clean.inputs=['{path}']"), {}, (), None
+        ).manifest.digest
         for path in (raw, tmp_path / "less.jsonl")
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.flow import FLOW
+from anadil.core.stages import FLOW
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli import main, parser
-from anadil.flow import STAGES
+from anadil.cli.main import main, parser
+from anadil.core.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/**/README.md"))]

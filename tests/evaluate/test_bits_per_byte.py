@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.evaluate.bits_per_byte import score, windows
 from anadil.model.load import encode_text
 

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from anadil.corpus import Document
 from anadil.evaluate.contamination import (
     CHARACTERS_OF_NGRAM,
     Contamination,
     _ngram_hashes,
     find_contamination,
 )
-from anadil.languages import language
+from anadil.text.corpus import Document
+from anadil.text.languages import language
 
 from .conftest import TEXTS, document
 

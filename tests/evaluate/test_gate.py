@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from anadil.config import Recipe
-from anadil.corpus import write_documents
+from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.gate import judge
-from anadil.evaluate.interval import Difference
 from anadil.evaluate.retained import read_retained
 from anadil.evaluate.run import run
-from anadil.stage import Job
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
+from anadil.text.corpus import write_documents
 
 from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 

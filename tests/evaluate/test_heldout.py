@@ -8,13 +8,13 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from anadil.config import Evaluate
-from anadil.corpus import write_documents
-from anadil.errors import DataError
+from anadil.core.errors import DataError
+from anadil.core.format import MIB
 from anadil.evaluate import heldout
 from anadil.evaluate.heldout import SUFFIXES, Heldout, read_heldout
-from anadil.units import MIB
-from tests.child import peak_memory
+from anadil.recipe.sections import Evaluate
+from anadil.text.corpus import write_documents
+from tests.kit.child import peak_memory
 
 from .conftest import TEXTS, document
 

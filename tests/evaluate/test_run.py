@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from anadil.config import Recipe
-from anadil.corpus import Document, write_documents
-from anadil.errors import DataError, PreflightError
+from anadil.core.errors import DataError, PreflightError
 from anadil.evaluate.run import run
-from anadil.stage import Figures, Job
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Figures, Job
+from anadil.text.corpus import Document, write_documents
 
 from .conftest import TEXTS, document
 from .test_contamination import HELDOUT

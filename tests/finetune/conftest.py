@@ -7,7 +7,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from anadil import artifact
+from anadil.artifacts import artifact
 from anadil.finetune.encode import CONTROL
 
 SENTENCES = [

@@ -3,7 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
 from anadil.finetune.chats import Chat, Dropped, Message
 from anadil.finetune.encode import IGNORED, Example, control_ids, encode_chat

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.finetune.chats import Chat, Dropped, Message, read_chats
 
 QUESTION = {"role": "user", "content": "Azərbaycanın paytaxtı hansı şəhərdir?"}

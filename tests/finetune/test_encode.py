@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.finetune.chats import Chat, Dropped, Message
 from anadil.finetune.encode import CONTROL, IGNORED, TEMPLATE, Example, control_ids, encode_chat, encode_chats
 

@@ -17,16 +17,17 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from anadil import artifact, entry
-from anadil.errors import DataError, PreflightError, RecipeError
+from anadil.artifacts import artifact
+from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.stages import STAGES
 from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import num_steps
 from anadil.finetune.run import run
-from anadil.flow import STAGES
-from anadil.make import execute
 from anadil.model.load import load_model
-from anadil.recipe import load_recipe
-from anadil.stage import Job
+from anadil.recipe.load import load_recipe
+from anadil.runtime import entry_point
+from anadil.runtime.execute import execute
+from anadil.runtime.job import Job
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -312,7 +313,7 @@ def test_a_full_disk_is_told_as_such(
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        code = entry.guarded(lambda: bool(finetune(model_dir, chats, disk / "adapter")))
+        code = entry_point.guarded(lambda: bool(finetune(model_dir, chats, disk / "adapter")))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 

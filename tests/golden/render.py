@@ -5,12 +5,12 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from anadil import cli
-from tests import results
+from anadil.cli import main
 from tests.charts import golden as charts
-from tests.hyperpod import golden as hyperpod
+from tests.kit import results
 from tests.launch import golden as launch
-from tests.launch import golden_sagemaker as sagemaker
+from tests.launch.hyperpod import golden as hyperpod
+from tests.launch.sagemaker import golden as sagemaker
 from tests.pipelines import golden as pipelines
 
 FOLDER = Path(__file__).parent
@@ -20,7 +20,7 @@ SCHEMA = FOLDER.parents[1] / "recipes" / "schema.json"
 def schema() -> str:
     """The JSON Schema of a recipe, as `anadil recipe schema` prints it."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert cli.main(["recipe", "schema"]) == 0
+        assert main.main(["recipe", "schema"]) == 0
     return printed.getvalue()
 
 

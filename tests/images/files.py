@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from anadil.flow import IMAGES
+from anadil.core.stages import IMAGES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images"

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from anadil import __version__
-from anadil.flow import FLOW
-from anadil.flow import STAGES as BY_NAME
-from anadil.stage import code_digest
+from anadil.core.stages import FLOW
+from anadil.core.stages import STAGES as BY_NAME
+from anadil.runtime.job import code_digest
 from tests.images.files import FOLDER, NAMES, STAGES, TORCH, copied, pins
 
 pytestmark = pytest.mark.image
@@ -110,7 +110,7 @@ def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:
 
     report = podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-m", "anadil.report", "--self-test")
     plan = podman("run", *RESTRICTED, tools, "plan", "azerbaijani-1b", "-o", "json")
-    clients = "import boto3, jinja2, kubernetes.client, mlflow; import anadil.launch.launching"
+    clients = "import boto3, jinja2, kubernetes.client, mlflow; import anadil.launch.launcher"
     podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-c", clients)
 
     assert report.stdout.endswith("report: ready\n")
@@ -119,13 +119,13 @@ def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:
 
 def lay_training(work: Path) -> list[str]:
     """A small model, corpus and tokenizer in a directory that any user may write to; the stage's options for `/data`."""
-    from tests.pretrain import fixtures
+    from tests.kit import pretraining
 
-    fixtures.make_corpus(work / "corpus")
-    fixtures.make_tokenizer_artifact(work / "tokenizer")
-    fixtures.make_model(work / "base")
+    pretraining.make_corpus(work / "corpus")
+    pretraining.make_tokenizer_artifact(work / "tokenizer")
+    pretraining.make_model(work / "base")
     phases = [{"trains": "all", "steps": 300, "lr": 0.001}]
-    recipe = fixtures.make_recipe(Path("/data/base"), phases=phases, checkpoint_every=20)
+    recipe = pretraining.make_recipe(Path("/data/base"), phases=phases, checkpoint_every=20)
     (work / "recipe.yaml").write_text(recipe.model_dump_json(exclude_unset=True), encoding="utf-8")
     for path in (work, *work.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o644)
@@ -159,7 +159,16 @@ def test_a_pre_training_that_is_killed_inside_its_image_goes_on(tmp_path: Path) 
 
 
 def test_the_image_that_trains_measures_too() -> None:
-    ask = ("-m", "anadil.measure", "--recipe", "smoke", "--layout", '{"micro_batch_size": 1}', "--steps", "2")
+    ask = (
+        "-m",
+        "anadil.cli.calibrate",
+        "--recipe",
+        "smoke",
+        "--layout",
+        '{"micro_batch_size": 1}',
+        "--steps",
+        "2",
+    )
 
     done = podman("run", *RESTRICTED, "--entrypoint", "python", image("pretrain"), *ask)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.flow import FLOW
+from anadil.core.stages import FLOW
 from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, containerfile, copied
 
 PACKAGE = ROOT / "components/anadil"
@@ -15,18 +15,16 @@ STARTS = {
             f"anadil_pipelines.{path.stem}"
             for path in sorted((ROOT / "pipelines/anadil_pipelines").glob("*.py"))
         ),
-        "anadil.doctor",
+        "anadil.cli.doctor.local",
     ),
 }
-STARTS["pretrain"] += ("anadil.measure.__main__", "anadil.measure.worker")
+STARTS["pretrain"] += ("anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker")
 OURS = {name: f'"python", "-m", "anadil.{name}"' for name in STAGES}
 ENTRYPOINTS = OURS | {
     "tools": '"python", "-m", "anadil"',
     "pipelines": '"python", "-m", "anadil"',
     "mlflow": '"mlflow", "server"',
 }
-BEHIND_A_COMMAND = {"cli.py", *(path.name for path in PACKAGE.glob("*_command.py"))}
-"""Modules of the command `anadil`, which no image of a stage starts."""
 
 
 def path_of(module: str) -> Path | None:
@@ -43,7 +41,7 @@ def reached(*starts: str) -> set[Path]:
     waiting = [path for module in starts if (path := path_of(module))]
     while waiting:
         path = waiting.pop()
-        if path in found or path.name in BEHIND_A_COMMAND:
+        if path in found or path == PACKAGE / "cli/main.py":
             continue
         found.add(path)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -72,7 +70,7 @@ def test_an_image_takes_no_other_stage(name: str) -> None:
     stages = {stage.name for stage in FLOW}
 
     assert copied(name) & stages == {name}
-    assert {".", "builtin", "languages"} <= copied(name)
+    assert {".", "builtin", "core", "recipe", "text", "artifacts", "runtime"} <= copied(name)
     assert ("model" in copied(name)) == (name in TORCH)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from anadil.launch.kubernetes import Kubernetes
-from tests.crds import PYTORCHJOB, mistakes
-from tests.launch.fake_kubernetes import Cluster, serving
-from tests.launch.following import PACE, QUICK, Scene
+from anadil.launch.kubernetes.backend import Kubernetes
+from tests.kit.crds import PYTORCHJOB, mistakes
+from tests.kit.fake_kubernetes import Cluster, serving
+from tests.kit.following import PACE, QUICK, Scene
 
 
 @pytest.fixture

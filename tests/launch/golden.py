@@ -9,7 +9,7 @@ import yaml
 
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests import hyperpod_job, pytorchjob, trainjob
-from tests.launch.sample import HYPERPOD, job
+from tests.kit.jobs import HYPERPOD, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"
 ON_A_VOLUME = ("cluster.volumes=[{claim: anadil-data, path: /data}]",)

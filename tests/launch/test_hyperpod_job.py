@@ -4,14 +4,14 @@ from importlib import metadata
 
 import pytest
 
-from anadil.entry import parser
-from anadil.flow import STAGES
+from anadil.core.stages import STAGES
 from anadil.launch.manifests.hyperpod_job import render
 from anadil.launch.manifests.log_rules import log_rules
-from tests.crds import HYPERPOD_SPEC, mistakes
+from anadil.runtime.entry_point import parser
+from tests.kit.crds import HYPERPOD_SPEC, mistakes
+from tests.kit.jobs import container
+from tests.kit.restricted import violations
 from tests.launch.golden import cpu, hyperpod, japanese
-from tests.launch.sample import container
-from tests.restricted import violations
 
 
 @pytest.mark.parametrize("training", [cpu("cluster.nodes=2"), hyperpod(), japanese()])

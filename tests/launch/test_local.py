@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from anadil.errors import AnadilError, DataError, PreflightError, RecipeError, Stopped
+from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, Stopped
 from anadil.launch import local
 from anadil.launch.backend import FINAL
 from anadil.launch.job import TrainingJob
 from anadil.launch.local import Known, Local
-from tests.harness import wait_for
-from tests.launch.sample import job
+from tests.kit.harness import wait_for
+from tests.kit.jobs import job
 
 ARTIFACT = "/tmp/none/model"
 

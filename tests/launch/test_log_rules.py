@@ -8,9 +8,10 @@ import re
 
 import pytest
 
-from anadil import log as logs
-from anadil import make, progress
+from anadil.core import log as logs
+from anadil.core import progress
 from anadil.launch.manifests.log_rules import log_rules
+from anadil.runtime import execute
 
 log = logging.getLogger("anadil.example")
 
@@ -67,7 +68,7 @@ def test_other_lines_are_no_progress(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_last_line_of_a_stage_ends_the_watch(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("pretrain", container=True)
-    make._say_figures({"steps": 360, "loss": 2.31, "seconds": 12.0})
+    execute._say_figures({"steps": 360, "loss": 2.31, "seconds": 12.0})
 
     [line] = capsys.readouterr().err.splitlines()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from anadil.errors import IntegrityError
-from tests.launch.fake_kubernetes import Cluster
-from tests.launch.following import Scene
-from tests.launch.machines import Machines
+from anadil.core.errors import IntegrityError
+from tests.kit.fake_kubernetes import Cluster
+from tests.kit.following import Scene
+from tests.kit.machines import Machines
 
 torch = pytest.importorskip("torch")
 

@@ -11,15 +11,18 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from anadil import __version__, cli, entry, launch_command
-from anadil.checks.kubernetes import launcher_rules
-from anadil.flow import STAGES
+from anadil import __version__
+from anadil.cli import launch, main
+from anadil.cli.doctor.kubernetes import launcher_rules
+from anadil.core.format import amount
+from anadil.core.stages import STAGES
 from anadil.launch.manifests import pytorchjob
-from anadil.launch.manifests.metadata import MAX_NAME
+from anadil.launch.manifests.labels import MAX_NAME
 from anadil.plan.preflight import check_fits
-from anadil.recipe import load_recipe
-from anadil.units import amount
-from tests import crds
+from anadil.recipe.load import load_recipe
+from anadil.runtime import entry_point
+from tests.kit import crds
+from tests.kit.restricted import containers, violations
 from tests.manifests.kustomized import (
     JOB,
     MANIFESTS,
@@ -32,7 +35,6 @@ from tests.manifests.kustomized import (
     overlay,
     template,
 )
-from tests.restricted import containers, violations
 
 VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 make_manifests = load_script("make_manifests")
@@ -226,7 +228,7 @@ def test_arguments_are_those_of_the_stages(name: str) -> None:
         for where, container in containers(template(job)["spec"]):
             stage = re.sub(r"^.*/|:.*$", "", container["image"])
 
-            options = entry.parser(STAGES[stage]).parse_args(container["args"])
+            options = entry_point.parser(STAGES[stage]).parse_args(container["args"])
 
             assert "command" not in container, where
             assert options.recipe == "/etc/anadil/recipe.yaml"
@@ -252,7 +254,7 @@ def test_the_laptop_stages_hand_over_to_each_other(tmp_path: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stderr
 
-    options = entry.parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
+    options = entry_point.parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
     for uri in (options.corpus, options.tokenizer):
         assert (Path(uri) / "manifest.json").is_file()
     assert "reused" in done.stderr
@@ -336,9 +338,9 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
         asked.append(options)
         return 0
 
-    monkeypatch.setattr(launch_command, "_launch", note)
+    monkeypatch.setattr(launch, "_launch", note)
 
-    assert cli.main(container["args"]) == 0
+    assert main.main(container["args"]) == 0
 
     [options] = asked
     assert (options.stage, options.recipe) == ("pretrain", "/etc/anadil/recipe.yaml")
@@ -348,7 +350,7 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
 def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:
     [first, second] = one(overlay("launch"), "Job", "anadil-launch")["spec"]["podFailurePolicy"]["rules"]
 
-    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(entry.DETERMINISTIC))
+    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(entry_point.DETERMINISTIC))
     assert second["action"] == "Ignore"
 
 

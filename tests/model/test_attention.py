@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from anadil.errors import DataError, PreflightError
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import attend, attention, by_document, row_borders, use_packed_attention
 from anadil.model.attention_operator import (
     OPERATOR,
@@ -16,7 +17,6 @@ from anadil.model.attention_operator import (
     packed_attention,
     packed_attention_backward,
 )
-from anadil.model.recompute import Policy, checkpoint_layers, decoder_layers
 
 WIDTH, LENGTH = 32, 24
 BORDERS = torch.tensor([0, 5, 12, 19, 24, 34, 41, 48], dtype=torch.int32)

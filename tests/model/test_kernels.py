@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from transformers.models.llama import modeling_llama
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 from anadil.model.kernels import patch_llama, set_up_device
 
 GPU = torch.device("cuda", 0)

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from anadil.errors import DataError, IntegrityError
+from anadil.core.errors import DataError, IntegrityError
 from anadil.model.load import (
     document_ids,
     encode_text,

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 from anadil.model import loss as loss_module
 from anadil.model.loss import (
     CHUNK_TOKENS,

@@ -15,9 +15,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from anadil.errors import PreflightError, RecipeError
+from anadil.core.errors import PreflightError, RecipeError
 from anadil.model import low_precision
-from anadil.model.compiled import compile_layers
+from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
+from anadil.model.compile import compile_layers
 from anadil.model.low_precision import (
     Kind,
     after_step,
@@ -26,7 +27,6 @@ from anadil.model.low_precision import (
     plain,
     use_low_precision,
 )
-from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.parallel.tensor import split
 
 pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")

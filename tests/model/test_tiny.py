@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from anadil import base
-from anadil.config import Base
-from anadil.errors import DataError
+from anadil.artifacts import base_model
+from anadil.core.errors import DataError
 from anadil.model import tiny
 from anadil.model.load import load_model, load_tokenizer
-from anadil.stage import base_files
+from anadil.recipe.sections import Base
+from anadil.runtime.job import base_files
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_another_text_is_another_tiny_also_in_the_keys(
 ) -> None:
     """Each release of Python has another text."""
     one, origin = tiny.base_model(Base(model="tiny"), tmp_path), base_files("tiny")
-    for module in (base, tiny):
+    for module in (base_model, tiny):
         monkeypatch.setattr(module, "tiny_text", lambda: TEXT)
 
     other = tiny.base_model(Base(model="tiny"), tmp_path)

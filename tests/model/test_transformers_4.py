@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from anadil.model.families import PROVEN
 from anadil.model.load import load_model, save_model
-from tests.pretrain.families import make_family
-from tests.pretrain.fixtures import make_tokenizer
+from tests.kit.families import make_family
+from tests.kit.pretraining import make_tokenizer
 
 pytestmark = pytest.mark.slow
 

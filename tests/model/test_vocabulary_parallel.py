@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anadil.model.loss import CHUNK_TOKENS, IGNORED
 from anadil.model.vocabulary_parallel import summed_loss_of_rows
-from tests.pretrain.ranks import in_ranks
+from tests.kit.ranks import in_ranks
 
 TOKENS, WIDTH, ROWS = CHUNK_TOKENS // 2 + 8, 16, 50
 Z_LOSS = 1e-3

@@ -7,9 +7,8 @@ from pathlib import Path
 import kfp
 import pytest
 
-from anadil import cli
-
-from .fake_kubeflow import FakeKubeflow, fake_kubeflow
+from anadil.cli import main
+from tests.kit.fake_kubeflow import FakeKubeflow, fake_kubeflow
 
 Command = Callable[..., int]
 
@@ -48,6 +47,6 @@ def anadil(kubeflow: FakeKubeflow) -> Command:
     """`anadil submit` or `anadil schedule`, with the address of the server."""
 
     def run(*words: str, host: str | None = None) -> int:
-        return cli.main([*words, "--host", kubeflow.url if host is None else host])
+        return main.main([*words, "--host", kubeflow.url if host is None else host])
 
     return run

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from anadil import cli
-from anadil.recipe import shipped
+from anadil.cli import main
+from anadil.recipe.load import shipped
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pipelines"
 EVERYTHING = (
@@ -38,7 +38,7 @@ def compiled(recipe: str, settings: tuple[str, ...] = ()) -> str:
     words = [word for setting in settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "pipeline.yaml"
-        assert cli.main(["compile", recipe, "-f", str(path), *words]) == 0
+        assert main.main(["compile", recipe, "-f", str(path), *words]) == 0
         return path.read_text(encoding="utf-8")
 
 

@@ -8,13 +8,13 @@ import yaml
 
 import anadil
 from anadil import __version__
-from anadil.errors import RecipeError
-from anadil.flow import FLOW, STAGES
-from anadil.recipe import load_recipe
+from anadil.core.errors import RecipeError
+from anadil.core.stages import FLOW, STAGES
+from anadil.recipe.load import load_recipe
 from anadil_pipelines.adapt import pipeline_yaml, write_pipeline
 from anadil_pipelines.steps import LAUNCHERS, STEPS
+from tests.kit.fake_kubeflow import read_as_the_server
 
-from .fake_kubeflow import read_as_the_server
 from .golden import GOLDEN
 
 RECIPE = load_recipe("smoke", ["cluster.image=registry.example/{stage}:{version}-cuda"])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kfp.local import docker_task_handler
 
-from anadil import artifact
-from anadil.recipe import load_recipe
+from anadil.artifacts import artifact
+from anadil.recipe.load import load_recipe
 from anadil_pipelines import laptop
 from anadil_pipelines.laptop import Containers, Steps, run_container
 

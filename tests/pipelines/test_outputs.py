@@ -5,8 +5,9 @@ from typing import Any
 from google.protobuf import json_format  # type: ignore[import-untyped]  # its stubs are a package of their own
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from anadil import artifact, executor
-from anadil.flow import STAGES
+from anadil.artifacts import artifact
+from anadil.core.stages import STAGES
+from anadil.runtime import kfp
 
 
 def outputs(folder: Path, *names: str) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def test_the_launcher_reads_the_metrics_and_pages_of_a_step(tmp_path: Path) -> N
     manifest = artifact.seal(made, kind="report", origin={}, figures=figures)
 
     asked = outputs(tmp_path / "out", "metrics", "html", "markdown")
-    executor.write_outputs(STAGES["report"], asked, str(made), manifest)
+    kfp.write_outputs(STAGES["report"], asked, str(made), manifest)
 
     text = (tmp_path / "out" / "executor_output.json").read_text(encoding="utf-8")
     # Both are read as the launcher reads them: strictly.

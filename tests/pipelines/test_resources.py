@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import yaml
 
-from anadil.cluster import Resources
-from anadil.config import Recipe
-from anadil.flow import STAGES
-from anadil.recipe import load_recipe
+from anadil.core.stages import STAGES
+from anadil.recipe.cluster import Resources
+from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.resources import NEEDS, Needs, is_exact, needs_of, warn_about, with_clean_memory
 

@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anadil.errors import RecipeError
-from anadil.flow import STAGES
-from anadil.make import execute
-from anadil.recipe import load_recipe, parse_recipe
+from anadil.core.errors import RecipeError
+from anadil.core.stages import STAGES
+from anadil.recipe.load import load_recipe, parse_recipe
+from anadil.runtime.execute import execute
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.retrain import six_fields
+from tests.kit.fake_kubeflow import FakeKubeflow
 
 from .conftest import Command
-from .fake_kubeflow import FakeKubeflow
 
 SUNDAYS = "0 3 * * 0"
 

@@ -6,16 +6,16 @@ import pytest
 import yaml
 
 from anadil import __version__
-from anadil.errors import PreflightError, RecipeError
-from anadil.outcome import Outcome, _write
-from anadil.recipe import load_recipe
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.recipe.load import load_recipe
+from anadil.runtime.step_status import Outcome, _write
 from anadil_pipelines import submit
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.follow import follow
 from anadil_pipelines.server import Kubeflow
+from tests.kit.fake_kubeflow import FakeKubeflow, fake_kubeflow
 
 from .conftest import Command
-from .fake_kubeflow import FakeKubeflow, fake_kubeflow
 
 
 def test_a_run_is_started_of_an_uploaded_version_with_the_recipe(

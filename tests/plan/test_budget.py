@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from anadil.plan.budget import Budget, Stretch, budget, cost_of, storage_of, storage_rate, time_of
-from anadil.plan.failures import (
+from anadil.plan.instances import Machine, machine
+from anadil.plan.reliability import (
     NODE_MTBF_S,
     checkpoint_bytes,
     checkpoint_interval,
@@ -19,7 +20,6 @@ from anadil.plan.failures import (
     waste,
     write_bandwidth,
 )
-from anadil.plan.machine import Machine, machine
 
 ONE_B = 1_177_946_112
 """Parameters of Llama 3.2 1B with a vocabulary of 100,000."""

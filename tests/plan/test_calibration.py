@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 
 from anadil.plan.calibration import Measurement, Prediction, calibrate, predicted
+from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import machine
 from anadil.plan.memory import peak_memory
-from anadil.plan.shape import KNOWN, shape_from
+from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.plan.speed import speed
 
 ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")

@@ -10,19 +10,19 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from anadil.config import Recipe
-from anadil.errors import PreflightError
-from anadil.measure.exact import exact_peak
+from anadil.cli.calibrate.fake_run import exact_peak
+from anadil.cli.calibrate.transformers_config import config_of
+from anadil.core.errors import PreflightError
 from anadil.model.families import PROVEN
 from anadil.plan.architecture import ARCHITECTURES
+from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import machine
 from anadil.plan.memory import peak_memory
+from anadil.plan.model_shape import Shape, base_shape, shape_from
 from anadil.plan.preflight import check_fits
 from anadil.plan.search import search
-from anadil.plan.shape import Shape, base_shape, shape_from
-from anadil.plan.transformers_config import config_of
-from anadil.recipe import load_recipe
+from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 

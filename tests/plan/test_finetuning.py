@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from anadil import cli
-from anadil.doctor import examine
-from anadil.errors import PreflightError
+from anadil.cli import main
+from anadil.cli.doctor.local import examine
+from anadil.core.errors import PreflightError
+from anadil.core.format import GIB
 from anadil.plan.finetuning import check_finetune_fits, finetune_memory
-from anadil.plan.machine import CPU, machine
+from anadil.plan.instances import CPU, machine
+from anadil.plan.model_shape import trained_shape
 from anadil.plan.preflight import check_finetune, check_fits
-from anadil.plan.shape import trained_shape
-from anadil.recipe import load_recipe, shipped
-from anadil.units import GIB
+from anadil.recipe.load import load_recipe, shipped
 
 CHATS = "finetune.inputs=[s3://bucket/chats.jsonl]"
 REFUSAL = r"finetune does not fit: it runs in one process on one device, and meta-llama/Llama-3\.3-70B"
@@ -32,13 +32,13 @@ def test_chats_for_70b_are_refused_with_the_need_and_the_remedy() -> None:
     "command", [["plan"], ["submit", "--namespace", "x", "--host", "http://127.0.0.1:9"]]
 )
 def test_plan_and_submit_refuse_it(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*command, "japanese-70b", "--set", CHATS]) == 4
+    assert main.main([*command, "japanese-70b", "--set", CHATS]) == 4
     assert "finetune does not fit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_a_launch_of_either_stage_is_checked(stage: str) -> None:
-    from anadil.launch.launching import CHECKS
+    from anadil.launch.launcher import CHECKS
 
     with pytest.raises(PreflightError, match=REFUSAL):
         CHECKS[stage](load_recipe("japanese-70b", [CHATS]), here=False)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli import main
+from anadil.cli.main import main
 from anadil.plan.activations import kept
+from anadil.plan.instances import machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
-from anadil.plan.machine import machine
-from anadil.plan.shape import KNOWN, shape_from
+from anadil.plan.model_shape import KNOWN, shape_from
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = (DOCS / "guides/plan.md").read_text(encoding="utf-8")

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anadil.core.format import GIB
 from anadil.plan import activations
-from anadil.plan.fits import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, limit_bytes, reserved, verdict
+from anadil.plan.instances import CPU, machine
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.machine import CPU, machine
 from anadil.plan.memory import peak_memory
-from anadil.plan.shape import KNOWN, shape_from
-from anadil.units import GIB
+from anadil.plan.memory_limit import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, limit_bytes, reserved, verdict
+from anadil.plan.model_shape import KNOWN, shape_from
 
 ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 EIGHT = shape_from(KNOWN["meta-llama/Llama-3.1-8B"], "8B")

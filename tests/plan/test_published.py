@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from anadil.plan.instances import machine
 from anadil.plan.layout import Layout
-from anadil.plan.machine import machine
+from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.plan.published import FSDP8, LIGER, TORCH, Row, rows
 from anadil.plan.search import largest_batch
-from anadil.plan.shape import KNOWN, shape_from
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_published.py"
 NOT_EXPLAINED = {

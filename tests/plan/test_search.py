@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from anadil.plan.instances import machine, machines
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.machine import machine, machines
+from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.search import (
     RECOMPUTE,
     Found,
@@ -16,7 +17,6 @@ from anadil.plan.search import (
     search,
     shards,
 )
-from anadil.plan.shape import KNOWN, Shape, shape_from
 
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")

@@ -1,8 +1,8 @@
 import pytest
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 from anadil.plan.preflight import check_shared
-from anadil.recipe import load_recipe
+from anadil.recipe.load import load_recipe
 
 S3 = "s3://my-bucket/anadil"
 MANY = "pretrain.parallelism={shard: 1, tensor: 8}"

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.errors import RecipeError
+from anadil.core.errors import RecipeError
 from anadil.model.loss import CHUNK_TOKENS, CPU_LOGITS_BYTES
+from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.machine import Machine, machine
-from anadil.plan.shape import KNOWN, Shape, shape_from
+from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, speed
 
 P4D = machine("p4d.24xlarge")

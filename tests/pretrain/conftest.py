@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .fixtures import make_corpus, make_model, make_tokenizer_artifact
+from tests.kit.pretraining import make_corpus, make_model, make_tokenizer_artifact
 
 
 @pytest.fixture(autouse=True)

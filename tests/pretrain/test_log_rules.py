@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from anadil import log as logs
-from anadil import make, progress
+from anadil.core import log as logs
+from anadil.core import progress
 from anadil.launch.manifests.log_rules import TOO_HIGH, log_rules
 from anadil.pretrain.run import run
-
-from .fixtures import make_job, make_recipe
+from anadil.runtime import execute
+from tests.kit.pretraining import make_job, make_recipe
 
 
 def test_a_run_s_log_is_watched_from_its_first_step_to_its_last_line(
@@ -22,7 +22,7 @@ def test_a_run_s_log_is_watched_from_its_first_step_to_its_last_line(
     job = make_job(tmp_path, make_recipe(base))
     with contextlib.redirect_stderr(io.StringIO()) as written:
         logs.set_up("pretrain", container=True)
-        make._say_figures(run(job))
+        execute._say_figures(run(job))
     lines = written.getvalue().splitlines()
 
     steps, losses = (

@@ -11,22 +11,30 @@ import torch
 from pydantic import ValidationError
 from transformers.models.llama import modeling_llama
 
-from anadil.errors import PreflightError, RecipeError
+from anadil.core.errors import PreflightError, RecipeError
 from anadil.model.kernels import patch_llama
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
-from anadil.pretrain.checkpoints.export import open_generation
-from anadil.pretrain.packing import pack
-from anadil.pretrain.parallel import spread as spread_module
-from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.checkpoint.hf_export import open_generation
+from anadil.pretrain.data.packing import pack
+from anadil.pretrain.data.tokens import token_stream
+from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.spread import spread
+from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.run import run
-from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
-from anadil.pretraining import Pretrain
-
-from .fixtures import SignalAt, generations, in_child, losses, make_job, make_recipe, run_in_child, run_in_two
+from anadil.recipe.pretrain import Pretrain
+from tests.kit.pretraining import (
+    SignalAt,
+    generations,
+    in_child,
+    losses,
+    make_job,
+    make_recipe,
+    run_in_child,
+    run_in_two,
+)
 
 SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 4, "lr": 0.005}]
 

@@ -23,7 +23,7 @@ from anadil.pretrain.optimizer import (
     state_tensors,
     train_only,
 )
-from anadil.pretraining import Phase, Pretrain
+from anadil.recipe.pretrain import Phase, Pretrain
 
 PHASE = Phase(trains="all", steps=8, lr=0.01, embedding_lr=0.002)
 SETTINGS = Pretrain(phases=(PHASE,), weight_decay=0.1, embedding_weight_decay=0.0)

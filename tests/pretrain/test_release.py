@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 
 import anadil
-
-from .fixtures import make_recipe
+from tests.kit.pretraining import make_recipe
 
 PACKAGE = Path(anadil.__file__).parent
-EDITED = ("errors.py", "lock.py", "corpus.py", "pretrain/run.py", "pretrain/loop.py", "model/load.py")
+EDITED = (
+    "core/errors.py",
+    "artifacts/storage.py",
+    "text/corpus.py",
+    "pretrain/run.py",
+    "pretrain/loop.py",
+    "model/load.py",
+)
 
 
 @pytest.fixture

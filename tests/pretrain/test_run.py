@@ -8,18 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from anadil import artifact
-from anadil.corpus import Document, write_documents
-from anadil.errors import DataError, RecipeError, Stopped
+from anadil.artifacts import artifact
+from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import run as stage_run
+from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.loop import SCORE
-from anadil.pretrain.parallel import spread
-from anadil.pretrain.parallel.load import empty_model
+from anadil.pretrain.parallel import parallelize
+from anadil.pretrain.parallel.sharded_load import empty_model
 from anadil.pretrain.run import run
-from anadil.pretrain.tokens import token_stream
-
-from .fixtures import (
+from anadil.text.corpus import Document, write_documents
+from tests.kit.pretraining import (
     TEXTS,
     SignalAt,
     generations,
@@ -197,7 +196,7 @@ def test_a_run_of_one_process_is_resumed_by_two(tmp_path: Path, base: Path) -> N
 def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "multiplies_bf16", lambda _device: True)
+    monkeypatch.setattr(parallelize, "multiplies_bf16", lambda _device: True)
     run(make_job(tmp_path, make_recipe(base), "fp32"))
     job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")
 
@@ -212,7 +211,7 @@ def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(
 def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in (spread, stage_run):
+    for module in (parallelize, stage_run):
         monkeypatch.setattr(module, "multiplies_bf16", lambda _device: False)
     run(make_job(tmp_path, make_recipe(base), "fp32"))
     job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")

@@ -9,18 +9,17 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from anadil import artifact
-from anadil.corpus import Document, write_documents
-from anadil.errors import RecipeError
+from anadil.artifacts import artifact
+from anadil.core.errors import RecipeError
 from anadil.evaluate.bits_per_byte import score
-from anadil.metrics import bits_per_byte
 from anadil.model.load import encode_text, load_tokenizer
 from anadil.model.loss import IGNORED, summed_loss
-from anadil.pretrain.packing import Batch
+from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.validation import Validation, validation_of
-from anadil.pretraining import Pretrain
-
-from .fixtures import TEXTS, make_tokenizer
+from anadil.recipe.pretrain import Pretrain
+from anadil.text.corpus import Document, write_documents
+from anadil.text.metrics import bits_per_byte
+from tests.kit.pretraining import TEXTS, make_tokenizer
 
 HELDOUT = (*TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
 

@@ -18,7 +18,7 @@ from anadil.report.charts import (
     nice_ticks,
     thinned,
 )
-from anadil.report.figures import cell, clip, evenly, figure, plain, setting, short_figure, signed_percent
+from anadil.report.format import cell, clip, evenly, figure, plain, setting, short_figure, signed_percent
 
 numbers = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from anadil.config import Recipe
-from anadil.errors import DataError
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Recipe
 from anadil.report.run import MAX_PAGE_BYTES, run
-from tests.report import fixture
+from tests.kit import report_run
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 def made(root: Path, recipe: Recipe | None = None, **changed: Any) -> Outcome:
     """The page, the Markdown and the metrics of a fixture run."""
-    job = fixture.job(root, recipe, **changed)
+    job = report_run.job(root, recipe, **changed)
     run(job)
     page, short, numbers = (
         (job.out / name).read_text(encoding="utf-8") for name in ("report.html", "report.md", "metrics.json")
@@ -120,18 +120,18 @@ def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) 
     recipe = Recipe.model_validate(
         {"base": {"model": text}, "report": {"title": text}, "evaluate": {"prompts": [text]}}
     )
-    fertility = fixture.fertility() | {"chosen": text}
+    fertility = report_run.fertility() | {"chosen": text}
     fertility["candidates"] = {
         text: hostile(fertility["candidates"]["base"], text) | {"samples": {text: [text]}}
     }
-    scores = hostile(fixture.scores(), text)
+    scores = hostile(report_run.scores(), text)
     scores["differences"] = {text: scores["differences"]["adapted - base"]}
     scores["candidates"][text] = scores["candidates"]["base"]
-    corpus = fixture.corpus() | {"dropped": {text: 5}, text: 3}
+    corpus = report_run.corpus() | {"dropped": {text: 5}, text: 3}
 
     page, short, _ = made(
-        tmp_path, recipe, corpus=corpus, fertility=fertility, scores=scores, audit=hostile(fixture.audit(), text),
-        rejected={"language": text}, training=hostile(fixture.training(), text),
+        tmp_path, recipe, corpus=corpus, fertility=fertility, scores=scores, audit=hostile(report_run.audit(), text),
+        rejected={"language": text}, training=hostile(report_run.training(), text),
     )  # fmt: skip
 
     found = Page(page)
@@ -147,7 +147,7 @@ def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) 
 
 def test_numbers_of_the_metrics_are_those_of_the_scores(outcome: Outcome) -> None:
     _, _, numbers = outcome
-    candidates = fixture.scores()["candidates"]
+    candidates = report_run.scores()["candidates"]
 
     for name, candidate in candidates.items():
         for key in ("bits_per_byte", "fertility", "words_in_context", "bytes_per_token"):
@@ -159,7 +159,7 @@ def test_numbers_of_the_metrics_are_those_of_the_scores(outcome: Outcome) -> Non
 
 
 def test_the_last_line_tells_change_and_gate(tmp_path: Path) -> None:
-    figures = run(fixture.job(tmp_path))
+    figures = run(report_run.job(tmp_path))
 
     assert figures == {"bits_per_byte_change_percent": -40.11, "fertility_ratio": 0.4159, "gate": "passed"}
 
@@ -173,7 +173,7 @@ def test_the_same_artifacts_give_the_same_bytes(tmp_path: Path, outcome: Outcome
 def test_five_hundred_long_generations_stay_under_two_megabytes(tmp_path: Path) -> None:
     text = "Bakı küləkli şəhərdir. " * 400
 
-    page, _, _ = made(tmp_path, scores=fixture.scores(num_prompts=250, text=text))
+    page, _, _ = made(tmp_path, scores=report_run.scores(num_prompts=250, text=text))
 
     assert len(page.encode()) < MAX_PAGE_BYTES
     assert "24 of 250 prompts are shown" in page
@@ -181,7 +181,7 @@ def test_five_hundred_long_generations_stay_under_two_megabytes(tmp_path: Path) 
 
 
 def test_a_long_run_stays_under_two_megabytes_and_keeps_its_spikes(tmp_path: Path) -> None:
-    lines = fixture.training(200_000)
+    lines = report_run.training(200_000)
     lines[7_777]["loss"] = 99.5
 
     page, _, _ = made(tmp_path, training=lines)
@@ -206,7 +206,7 @@ def test_required_fields_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
-    lines = fixture.training()
+    lines = report_run.training()
     lines[3]["loss"] = float("nan")
 
     page, _, _ = made(tmp_path, training=lines)
@@ -215,8 +215,8 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_does_not_stop_the_page(tmp_path: Path) -> None:
-    scores = json.dumps(fixture.scores(text="Bakı \ud83d"))
-    job = fixture.job(tmp_path)
+    scores = json.dumps(report_run.scores(text="Bakı \ud83d"))
+    job = report_run.job(tmp_path)
     (job.inputs["scores"] / "scores.json").write_text(scores, encoding="utf-8")
 
     run(job)
@@ -225,14 +225,14 @@ def test_half_a_surrogate_pair_does_not_stop_the_page(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
-    job = fixture.job(tmp_path, without={"scores": ["scores.json"]})
+    job = report_run.job(tmp_path, without={"scores": ["scores.json"]})
 
     with pytest.raises(DataError, match=r"scores\.json: cannot be read .*make the scores artifact again"):
         run(job)
 
 
 def test_a_failed_gate_says_what_failed_and_what_is_left(tmp_path: Path) -> None:
-    scores = fixture.scores()
+    scores = report_run.scores()
     scores["gate"] |= {"passed": False, "released": None}
     scores["gate"]["checks"][3] |= {"passed": False}
     scores["gate"]["checks"][6] |= {"value": 1.2079, "passed": False}
@@ -257,7 +257,7 @@ def test_a_passed_gate_names_the_model_that_it_releases(outcome: Outcome) -> Non
 
 
 def test_few_documents_are_warned_of(tmp_path: Path, outcome: Outcome) -> None:
-    scores = fixture.scores()
+    scores = report_run.scores()
     scores["candidates"]["base"]["num_documents"] = 17
 
     page, _, _ = made(tmp_path, scores=scores)

@@ -8,13 +8,13 @@ import pytest
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
 from anadil.report.plan_page import render_plan
 from anadil.report.run import MAX_PAGE_BYTES
-from tests.plan import sample
+from tests.kit import plans
 from tests.report.test_page import HOSTILE, Page, hostile
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return render_plan(sample.plan())
+    return render_plan(plans.plan())
 
 
 def without_style(page: str) -> str:
@@ -71,7 +71,7 @@ def test_the_chosen_layout_is_marked_once(page: str) -> None:
 
 @pytest.mark.parametrize(("verdict", "style"), [("fits", "passed"), ("no", "failed")])
 def test_the_verdict_is_that_of_the_phase_that_is_worst_off(verdict: str, style: str) -> None:
-    plan = sample.plan()
+    plan = plans.plan()
     plan["phases"][0]["memory"]["verdict"] = verdict
     plan["phases"][1]["memory"]["verdict"] = "fits"
 
@@ -98,9 +98,9 @@ def leaves(node: Any, value: object) -> Any:
 
 @pytest.mark.parametrize("value", [None, "x", 0, -1, [], float("nan"), True, [None], {"a": None}])
 def test_a_field_of_any_kind_does_not_stop_the_page(value: object) -> None:
-    for key, section in sample.plan().items():
+    for key, section in plans.plan().items():
         for changed in (value, leaves(section, value)):
-            page = without_style(render_plan(sample.plan() | {key: changed}))
+            page = without_style(render_plan(plans.plan() | {key: changed}))
 
             assert "None" not in page, key
             assert not re.search(r"\bnan\b", page), key
@@ -108,9 +108,9 @@ def test_a_field_of_any_kind_does_not_stop_the_page(value: object) -> None:
 
 @pytest.mark.parametrize("value", [None, "x", -1, {"a": -1.5}, [3]])
 def test_a_part_of_a_phase_of_any_kind_does_not_stop_the_page(value: object) -> None:
-    for key, section in sample.plan()["phases"][0]["memory"].items():
+    for key, section in plans.plan()["phases"][0]["memory"].items():
         for changed in (value, leaves(section, value)):
-            plan = sample.plan()
+            plan = plans.plan()
             plan["phases"][0]["memory"][key] = changed
 
             assert "None" not in without_style(render_plan(plan)), key
@@ -118,8 +118,8 @@ def test_a_part_of_a_phase_of_any_kind_does_not_stop_the_page(value: object) -> 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_only_text(text: str, page: str) -> None:
-    plan = hostile(sample.plan(), text)
-    plan["phases"][0]["memory"]["parts"] = {text: 5 * sample.GIB}
+    plan = hostile(plans.plan(), text)
+    plan["phases"][0]["memory"]["parts"] = {text: 5 * plans.GIB}
     plan["phases"][1]["memory"]["outside"] |= {text: 3}
     plan["phases"][1]["step_parts_s"] = {text: 1.0}
 
@@ -132,7 +132,7 @@ def test_hostile_text_is_only_text(text: str, page: str) -> None:
 
 
 def test_a_large_search_stays_a_small_page() -> None:
-    plan = sample.plan()
+    plan = plans.plan()
     plan["search"]["frontier"] *= 3_000
     plan["search"]["best"] *= 500
     plan["assumptions"] *= 5_000
@@ -141,7 +141,7 @@ def test_a_large_search_stays_a_small_page() -> None:
 
 
 def test_the_same_plan_gives_the_same_bytes(page: str) -> None:
-    assert render_plan(sample.plan()) == page
+    assert render_plan(plans.plan()) == page
 
 
 def test_a_stack_over_its_limit_stays_in_the_picture() -> None:

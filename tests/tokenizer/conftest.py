@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from anadil.base import base_tokenizer, read_tokenizer
-from anadil.config import Base, Recipe
-from anadil.corpus import Document, write_documents
-from anadil.stage import Job
+from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.recipe.sections import Base, Recipe
+from anadil.runtime.job import Job
+from anadil.text.corpus import Document, write_documents
 
 SENTENCES = (
     "Azərbaycan Respublikasının paytaxtı Bakı şəhəridir.",

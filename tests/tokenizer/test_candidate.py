@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
-from anadil.base import LLAMA_3_SPECIALS, base_tokenizer, read_tokenizer
-from anadil.config import Base, Strategy
-from anadil.errors import DataError, IntegrityError
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, base_tokenizer, read_tokenizer
+from anadil.core.errors import DataError, IntegrityError
+from anadil.recipe.sections import Base, Strategy
 from anadil.tokenizer.candidate import Candidate, chat_template, extended, replaced, require_byte_level, write
 from anadil.tokenizer.embedding_map import embedding_rows
-from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.extend_bpe import continued_merges
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
-from anadil.tokenizer.train import train
+from anadil.tokenizer.train_bpe import train
 
 from .conftest import SENTENCES
 
@@ -91,7 +91,7 @@ def test_every_new_token_is_reached_by_merging_its_bytes(
 def test_words_are_encoded_as_training_cut_them(
     base: Tokenizer, extension: Tokenizer, counted: Pretokens, merges: list[tuple[str, str]]
 ) -> None:
-    from anadil.tokenizer.extend import _Words
+    from anadil.tokenizer.extend_bpe import _Words
 
     words = _Words(base, counted.counts)
     vocab = extension.get_vocab()

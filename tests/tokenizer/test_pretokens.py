@@ -1,7 +1,7 @@
 import pytest
 from tokenizers import Tokenizer
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.tokenizer.pretokens import count_pretokens, largest_pair_count
 
 

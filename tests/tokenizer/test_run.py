@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from anadil.base import read_tokenizer
-from anadil.corpus import Document, Part, read_documents, write_documents
-from anadil.errors import DataError, IntegrityError, RecipeError
-from anadil.stage import Job
+from anadil.artifacts.base_model import read_tokenizer
+from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.runtime.job import Job
+from anadil.text.corpus import Document, Part, read_documents, write_documents
 from anadil.tokenizer.run import run
 
 from .conftest import SENTENCES, documents

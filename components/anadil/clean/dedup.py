@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from anadil.languages.language import Language
+from anadil.text.language import Language
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -10,7 +10,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from anadil.clean.charset import text_of
-from anadil.languages.language import Language
+from anadil.text.language import Language
 
 MIN_PREFILTER_PERCENT = 5
 MIN_OWN_LETTERS = 100

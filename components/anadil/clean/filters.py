@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from anadil.clean.identify import Verdict, letter_shares
-from anadil.config import Rules
-from anadil.languages.language import Language, Limits
+from anadil.clean.language_id import Verdict, letter_shares
+from anadil.recipe.sections import Rules
+from anadil.text.language import Language, Limits
 
 DUPLICATE_NGRAM = 5
 """Words of the n-gram of `max_duplicate_ngrams`. Source: Gopher, arXiv:2112.11446, table A1."""

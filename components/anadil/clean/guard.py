@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from anadil.errors import AnadilError
+from anadil.core.errors import AnadilError
 
 if TYPE_CHECKING:
-    from anadil.clean.read import Tally
+    from anadil.clean.readers import Tally
 
 log = logging.getLogger(__name__)
 

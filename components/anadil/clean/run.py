@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.clean import bomb, extract, filters, read
+from anadil.clean import bomb, extract, filters, readers
 from anadil.clean.dedup import MinHash, exact_key, near_duplicates
 from anadil.clean.guard import guarded
-from anadil.clean.identify import verdict
-from anadil.clean.split import split
-from anadil.corpus import Document, write_documents
-from anadil.errors import DataError
-from anadil.languages import language
-from anadil.languages.language import Language, Limits
-from anadil.progress import progress
-from anadil.stage import Figures, Job
+from anadil.clean.holdout import split
+from anadil.clean.language_id import verdict
+from anadil.core.errors import DataError
+from anadil.core.progress import progress
+from anadil.runtime.job import Figures, Job
+from anadil.text.corpus import Document, write_documents
+from anadil.text.language import Language, Limits
+from anadil.text.languages import language
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +137,8 @@ def run(job: Job) -> Figures:
     recipe = job.recipe.clean
     spoken = language(job.recipe.language)
     settings = Settings(language=spoken, limits=filters.limits_of(spoken, recipe.rules))
-    read.check_suffixes(job.files)
-    tally, ledger = read.Tally(), Ledger()
+    readers.check_suffixes(job.files)
+    tally, ledger = readers.Tally(), Ledger()
     best: dict[int, Document] = {}
     for key, document in _accepted(job, settings, tally, ledger):
         _keep_best(best, key, document, ledger)
@@ -173,12 +173,12 @@ def run(job: Job) -> Figures:
 
 
 def _accepted(
-    job: Job, settings: Settings, tally: read.Tally, ledger: Ledger
+    job: Job, settings: Settings, tally: readers.Tally, ledger: Ledger
 ) -> Iterator[tuple[int, Document]]:
     """Documents that pass every filter, from all files, each with the key of its exact duplicates."""
     with progress("clean") as shown:
         for name, uri in sorted(zip(names(job.files), job.files, strict=True)):
-            raws = read.records(uri, name, job.recipe.clean.text_field, tally)
+            raws = readers.records(uri, name, job.recipe.clean.text_field, tally)
             while True:
                 with ledger.timed("read"):
                     raw = next(raws, None)
@@ -194,7 +194,7 @@ def _accepted(
 
 
 def _judged(
-    raw: read.Raw, settings: Settings, tally: read.Tally, ledger: Ledger
+    raw: readers.Raw, settings: Settings, tally: readers.Tally, ledger: Ledger
 ) -> tuple[int, Document] | None:
     """The document of a record with its key, or None if it was dropped."""
     spoken = settings.language
@@ -222,7 +222,7 @@ def _judged(
         return exact_key(normalized, spoken), document
 
 
-def _page(raw: read.Raw, spoken: Language, tally: read.Tally, ledger: Ledger) -> tuple[str, str | None]:
+def _page(raw: readers.Raw, spoken: Language, tally: readers.Tally, ledger: Ledger) -> tuple[str, str | None]:
     """A page's decoded HTML, and why it is dropped unread, if it is."""
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
@@ -235,7 +235,7 @@ def _page(raw: read.Raw, spoken: Language, tally: read.Tally, ledger: Ledger) ->
         return page, "page_limits" if bomb.is_bomb(page) else None
 
 
-def _document(raw: read.Raw, text: str, spoken: Language) -> Document:
+def _document(raw: readers.Raw, text: str, spoken: Language) -> Document:
     # Dropped HTML may hold lone surrogates; a page that was left unread is known by its place.
     identity = (text or raw.source).encode(errors="replace")
     return Document(
@@ -294,7 +294,7 @@ def _refuse_empty(documents: Sequence[Document], settings: Settings, ledger: Led
 def _stats(
     documents: Sequence[Document],
     settings: Settings,
-    tally: read.Tally,
+    tally: readers.Tally,
     ledger: Ledger,
     records: dict[str, int],
 ) -> Stats:

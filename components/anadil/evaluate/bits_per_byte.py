@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from anadil.errors import DataError
-from anadil.progress import progress
+from anadil.core.errors import DataError
+from anadil.core.progress import progress
 
 LOGITS_PER_CHUNK = 2**25
 """Float32 logits held at a time: 128 MiB, 260 positions of a vocabulary of 128k."""

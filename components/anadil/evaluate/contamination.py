@@ -20,9 +20,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.corpus import Document
-from anadil.languages.language import Language
-from anadil.progress import track
+from anadil.core.progress import track
+from anadil.text.corpus import Document
+from anadil.text.language import Language
 
 Hashes = NDArray[np.uint64]
 

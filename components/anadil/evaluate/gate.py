@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.config import Gate
+from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
-from anadil.evaluate.interval import Difference
+from anadil.recipe.sections import Gate
 
 MAX_CONTAMINATED = 0.05
 """Share of held-out documents that may stand in the training part. Above it, better figures may

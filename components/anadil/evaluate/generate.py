@@ -13,9 +13,9 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from anadil.metrics import distinct, is_loop
+from anadil.core.progress import progress
 from anadil.model.load import encode_text, end_ids
-from anadil.progress import progress
+from anadil.text.metrics import distinct, is_loop
 
 TEMPERATURE = 0.6
 """Source: generation_config.json of Llama 3.2."""

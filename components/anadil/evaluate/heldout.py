@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anadil import storage
-from anadil.corpus import Document, read_documents
-from anadil.errors import DataError, PreflightError
-from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
-from anadil.units import MIB, human_bytes
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.core.errors import DataError, PreflightError
+from anadil.core.format import MIB, human_bytes
+from anadil.text.corpus import Document, read_documents
 
 log = logging.getLogger(__name__)
 

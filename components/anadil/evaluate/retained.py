@@ -6,8 +6,8 @@ learns one language and is shown no other pays with the others; this says how mu
 
 import json
 
-from anadil.corpus import Document
-from anadil.storage import built_in
+from anadil.artifacts.storage import built_in
+from anadil.text.corpus import Document
 
 LANGUAGE = "en"
 TEXT = f"builtin:{LANGUAGE}/retained.jsonl"

@@ -14,23 +14,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anadil.config import Recipe
-from anadil.corpus import read_documents
 from anadil.evaluate.bits_per_byte import score
-from anadil.evaluate.candidates import Candidate, Encoded, encode_for_all, open_candidate
+from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.contamination import Contamination, find_contamination
 from anadil.evaluate.gate import Verdict, judge
 from anadil.evaluate.generate import Prompt, generations, repetition
 from anadil.evaluate.heldout import Heldout, read_heldout
-from anadil.evaluate.interval import Difference, paired_difference
+from anadil.evaluate.models import Candidate, Encoded, encode_for_all, open_candidate
 from anadil.evaluate.retained import LANGUAGE, read_retained
-from anadil.languages import language
-from anadil.languages.language import Language
-from anadil.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
 from anadil.model.families import refuse_mixture
 from anadil.model.load import load_model, pick_device, pick_dtype, read_config
 from anadil.model.tiny import base_model
-from anadil.stage import Figures, Job
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Figures, Job
+from anadil.text.corpus import read_documents
+from anadil.text.language import Language
+from anadil.text.languages import language
+from anadil.text.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.finetune.chats import Dropped
 from anadil.finetune.encode import IGNORED, Example, control_ids
 from anadil.model.load import END_OF_TURN

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from anadil import storage
-from anadil.errors import DataError
-from anadil.line_reader import TooLong, bounded_lines
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import TooLong, bounded_lines
+from anadil.core.errors import DataError
 
 Reason = Literal[
     "no_chat", "malformed", "role_order", "no_answer", "empty_message", "not_unicode", "too_long"

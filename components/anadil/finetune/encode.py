@@ -12,11 +12,11 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.finetune.chats import Chat, Dropped
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
 
-TEMPLATE = Path(__file__).parents[1] / "chat_template.jinja"
+TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
 BEGIN = "<|begin_of_text|>"
 START_HEADER = "<|start_header_id|>"
 END_HEADER = "<|end_header_id|>"

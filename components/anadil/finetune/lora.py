@@ -23,11 +23,12 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from anadil import artifact, exporter
-from anadil.errors import IntegrityError, RecipeError
+from anadil.artifacts import artifact
+from anadil.core.errors import IntegrityError, RecipeError
+from anadil.core.progress import Progress
 from anadil.model.load import END_OF_TEXT, load_model
-from anadil.progress import Progress
-from anadil.stage import Job
+from anadil.runtime import prometheus
+from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
         """Seal the checkpoint that was just written, and only then remove old ones."""
         artifact.seal(checkpoint(self.job, state.global_step), kind=KIND, origin=self.origin)
-        exporter.saved_checkpoint("finetune", state.global_step)
+        prometheus.saved_checkpoint("finetune", state.global_step)
         for old in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
             shutil.rmtree(old[1])
 

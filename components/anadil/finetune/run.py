@@ -14,17 +14,17 @@ from datasets.utils.logging import disable_progress_bar
 from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
-from anadil import artifact
-from anadil.errors import PreflightError
+from anadil.artifacts import artifact
+from anadil.core.errors import PreflightError
+from anadil.core.progress import progress
+from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
 from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
-from anadil.flow import STAGES
 from anadil.model.families import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
-from anadil.progress import progress
-from anadil.stage import Figures, Job, recipe_origin, result_version
+from anadil.runtime.job import Figures, Job, recipe_origin, result_version
 
 log = logging.getLogger(__name__)
 

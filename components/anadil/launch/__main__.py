@@ -7,7 +7,7 @@ python -m anadil.launch sweep --namespace N              suspend jobs that nobod
 
 import sys
 
-from anadil.launch.steps import main
+from anadil.launch.kfp_steps import main
 
 if __name__ == "__main__":
     sys.exit(main())

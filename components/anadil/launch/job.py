@@ -5,12 +5,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from anadil.config import Recipe
-from anadil.errors import PreflightError, RecipeError
-from anadil.flow import STAGES
-from anadil.plan.machine import CPU, Machine, machine
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.stages import STAGES
+from anadil.plan.instances import CPU, Machine, machine
 from anadil.plan.preflight import check_shared
-from anadil.remake import may_remake
+from anadil.recipe.sections import Recipe
+from anadil.runtime.remake import may_remake
 
 DOMAIN = "anadil.dev"
 RUN_LABEL = f"{DOMAIN}/run"

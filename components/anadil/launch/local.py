@@ -22,13 +22,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from anadil import errors
-from anadil.entry import PARENT_VARIABLE
-from anadil.errors import DataError, PreflightError, RecipeError, Stopped
+from anadil.core import errors
+from anadil.core.errors import DataError, PreflightError, RecipeError, Stopped
 from anadil.launch.backend import FINAL, State, Status
-from anadil.launch.ends import error_of
+from anadil.launch.exit_codes import error_of
 from anadil.launch.job import TrainingJob
-from anadil.launch.lines import said
+from anadil.launch.log_format import said
+from anadil.runtime.entry_point import PARENT_VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.model.attention_operator import lower_right, packed_attention
 
 NAME = "anadil"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.attention import varlen
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 
 # None of the four has a public name.
 _for_cpu: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001

@@ -2,14 +2,14 @@
 
 A transformers architecture may scale embeddings, keep constants in buffers, or compute outside of its layers. A
 layout that bypasses one of these trains a wrong model without a sign of it, so a type stands here only after its
-losses and gradients in that layout were compared with plain transformers (tests/pretrain/test_families.py).
+losses and gradients in that layout were compared with plain transformers (tests/pretrain/parallel/test_families.py).
 Nothing here imports torch: the planner is instant.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 
 LLAMA_LAYERS = frozenset(
     [

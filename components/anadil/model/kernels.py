@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from anadil.errors import DataError, IntegrityError
+from anadil.core.errors import DataError, IntegrityError
 from anadil.model.families import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from anadil.errors import PreflightError
-from anadil.units import MIB
+from anadil.core.errors import PreflightError
+from anadil.core.format import MIB
 
 IGNORED = -100
 """Label of a position that is not scored."""

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from anadil.errors import PreflightError, RecipeError
+from anadil.core.errors import PreflightError, RecipeError
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from anadil.base import TINY, TINY_SHAPE, base_tokenizer, from_hub, tiny_text
-from anadil.config import Base
+from anadil.artifacts.base_model import TINY, TINY_SHAPE, base_tokenizer, from_hub, tiny_text
+from anadil.core.progress import progress
 from anadil.model.load import (
     TOKENIZER_FILES,
     document_ids,
@@ -33,7 +33,7 @@ from anadil.model.load import (
     load_tokenizer,
     save_model,
 )
-from anadil.progress import progress
+from anadil.recipe.sections import Base
 
 log = logging.getLogger(__name__)
 

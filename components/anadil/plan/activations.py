@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from anadil.plan.layout import Layout, Work
-from anadil.plan.shape import Shape
+from anadil.plan.model_shape import Shape
 
 FP32 = 4
 BF16 = 2

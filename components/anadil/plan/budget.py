@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anadil.plan.failures import (
+from anadil.plan.instances import Machine
+from anadil.plan.reliability import (
     NODE_MTBF_S,
     Checkpoints,
     Reliability,
@@ -16,7 +17,6 @@ from anadil.plan.failures import (
     reliability_of,
     save_stall,
 )
-from anadil.plan.machine import Machine
 
 MFU_RANGE = (0.25, 0.50)
 """Share of the peak that published runs reached: 24 % (1B on 2 p4d), 37 % (70B on 32 p5), 48 % (1B on

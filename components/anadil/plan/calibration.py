@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from anadil.plan.instances import Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import Machine
 from anadil.plan.memory import peak_memory
-from anadil.plan.shape import Shape
+from anadil.plan.model_shape import Shape
 from anadil.plan.speed import speed
 
 Status = Literal["ok", "out of memory", "timeout", "stopped", "failed"]
@@ -24,7 +24,7 @@ class Measurement:
 
     status: Status
     device: str
-    """What the plan calls the device, such as `H100`; see `anadil.measure.kept.device_of`."""
+    """What the plan calls the device, such as `H100`; see `anadil.cli.calibrate.results.device_of`."""
     driver_name: str = ""
     """What the driver calls it."""
     shape: Shape

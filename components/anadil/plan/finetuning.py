@@ -4,15 +4,15 @@ The frozen weights lie there whole, in BF16 on a GPU and in FP32 on a CPU, which
 `pretrain` spreads over many devices. So a model that pre-training holds may not fit here.
 """
 
-from anadil.config import Recipe
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
+from anadil.core.format import human_bytes
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32
-from anadil.plan.fits import OUTSIDE_BYTES, PROCESS_BYTES, verdict
+from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import CPU, Machine
-from anadil.plan.shape import Shape
-from anadil.units import human_bytes
+from anadil.plan.memory_limit import OUTSIDE_BYTES, PROCESS_BYTES, verdict
+from anadil.plan.model_shape import Shape
+from anadil.recipe.sections import Recipe
 
 ADAPTER_BYTES = 4 * FP32
 """Of each number of the adapter: weight, gradient and two moments, all in FP32."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from anadil.plan.shape import Shape, Trains
+from anadil.plan.model_shape import Shape, Trains
 
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["liger", "torch"]

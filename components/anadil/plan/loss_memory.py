@@ -4,7 +4,7 @@ import math
 
 from anadil.plan.activations import BF16, FP32, bytes_of
 from anadil.plan.layout import Layout, Work
-from anadil.plan.shape import Shape
+from anadil.plan.model_shape import Shape
 
 CHUNK_TOKENS = 512
 """Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary

@@ -13,7 +13,7 @@ from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32, INTEGER, Bytes, bytes_of
 from anadil.plan.layout import Layout, Work
 from anadil.plan.loss_memory import loss_bytes
-from anadil.plan.shape import Shape
+from anadil.plan.model_shape import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

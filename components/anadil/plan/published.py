@@ -11,15 +11,15 @@ of 0 to 10 % of the memory gives, or one below an odd prediction: all published 
 from dataclasses import dataclass, replace
 from functools import cache
 
-from anadil.plan import failures
+from anadil.core.format import GIB, MIB
+from anadil.plan import reliability
 from anadil.plan.budget import Stretch, time_of
+from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.machine import Machine, machine
 from anadil.plan.memory import Memory, peak_memory
+from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.search import largest_batch, search
-from anadil.plan.shape import KNOWN, Shape, shape_from
 from anadil.plan.speed import Speed, speed
-from anadil.units import GIB, MIB
 
 AZERCELL = (
     '"Training Azerbaijani language models on Amazon SageMaker AI", AWS Machine Learning Blog, with Azercell'
@@ -296,18 +296,18 @@ def _guide_checkpoints() -> list[Row]:
             f"{name} checkpoint",
             "GB",
             published,
-            failures.checkpoint_bytes(shape.parameters, shape.parameters, "bf16") / GB,
+            reliability.checkpoint_bytes(shape.parameters, shape.parameters, "bf16") / GB,
             SIZES,
             f"bf16 weights and moments of {shape.name}, {shape.parameters / 1e9:.2f}e9 parameters.",
         )
         for name, (published, shape) in shapes.items()
     ]
     nodes, parameters = 2_048, shapes["405B"][1].parameters
-    num_bytes = failures.checkpoint_bytes(parameters, parameters, "bf16")
+    num_bytes = reliability.checkpoint_bytes(parameters, parameters, "bf16")
     devices = nodes * machine("p5.48xlarge").devices
-    stall = failures.save_stall(num_bytes, devices, rate=0, asynchronous=True)
-    mtbf = failures.NODE_MTBF_S / nodes
-    found = failures.checkpoints_of(
+    stall = reliability.save_stall(num_bytes, devices, rate=0, asynchronous=True)
+    mtbf = reliability.NODE_MTBF_S / nodes
+    found = reliability.checkpoints_of(
         num_bytes, parameters, stall_s=stall, mtbf_s=mtbf, step_s=None, every=1, keep=3
     )
     tenth, young = found.intervals

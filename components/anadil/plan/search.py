@@ -12,11 +12,11 @@ from math import gcd
 from typing import get_args
 
 from anadil.model.families import PROVEN
-from anadil.plan.fits import Verdict, reserved, verdict
+from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
-from anadil.plan.machine import LOCAL, Machine
 from anadil.plan.memory import peak_memory
-from anadil.plan.shape import Shape
+from anadil.plan.memory_limit import Verdict, reserved, verdict
+from anadil.plan.model_shape import Shape
 from anadil.plan.speed import Speed, speed
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)

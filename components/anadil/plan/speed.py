@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from anadil.errors import RecipeError
+from anadil.core.errors import RecipeError
+from anadil.core.format import MIB
+from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
-from anadil.plan.machine import CPU, Machine
-from anadil.plan.shape import Shape
-from anadil.units import MIB
+from anadil.plan.model_shape import Shape
 
 Bound = Literal["compute", "memory", "network"]
 

@@ -10,29 +10,29 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from anadil import artifact
-from anadil.errors import BudgetReached, IntegrityError
-from anadil.flow import STAGES
-from anadil.pretrain.checkpoints.state import State
-from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
-from anadil.pretrain.faults.documents import decoder, write_documents_of_step
-from anadil.pretrain.faults.injector import Injector
-from anadil.pretrain.faults.memory import no_room, out_of_memory
-from anadil.pretrain.faults.replicas import check_replicas, peers_of
-from anadil.pretrain.faults.watchdog import Watchdog
-from anadil.pretrain.journal import Journal
-from anadil.pretrain.meters.meters import Meters
-from anadil.pretrain.packing import Batch
-from anadil.pretrain.parallel.group import Group
-from anadil.pretrain.prefetch import Prefetcher
-from anadil.pretrain.profile import profiled
-from anadil.pretrain.schedule import ends_phase, phase_of
-from anadil.pretrain.tiers import Tiers
-from anadil.pretrain.tokens import digest_of
+from anadil.artifacts import artifact
+from anadil.core.errors import BudgetReached, IntegrityError
+from anadil.core.progress import progress
+from anadil.core.stages import STAGES
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.checkpoint.tiers import Tiers
+from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.prefetch import Prefetcher
+from anadil.pretrain.data.tokens import digest_of
+from anadil.pretrain.lr_schedule import ends_phase, phase_of
+from anadil.pretrain.metrics.metrics import Meters
+from anadil.pretrain.metrics.profiler import profiled
+from anadil.pretrain.metrics.training_log import Journal
+from anadil.pretrain.parallel.process_group import Group
+from anadil.pretrain.resilience.fault_injection import Injector
+from anadil.pretrain.resilience.loss_spikes import Anomalies, Finding, Verdict, refuse
+from anadil.pretrain.resilience.offending_documents import decoder, write_documents_of_step
+from anadil.pretrain.resilience.out_of_memory import no_room, out_of_memory
+from anadil.pretrain.resilience.replica_check import check_replicas, peers_of
+from anadil.pretrain.resilience.watchdog import Watchdog
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.pretrain.validation import Validation
-from anadil.progress import progress
-from anadil.stage import Job, Stop, base_files, recipe_origin, result_version
+from anadil.runtime.job import Job, Stop, base_files, recipe_origin, result_version
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from anadil.pretraining import Phase, Pretrain
+from anadil.recipe.pretrain import Phase, Pretrain
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each number, in the precision of the weight (torch.optim.AdamW)."""

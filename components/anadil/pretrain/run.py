@@ -16,36 +16,36 @@ from typing import Any
 
 import torch
 
-from anadil.model.compiled import check_compiler
+from anadil.model.compile import check_compiler
 from anadil.model.kernels import patch_llama, set_up_device
 from anadil.model.load import pick_device, save_model
 from anadil.model.loss import multiplies_bf16, uses_liger
 from anadil.model.tiny import base_model
-from anadil.pretrain.build import build
-from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.export import export
-from anadil.pretrain.checkpoints.state import State
-from anadil.pretrain.faults import burn_in
-from anadil.pretrain.faults.injector import injector
-from anadil.pretrain.faults.memory import micro_batch_size, no_room
-from anadil.pretrain.faults.peers import peers
-from anadil.pretrain.faults.watchdog import Watchdog, connect
-from anadil.pretrain.journal import FILE
+from anadil.pretrain.build_model import build
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.hf_export import export
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.checkpoint.tiers import CHECKPOINTS, Tiers
+from anadil.pretrain.data.packing import Packed, packed_stream
+from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.loop import PROFILE, SCORE, Training, origin_of
-from anadil.pretrain.meters.events import FOLDER
-from anadil.pretrain.meters.meters import Meters, meters_of
-from anadil.pretrain.meters.rates import rates_of
-from anadil.pretrain.packing import Packed, packed_stream
-from anadil.pretrain.parallel.group import Group, group
-from anadil.pretrain.parallel.load import empty_model
+from anadil.pretrain.metrics.metrics import Meters, meters_of
+from anadil.pretrain.metrics.tensorboard import FOLDER
+from anadil.pretrain.metrics.throughput import rates_of
+from anadil.pretrain.metrics.training_log import FILE
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.spread import Net, compute_dtype
-from anadil.pretrain.tiers import CHECKPOINTS, Tiers
-from anadil.pretrain.tokens import token_stream
+from anadil.pretrain.parallel.parallelize import Net, compute_dtype
+from anadil.pretrain.parallel.process_group import Group, group
+from anadil.pretrain.parallel.sharded_load import empty_model
+from anadil.pretrain.resilience import burn_in
+from anadil.pretrain.resilience.fault_injection import injector
+from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
+from anadil.pretrain.resilience.peer_failure import peers
+from anadil.pretrain.resilience.watchdog import Watchdog, connect
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import validation_of
-from anadil.pretraining import Pretrain
-from anadil.stage import Figures, Job
+from anadil.recipe.pretrain import Pretrain
+from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ def _write(job: Job, training: Training, state: State) -> Figures:
     """The artifact: model, tokenizer, journal, summary."""
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
     if trainer.net.mesh.shares_model:
-        last = generation.path_of(job.work / CHECKPOINTS, state.step)
+        last = directory.path_of(job.work / CHECKPOINTS, state.step)
         export(last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype)
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)

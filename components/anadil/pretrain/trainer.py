@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from anadil.config import Recipe
-from anadil.errors import RecipeError
+from anadil.core.errors import RecipeError
 from anadil.model.loss import IGNORED
 from anadil.model.low_precision import plain
+from anadil.pretrain.data.packing import Batch, Packed, batch_of, sequences_of_step
+from anadil.pretrain.data.tokens import Places
+from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.optimizer import (
     allocate_state,
     free_state,
@@ -23,14 +25,12 @@ from anadil.pretrain.optimizer import (
     state_tensors,
     train_only,
 )
-from anadil.pretrain.packing import Batch, Packed, batch_of, sequences_of_step
-from anadil.pretrain.parallel.group import Group
-from anadil.pretrain.parallel.norm import clip_gradients_
-from anadil.pretrain.parallel.replicate import Replicas
-from anadil.pretrain.parallel.spread import Net
-from anadil.pretrain.schedule import phase_of, rate_factor
-from anadil.pretrain.tokens import Places
-from anadil.pretraining import Phase
+from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.grad_norm import clip_gradients_
+from anadil.pretrain.parallel.parallelize import Net
+from anadil.pretrain.parallel.process_group import Group
+from anadil.recipe.pretrain import Phase
+from anadil.recipe.sections import Recipe
 
 Tensors = dict[str, torch.Tensor]
 Batches = Sequence[Batch]

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anadil.corpus import read_documents
-from anadil.errors import RecipeError
-from anadil.metrics import bits_per_byte
+from anadil.core.errors import RecipeError
 from anadil.model.load import document_ids, encode_texts, load_tokenizer
 from anadil.model.loss import IGNORED
-from anadil.pretrain.packing import Batch, Packed, batch_of, pack
-from anadil.pretrain.tokens import Ids, Stream
-from anadil.pretraining import Pretrain
+from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
+from anadil.pretrain.data.tokens import Ids, Stream
+from anadil.recipe.pretrain import Pretrain
+from anadil.text.corpus import read_documents
+from anadil.text.metrics import bits_per_byte
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from anadil.entry import main
+from anadil.runtime.entry_point import main
 
 sys.exit(main("report"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from anadil.report.figures import figure, short_figure, whole
+from anadil.report.format import figure, short_figure, whole
 
 WIDTH = 480
 HEIGHT = 262

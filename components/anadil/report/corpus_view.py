@@ -2,21 +2,11 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import human_bytes
 from anadil.report.charts import Bar
-from anadil.report.figures import (
-    clip,
-    figure,
-    first,
-    number,
-    percent,
-    plain,
-    table_of,
-    whole,
-    words_of,
-)
+from anadil.report.elements import Chart, Table, bars, facts_table
+from anadil.report.format import clip, figure, first, number, percent, plain, table_of, whole, words_of
 from anadil.report.read import Facts, Json, last_part
-from anadil.report.view import Chart, Table, bars, facts_table
-from anadil.units import human_bytes
 
 PARTS = {"train": "training", "heldout": "held out"}
 MAX_RULES = 30

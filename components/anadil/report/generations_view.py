@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from anadil.report.figures import clip, figure, list_of, number, table_of, words_of
+from anadil.report.elements import Table, records_table
+from anadil.report.format import clip, figure, list_of, number, table_of, words_of
 from anadil.report.read import Json, named_tables
 from anadil.report.scores_view import COLOURS
-from anadil.report.view import Table, records_table
 
 MAX_PROMPTS = 24
 MAX_PROMPT = 400

@@ -5,14 +5,16 @@ from dataclasses import asdict, dataclass, replace
 
 from markupsafe import Markup
 
-from anadil.plan import sections, sentences, words
-from anadil.plan.sections import Grid
-from anadil.plan.words import Plan, at, gib, items, number
+from anadil.core.format import GIB
+from anadil.plan.view import summary
+from anadil.plan.view import tables as sections
+from anadil.plan.view import values as words
+from anadil.plan.view.tables import Grid
+from anadil.plan.view.values import Plan, at, gib, items, number
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
-from anadil.report.figures import evenly
+from anadil.report.elements import Chart, Table
+from anadil.report.format import evenly
 from anadil.report.run import render
-from anadil.report.view import Chart, Table
-from anadil.units import GIB
 
 SECTIONS = (
     ("memory", "Memory"),
@@ -60,19 +62,19 @@ def render_plan(plan: Mapping[str, object]) -> str:
     view: dict[str, object] = {
         "title": f"Plan of {name}",
         "sections": SECTIONS,
-        "eyebrow": f"{words.text(at(plan, 'model.name'))} on {sentences.where(plan)}",
-        "verdict": sentences.verdict(plan),
-        "answer": sentences.answer(plan),
+        "eyebrow": f"{words.text(at(plan, 'model.name'))} on {summary.where(plan)}",
+        "verdict": summary.verdict(plan),
+        "answer": summary.answer(plan),
         "headlines": _headlines(plan),
         "memory_chart": _memory_chart(plan),
         "memory": _keyed(sections.memory(plan), plan, "memory.parts", "memory.outside"),
-        "checked": sentences.checked(plan),
+        "checked": summary.checked(plan),
         "step_chart": _step_chart(plan),
         "step": _keyed(sections.step(plan), plan, "step_parts_s"),
         "frontier": _frontier(plan),
-        "searched": sentences.searched(plan),
-        "calibrated": sentences.calibrated(plan),
-        "priced": sentences.priced(plan),
+        "searched": summary.searched(plan),
+        "calibrated": summary.calibrated(plan),
+        "priced": summary.priced(plan),
         "assumptions": [words.text(item, 600) for item in items(plan, "assumptions")[:MAX_ROWS]],
         "version": words.text(at(plan, "version"), 40),
     }
@@ -92,10 +94,10 @@ def render_plan(plan: Mapping[str, object]) -> str:
 
 
 def _headlines(plan: Plan) -> list[Headline]:
-    worst = sentences.worst(plan)
-    took, price = sentences.lead(plan, "time.hours"), sentences.lead(plan, "cost.on_demand")
-    times = sentences.ranged(plan, "time.hours", words.hours)
-    costs = sentences.ranged(plan, "cost.on_demand", words.dollars)
+    worst = summary.worst(plan)
+    took, price = summary.lead(plan, "time.hours"), summary.lead(plan, "cost.on_demand")
+    times = summary.ranged(plan, "time.hours", words.hours)
+    costs = summary.ranged(plan, "cost.on_demand", words.dollars)
     each = words.count(at(worst, "tokens_per_s_per_device"))
     return [
         Headline(
@@ -121,7 +123,7 @@ def _memory_chart(plan: Plan) -> Chart | None:
     if around:  # so many thin parts would only be stripes; the table has each
         found["outside the allocator"] = [sum(values) for values in zip(*around, strict=True)]
     totals = [gib(at(phase, "memory.total_bytes")) for phase in items(plan, "phases")]
-    peak = at(sentences.worst(plan), "memory")
+    peak = at(summary.worst(plan), "memory")
     ends = (("device", number(at(peak, "device_bytes"))), ("safe up to", number(at(peak, "limit_bytes"))))
     marks = [Mark(label=f"{name} {gib(value)}", value=value / GIB) for name, value in ends if value]
     title, stacks = "Memory of one device, by part", _stacks(plan, found, totals, GIB, gib)
@@ -163,7 +165,7 @@ def _frontier(plan: Plan) -> Chart | None:
     """Memory against rate: what the search found best, and the plan's own layout."""
     frontier = sorted(_points(items(plan, "search.frontier"), 1), key=lambda point: (point.x, point.y))
     others = _points(items(plan, "search.best"), 0)
-    worst = sentences.worst(plan)
+    worst = summary.worst(plan)
     own = [
         item
         for item in (*items(plan, "search.frontier"), *items(plan, "search.best"))

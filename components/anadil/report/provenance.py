@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import yaml
 
 from anadil import __version__
-from anadil.flow import STAGES
-from anadil.report.figures import DASH, clip
+from anadil.core.stages import STAGES
+from anadil.report.elements import Table
+from anadil.report.format import DASH, clip
 from anadil.report.read import Facts, last_part
-from anadil.report.view import Table
 
 MAX_RECIPE = 40_000
 MAX_VALUE = 2_000

@@ -8,14 +8,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from anadil import artifact
-from anadil.artifact import Manifest
-from anadil.base import TINY
-from anadil.config import Recipe
-from anadil.errors import DataError
-from anadil.languages import language
-from anadil.report.figures import list_of, number, table_of
-from anadil.stage import Job
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.base_model import TINY
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Recipe
+from anadil.report.format import list_of, number, table_of
+from anadil.runtime.job import Job
+from anadil.text.languages import language
 
 Json = dict[str, object]
 

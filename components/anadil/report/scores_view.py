@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from anadil.report.charts import Bar, Estimate
-from anadil.report.figures import (
+from anadil.report.elements import Chart, Table, bars, facts_table, intervals
+from anadil.report.format import (
     DASH,
     MINUS,
     change_percent,
@@ -21,7 +22,6 @@ from anadil.report.figures import (
     words_of,
 )
 from anadil.report.read import Facts, Json, named_tables
-from anadil.report.view import Chart, Table, bars, facts_table, intervals
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
 CANDIDATES = tuple(COLOURS)

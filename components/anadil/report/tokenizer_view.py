@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from anadil.report.charts import Bar
-from anadil.report.figures import clip, figure, list_of, number, table_of
+from anadil.report.elements import Chart, Table, bars
+from anadil.report.format import clip, figure, list_of, number, table_of
 from anadil.report.read import Facts, Json, named_tables
-from anadil.report.view import Chart, Table, bars
 
 MAX_WORDS = 16
 MAX_PIECES = 60

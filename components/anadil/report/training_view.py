@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 
 from anadil.report.charts import Band, Line
-from anadil.report.figures import clip, figure, list_of, number, plain, whole
+from anadil.report.elements import Chart, Table, facts_table, lines, records_table
+from anadil.report.format import clip, figure, list_of, number, plain, whole
 from anadil.report.read import Facts, Json, named_tables, series
-from anadil.report.view import Chart, Table, facts_table, lines, records_table
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
 MAX_SAMPLE = 4_000

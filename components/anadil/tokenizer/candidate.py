@@ -10,9 +10,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from anadil.base import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
-from anadil.config import Strategy
-from anadil.errors import DataError, IntegrityError
+from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
+from anadil.core.errors import DataError, IntegrityError
+from anadil.recipe.sections import Strategy
 from anadil.tokenizer.usage import Usage
 
 log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 
 from tokenizers import Tokenizer
 
-from anadil import metrics
-from anadil.errors import DataError
-from anadil.languages.language import Language
-from anadil.progress import track
+from anadil.core.errors import DataError
+from anadil.core.progress import track
+from anadil.text import metrics
+from anadil.text.language import Language
 
 BATCH = 64
 """Documents encoded at a time."""

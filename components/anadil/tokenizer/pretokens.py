@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tokenizers import Tokenizer
 
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 
 log = logging.getLogger(__name__)
 

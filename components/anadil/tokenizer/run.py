@@ -10,13 +10,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from anadil.base import base_tokenizer, read_tokenizer
-from anadil.config import Strategy
-from anadil.corpus import read_documents
-from anadil.errors import IntegrityError, RecipeError
-from anadil.languages import language
-from anadil.progress import track
-from anadil.stage import Figures, Job
+from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.core.errors import IntegrityError, RecipeError
+from anadil.core.progress import track
+from anadil.recipe.sections import Strategy
+from anadil.runtime.job import Figures, Job
+from anadil.text.corpus import read_documents
+from anadil.text.languages import language
 from anadil.tokenizer.candidate import (
     Candidate,
     chat_template,
@@ -26,13 +26,13 @@ from anadil.tokenizer.candidate import (
     vocab_size,
     write,
 )
-from anadil.tokenizer.choice import TABLES, Measured, choose, write_tables
 from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.extend_bpe import continued_merges
 from anadil.tokenizer.fertility import heldout_of, measure
-from anadil.tokenizer.finished import Finished, finished
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
-from anadil.tokenizer.train import train
+from anadil.tokenizer.select import TABLES, Measured, choose, write_tables
+from anadil.tokenizer.sweep_reuse import Finished, finished
+from anadil.tokenizer.train_bpe import train
 from anadil.tokenizer.usage import usage_of
 
 log = logging.getLogger(__name__)

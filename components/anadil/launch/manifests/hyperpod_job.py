@@ -13,8 +13,8 @@ import logging
 from typing import Any
 
 from anadil.launch.job import TrainingJob
+from anadil.launch.manifests.labels import metadata_of
 from anadil.launch.manifests.log_rules import log_rules
-from anadil.launch.manifests.metadata import metadata_of
 from anadil.launch.manifests.pod import TMP, Container, container_of, template_of, with_hash
 from anadil.launch.manifests.pytorchjob import CONTAINER, KEPT_S, deadline_s, warn_of_lost_work
 

@@ -1,6 +1,6 @@
 """How HyperPod's operator can tell from the log that a training job hangs or has gone wrong.
 
-The rules match lines of `anadil.log.JsonFormatter` that `anadil.progress` writes. HyperPod's
+The rules match lines of `anadil.core.log.JsonFormatter` that `anadil.core.progress` writes. HyperPod's
 launcher puts the rank before a line, so no pattern is bound to its beginning.
 
 Source: aws/sagemaker-hyperpod-cli (commit 011ca92), LogMonitoringConfiguration.

@@ -9,13 +9,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from anadil.cluster import Cluster, Resources
-from anadil.errors import RecipeError
+from anadil.core.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, USER, TrainingJob
-from anadil.launch.manifests.metadata import topology_annotations
+from anadil.launch.manifests.labels import topology_annotations
 from anadil.launch.manifests.resources import EFA, requirements
-from anadil.plan.machine import LOCAL, Machine
-from anadil.threads import ASLEEP
+from anadil.plan.instances import LOCAL, Machine
+from anadil.recipe.cluster import Cluster, Resources
+from anadil.runtime.threads import ASLEEP
 
 METRICS_PORT = 9_464
 """Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus."""

@@ -10,9 +10,9 @@ import logging
 import math
 from typing import Any
 
-from anadil.errors import RecipeError
+from anadil.core.errors import RecipeError
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests.metadata import checked_name, metadata_of, resume_annotations
+from anadil.launch.manifests.labels import checked_name, metadata_of, resume_annotations
 from anadil.launch.manifests.pod import container_of, template_of, with_hash
 
 log = logging.getLogger(__name__)

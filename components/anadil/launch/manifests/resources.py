@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
-from anadil.cluster import Resources
-from anadil.errors import RecipeError
-from anadil.plan.machine import CPU, Machine
-from anadil.units import GIB, amount
+from anadil.core.errors import RecipeError
+from anadil.core.format import GIB, amount
+from anadil.plan.instances import CPU, Machine
+from anadil.recipe.cluster import Resources
 
 log = logging.getLogger(__name__)
 

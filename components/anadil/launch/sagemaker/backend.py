@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from anadil import artifact
-from anadil.aws import client, code_of, differences, explained, is_missing
-from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
+from anadil.core.format import human_seconds
+from anadil.launch.aws import client, code_of, differences, explained, is_missing
 from anadil.launch.backend import FINAL, State, Status
-from anadil.launch.ends import error_of
+from anadil.launch.exit_codes import error_of
 from anadil.launch.job import TrainingJob
-from anadil.launch.lines import said
+from anadil.launch.log_format import said
 from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
-from anadil.stage import Stop
-from anadil.units import human_seconds
+from anadil.runtime.job import Stop
 
 log = logging.getLogger(__name__)
 

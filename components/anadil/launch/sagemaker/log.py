@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.aws import code_of, explained, is_missing
+from anadil.launch.aws import code_of, explained, is_missing
 
 log = logging.getLogger(__name__)
 

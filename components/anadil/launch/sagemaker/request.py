@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from anadil.errors import RecipeError
+from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.manifests.pod import WITH_EFA, WITH_GPUS
-from anadil.plan.machine import LOCAL, Machine
-from anadil.sagemaker import CHECKPOINTS, RECIPE, SECRETS
+from anadil.plan.instances import LOCAL, Machine
+from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
         "AlgorithmSpecification": {
             "TrainingImage": job.image,
             "TrainingInputMode": "File",
-            "ContainerEntrypoint": [PYTHON, "-m", "anadil.sagemaker", job.stage],
+            "ContainerEntrypoint": [PYTHON, "-m", "anadil.runtime.sagemaker", job.stage],
             "ContainerArguments": _arguments(job),
             "MetricDefinitions": metric_definitions(job.stage),
         },
@@ -109,7 +109,7 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
 
 
 def metric_definitions(stage: str) -> list[dict[str, str]]:
-    """Numbers that SageMaker reads out of the log and draws, from lines of `anadil.log.JsonFormatter`."""
+    """Numbers that SageMaker reads out of the log and draws, from lines of `anadil.core.log.JsonFormatter`."""
     progress = rf'"stage": "{stage}", "rank": 0, "msg": "{SAYS[stage]}: [^"]*'
     figures = rf'"stage": "{stage}", "rank": 0, .*"figures": \{{[^}}]*'
     number = r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"

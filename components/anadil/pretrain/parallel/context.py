@@ -19,10 +19,10 @@ from torch import distributed as dist
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 from anadil.model.attention import attend, choose_attention, flat, no_mask, refuse_unknown
 from anadil.plan.layout import cuts_evenly
-from anadil.pretrain.packing import Batch
+from anadil.pretrain.data.packing import Batch
 
 NAME = "anadil_context"
 """What transformers calls this attention."""

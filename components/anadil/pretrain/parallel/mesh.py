@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from anadil.errors import PreflightError
-from anadil.pretrain.parallel.group import Group
-from anadil.pretraining import Parallelism
+from anadil.core.errors import PreflightError
+from anadil.pretrain.parallel.process_group import Group
+from anadil.recipe.pretrain import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

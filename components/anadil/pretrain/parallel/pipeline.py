@@ -19,9 +19,9 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from transformers import PreTrainedModel
 
-from anadil.errors import PreflightError
-from anadil.pretrain.packing import Batch
-from anadil.pretrain.parallel.objective import Loss
+from anadil.core.errors import PreflightError
+from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.parallel.loss_forward import Loss
 
 
 def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:

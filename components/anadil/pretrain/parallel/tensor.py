@@ -21,10 +21,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from anadil.errors import PreflightError
+from anadil.core.errors import PreflightError
 from anadil.model.vocabulary_parallel import summed_loss_of_rows
 from anadil.plan.layout import cuts_evenly, shared_by_tensor
-from anadil.plan.shape import shape_from
+from anadil.plan.model_shape import shape_from
 
 KEY = "pretrain.parallelism.tensor"
 

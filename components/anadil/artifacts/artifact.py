@@ -1,0 +1,229 @@
+"""An artifact: a directory that is written once and whose manifest, written last, seals it.
+
+A directory without a manifest does not exist to readers, and a reader refuses a directory
+whose files are not those of its manifest. `key` is the hash of everything that decides the
+content, so an artifact with the wanted key need not be made again.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from anadil.artifacts import storage
+from anadil.artifacts.storage import MANIFEST
+from anadil.core.errors import DataError, IntegrityError
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+GLANCE_BYTES = 1024**2
+"""Read of an artifact, its smallest files first, to tell a whole one from a torn one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What an artifact holds and what made it."""
+
+    kind: str
+    """The artifact's word: corpus, tokenizer, model, ..."""
+    key: str
+    """Hash of `origin`: equal keys mean equal content."""
+    origin: dict[str, str]
+    """What decides the content, by name: recipe keys as JSON, digests of inputs, the stage's `RESULT_VERSION`."""
+    files: dict[str, dict[str, str | int]]
+    """Relative path -> `bytes` and `sha256`."""
+    records: dict[str, int] = field(default_factory=dict)
+    """Counts, such as documents by part."""
+    figures: dict[str, bool | float | int | str] = field(default_factory=dict)
+    """The stage's line of figures, shown again when the artifact is reused."""
+    recipe: dict[str, object] = field(default_factory=dict)
+    """The resolved recipe."""
+    varying: list[str] = field(default_factory=list)
+    """Files beside the content (times, places, counts, samples): verified, and read by the report alone."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """File -> digest of what other stages read of it, where it holds more: texts without their sources."""
+    program: dict[str, str] = field(default_factory=dict)
+    """What made it, which is no part of the key: version, digest of the source, image where there is one."""
+    schema: int = SCHEMA
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over kind and content, without the varying files: what a reader depends on."""
+        return self._digest(
+            {
+                name: self.contents.get(name, entry)
+                for name, entry in self.files.items()
+                if name not in self.varying
+            }
+        )
+
+    @property
+    def whole_digest(self) -> str:
+        """SHA-256 over kind and every file: what the report depends on."""
+        return self._digest(self.files)
+
+    def _digest(self, files: Mapping[str, object]) -> str:
+        return hashlib.sha256(json.dumps([self.kind, files]).encode()).hexdigest()
+
+
+def key_of(origin: Mapping[str, str]) -> str:
+    """The key of what is made from `origin`: 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(dict(origin), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_manifest(uri: str) -> Manifest | None:
+    """The manifest of an artifact, or None where there is no finished artifact.
+
+    Raises:
+        IntegrityError: The file is there but is no manifest of ours.
+    """
+    where = storage.join(uri, MANIFEST)
+    files = storage.store(uri)
+    if not files.exists(where):
+        return None
+    try:
+        manifest = TypeAdapter(Manifest).validate_json(files.read(where))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        raise IntegrityError(
+            f"{where}: no manifest of this program ({reason}); remove the whole of {uri} if it is an artifact, "
+            "then make the artifact again"
+        ) from None
+    if manifest.schema != SCHEMA:
+        raise IntegrityError(f"{where}: schema {manifest.schema}, this version reads {SCHEMA}; make it again")
+    return manifest
+
+
+def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
+    """A local directory with the artifact, every byte of it checked.
+
+    Raises:
+        DataError: There is no artifact, or one of another kind.
+        IntegrityError: A file is missing, added or changed.
+    """
+    manifest = read_manifest(uri)
+    if manifest is None:
+        raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
+    if manifest.kind != kind:
+        raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
+    path = storage.store(uri).get_directory(uri, manifest.files)
+    try:
+        verify(path, manifest, uri)
+    except IntegrityError:
+        if "://" not in uri:
+            raise
+        log.warning("%s: the copy in %s is damaged; fetching it again", uri, path)
+        shutil.rmtree(path)
+        path = storage.store(uri).get_directory(uri, manifest.files)
+        verify(path, manifest, uri)
+    return path, manifest
+
+
+def verify(path: Path, manifest: Manifest, name: str) -> None:
+    """Compare every file with the manifest.
+
+    Raises:
+        IntegrityError: With the first file that differs and the remedy.
+    """
+    remedy = remedy_of(name)
+    present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
+    present.discard(MANIFEST)
+    for missing in sorted(manifest.files.keys() - present):
+        raise IntegrityError(f"{name}/{missing}: missing, but its manifest names it; {remedy}")
+    for extra in sorted(present - manifest.files.keys()):
+        raise IntegrityError(f"{name}/{extra}: not in its manifest; {remedy}")
+    for file, expected in manifest.files.items():
+        if describe(path / file) != expected:
+            raise IntegrityError(f"{name}/{file}: differs from its manifest; {remedy}")
+
+
+def glance(uri: str, manifest: Manifest) -> None:
+    """Compare the size of every file with the manifest, and the digests of small ones, without fetching the rest.
+
+    What a program that was stopped, or two that wrote at the same time, leave behind is noticed so;
+    a reader verifies every byte.
+
+    Raises:
+        IntegrityError: With the first file that differs and the remedy.
+    """
+    store, remedy = storage.store(uri), remedy_of(uri)
+    sizes = store.directory_sizes(uri)
+    for name, entry in manifest.files.items():
+        if name not in sizes:
+            raise IntegrityError(f"{uri}/{name}: missing, but its manifest names it; {remedy}")
+        if sizes[name] != entry["bytes"]:
+            raise IntegrityError(
+                f"{uri}/{name}: has {sizes[name]:,} bytes, its manifest says {entry['bytes']:,}; {remedy}"
+            )
+    if "://" not in uri and (extra := sorted(sizes.keys() - manifest.files.keys() - {MANIFEST})):
+        raise IntegrityError(f"{uri}/{extra[0]}: not in its manifest; {remedy}")
+    left = GLANCE_BYTES
+    for name in sorted(manifest.files, key=lambda name: sizes[name]):
+        left -= sizes[name]
+        if left < 0:
+            return
+        if hashlib.sha256(store.read(storage.join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
+            raise IntegrityError(f"{uri}/{name}: differs from its manifest; {remedy}")
+
+
+def remedy_of(uri: str) -> str:
+    """What to do with an artifact that is damaged, for messages."""
+    return f"run `anadil remove {uri}`, then the stage again"
+
+
+def describe(path: Path) -> dict[str, str | int]:
+    """Bytes and SHA-256 of one file, as manifests hold them."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) -> Manifest:
+    """Write the manifest of a finished local directory, through a temporary name.
+
+    Args:
+        path: The directory, with every file but the manifest.
+        kind: The artifact's word.
+        origin: What decides the content.
+        more: `records`, `figures`, `recipe`, `program`, `varying`, `contents` of the manifest.
+    """
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    for written in files:
+        written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
+    storage.flush_directory(path)  # before the manifest vouches for them
+    entries = {file.relative_to(path).as_posix(): describe(file) for file in files}
+    entries.pop(MANIFEST, None)
+    manifest = Manifest(kind=kind, key=key_of(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
+    draft = path / f"{MANIFEST}.draft"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(asdict(manifest), file, ensure_ascii=False, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path / MANIFEST)
+    return manifest
+
+
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Why `new` gives another artifact than `old`, a phrase for each cause."""
+    causes = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if before is None or after is None:
+            causes.append(f"{name} {'added' if before is None else 'removed'}")
+        elif len(before) + len(after) <= 80 and not name.startswith(
+            ("input ", "file ", "code", "base files")
+        ):
+            causes.append(f"{name} {before} -> {after}")
+        else:
+            causes.append(f"{name} changed")
+    return causes

@@ -1,0 +1,268 @@
+"""The base model's tokenizer, and the small English base `tiny` that is made on the spot.
+
+Tokenizers are opened by the `tokenizers` library alone, which reads data and runs no code of
+the model's repository.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.recipe.sections import Base
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+TINY = "tiny"
+CHAT_TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+BEGIN = "<|begin_of_text|>"
+END = "<|end_of_text|>"
+PAD = "<|finetune_right_pad_id|>"
+CHAT_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+"""What the chat template needs as single tokens."""
+LLAMA_3_SPECIALS = (BEGIN, END, PAD, *CHAT_TOKENS)
+LLAMA_3_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Where words are cut before merging. Source: meta-llama/llama-models, models/llama3/tokenizer.py."""
+
+TINY_BPE_TOKENS = 4_096
+"""Ordinary tokens of `tiny`: few enough for its text, so that each is seen many times."""
+TINY_VOCABULARY = TINY_BPE_TOKENS + len(LLAMA_3_SPECIALS)
+TINY_MAX_LENGTH = 131_072
+"""Longest input, as in Llama 3.2's own tokenizer_config.json."""
+TINY_SHAPE: dict[str, Any] = {
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+}
+"""2.4 million parameters, a third of them embeddings."""
+
+
+def base_tokenizer(base: Base, cache: Path) -> Path:
+    """A directory with the base's `tokenizer.json` and, where it has them, its other tokenizer files.
+
+    The weights are not looked at: a directory with nothing but a tokenizer is enough to
+    compare tokenizers, and loading the model says what else is missing.
+
+    Args:
+        base: Which model.
+        cache: Where the tokenizer of `tiny` is kept.
+
+    Raises:
+        DataError: The directory is not there or holds no `tokenizer.json`.
+        IntegrityError: Its tokenizer wants to run code of its own.
+        PreflightError: A hub model is not in the local cache and cannot be fetched.
+    """
+    if base.model == TINY:
+        return _tiny_tokenizer(cache)
+    folder = Path(base.model).expanduser()
+    if not folder.is_dir():
+        if base.model.startswith(("/", ".", "~")) or base.model.count("/") != 1:
+            raise DataError(
+                f"base.model: no directory {base.model!r}; give a model directory, a hub id such as "
+                f"meta-llama/Llama-3.2-1B, or {TINY}"
+            )
+        folder = from_hub(base, TOKENIZER_FILES)
+    if not (folder / "tokenizer.json").is_file():
+        raise DataError(
+            f"base.model: {folder} holds no tokenizer.json; only models with a fast tokenizer can be used "
+            "(transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
+        )
+    if "auto_map" in tokenizer_config(folder):
+        raise IntegrityError(
+            f"{folder}/tokenizer_config.json: names code to run (auto_map), and none is run; "
+            "remove the key if tokenizer.json alone is right, or choose another base.model"
+        )
+    return folder
+
+
+def tokenizer_config(directory: Path) -> dict[str, Any]:
+    """The content of `tokenizer_config.json`; empty where there is none.
+
+    Raises:
+        DataError: It is not a JSON object.
+    """
+    path = directory / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); fetch the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{path}: holds no JSON object; fetch the model again")
+    return config
+
+
+def read_tokenizer(directory: Path) -> "Tokenizer":
+    """The tokenizer of a directory, set to read documents.
+
+    Text such as `<|eot_id|>` inside a document stays text: `tokenizers` does not store that
+    setting, and leaving out BOS and EOS (`add_special_tokens=False`) does not give it. What
+    the file says of truncation and padding is dropped, because it would lose text.
+
+    Raises:
+        DataError: `tokenizer.json` is missing or cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give a directory that holds a tokenizer")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  tokenizers raises nothing narrower
+        raise DataError(f"{path}: tokenizers cannot read it ({error}); fetch or make it again") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def tiny_text() -> str:
+    """English prose that every Python carries: the language reference behind `help()`, some 300 KB.
+
+    Tables, grammar, code and headings are left out; a paragraph becomes one line.
+    """
+    from pydoc_data.topics import topics
+
+    return "\n".join(line for name in sorted(topics) for line in _prose(topics[name]))
+
+
+def tiny_source() -> str:
+    """Digest of what `tiny` is made from; its text is another one with each release of Python."""
+    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    settings = [LLAMA_3_REGEX, LLAMA_3_SPECIALS, TINY_BPE_TOKENS, TINY_MAX_LENGTH, template, tiny_text()]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def _prose(topic: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", topic):
+        line = " ".join(paragraph.split()).translate({0x201C: '"', 0x201D: '"', 0x2019: "'", 0x2018: "'"})
+        line = re.sub(r"^(?:[*-]|\d+\.|\[\d+\]) |\*\*?(?=\w)|(?<=\w)\*\*?", "", line)
+        letters = sum(char.isalpha() or char == " " for char in line)
+        is_sentence = line[-1:] in ".:" and len(line.split()) >= 8 and "::=" not in line
+        if is_sentence and letters >= 0.85 * len(line):
+            yield line
+
+
+def _tiny_tokenizer(cache: Path) -> Path:
+    """The directory of the tokenizer of `tiny`; made once, in one step, for all processes."""
+    text = tiny_text()
+    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
+    if target.is_dir():
+        return target
+    log.info("making the tokenizer of the base model %s from %s KB of English", TINY, len(text) // 1000)
+    cache.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix="tiny-tokenizer-", dir=cache))
+    draft.chmod(0o755)
+    _train_tiny(text).save(str(draft / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BEGIN,
+        "eos_token": END,
+        "pad_token": PAD,
+        "model_max_length": TINY_MAX_LENGTH,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    (draft / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (draft / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
+    try:
+        draft.rename(target)
+    except OSError:
+        # Another process was faster; its bytes are the same.
+        shutil.rmtree(draft)
+        if not target.is_dir():
+            raise
+    return target
+
+
+def _train_tiny(text: str) -> "Tokenizer":
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA_3_REGEX), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TINY_BPE_TOKENS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text.splitlines(), trainer)
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in LLAMA_3_SPECIALS]
+    )
+    begin = tokenizer.token_to_id(BEGIN)
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single=f"{BEGIN} $A", pair=f"{BEGIN} $A {BEGIN}:1 $B:1", special_tokens=[(BEGIN, begin)]
+            ),
+        ]
+    )
+    return tokenizer
+
+
+def from_hub(base: Base, patterns: Sequence[str]) -> Path:
+    """The local copy of some of a hub model's files; fetched if they are not there.
+
+    Raises:
+        DataError: It is no hub id.
+        PreflightError: The hub cannot be reached, or wants its licence accepted.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
+
+    remedy = f"download it first (hf download {base.model}) and set base.model to its directory"
+    try:
+        return Path(snapshot_download(base.model, revision=base.revision, allow_patterns=list(patterns)))
+    except HFValidationError as error:
+        raise DataError(f"base.model: {base.model!r} is no hub id ({error})") from None
+    except GatedRepoError:
+        raise PreflightError(
+            f"base.model: {base.model} is gated; accept its licence on huggingface.co and set HF_TOKEN, "
+            f"or {remedy}"
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PreflightError(
+            f"base.model: {base.model} is no local directory and cannot be fetched ({first_line}); {remedy}"
+        ) from None

@@ -1,0 +1,76 @@
+"""Lines of bounded length out of plain and compressed files: the one reader of all files of lines.
+
+Neither a line without an end nor a compressed file that unpacks to terabytes takes more memory
+than a few times `MAX_LINE_BYTES`.
+"""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from anadil.core.format import MIB, human_bytes
+
+MAX_LINE_BYTES = 16 * MIB
+"""A longer line is not kept: our choice, several books long."""
+MAX_ZSTD_WINDOW_BYTES = 128 * MIB
+"""What `zstd -d` accepts by default; a frame may ask for gigabytes."""
+SKIP_BYTES = MIB
+"""Of a line that is too long, read and forgotten at a time."""
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
+"""What the decompressors raise on damaged bytes; errors of the disk are none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """Stands for a line over `MAX_LINE_BYTES`."""
+
+    num_bytes: int
+
+    def __str__(self) -> str:
+        """What is wrong with it."""
+        return f"line of {human_bytes(self.num_bytes)} is longer than {human_bytes(MAX_LINE_BYTES)}"
+
+
+def bounded_lines(path: Path, suffix: str | None = None) -> Iterator[bytes | TooLong]:
+    """The lines of a file, each with its end; only a window of the file is in memory.
+
+    Args:
+        path: The file; `.gz` and `.zst` are unpacked.
+        suffix: Instead of its own.
+
+    Raises:
+        EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError: Compressed data is damaged (`DAMAGED`).
+    """
+    with unpacked(path, path.suffix if suffix is None else suffix) as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
+                yield line
+            else:
+                yield TooLong(len(line) + _skipped(file))
+
+
+def unpacked(path: Path, suffix: str) -> BinaryIO:
+    """A stream of the content of a file; it never holds more than a window of it."""
+    if suffix.lower().endswith(".gz"):
+        return io.BufferedReader(gzip.GzipFile(path))
+    if suffix.lower().endswith(".zst"):
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
+        reader = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
+        return io.BufferedReader(reader)
+    return path.open("rb")
+
+
+def _skipped(file: BinaryIO) -> int:
+    """Bytes up to the end of the line, now read."""
+    num_bytes = 0
+    while piece := file.readline(SKIP_BYTES):
+        num_bytes += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return num_bytes

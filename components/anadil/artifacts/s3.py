@@ -1,0 +1,319 @@
+"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.Store`."""
+
+import fnmatch
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts.publish import publish
+from anadil.artifacts.s3_errors import code_of, explained, fetched
+from anadil.artifacts.storage import MANIFEST, ConditionsError, Count, join
+from anadil.core.errors import DataError, PreflightError
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""Attempts for a call, the first included, with exponential pauses between them."""
+
+
+class S3:
+    """Objects of an S3 bucket; credentials come from the environment, as boto3 finds them."""
+
+    def __init__(self) -> None:
+        self._client: Any = client()
+
+    def exists(self, uri: str) -> bool:
+        """Whether an object is there."""
+        bucket, key = _split(uri)
+        with explained(uri):
+            found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
+        return any(item["Key"] == key for item in found.get("Contents", ()))
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of one small object."""
+        bucket, key = _split(uri)
+
+        def fetch() -> bytes:
+            body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
+            return body
+
+        return fetched(uri, fetch)
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of an object and its size; a negative start counts from its end."""
+        bucket, key = _split(uri)
+        asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
+        with explained(uri):
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key, Range=asked)
+            except self._client.exceptions.ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 416:
+                    raise
+                # No byte of it stands there: it is empty, or ends before.
+                head = self._client.head_object(Bucket=bucket, Key=key)
+                return b"", int(head["ContentLength"])
+            # A server that knows no ranges sends the whole object, and no size.
+            size = str(answer.get("ContentRange", "")).rpartition("/")[2] or answer["ContentLength"]
+            return answer["Body"].read(num_bytes), int(size)
+
+    def write(self, uri: str, content: bytes) -> None:
+        """One object; S3 shows it whole or not at all."""
+        bucket, key = _split(uri)
+        with explained(uri):
+            self._client.put_object(Bucket=bucket, Key=key, Body=content)
+
+    def write_if(self, uri: str, content: bytes, tag: str) -> str | None:
+        """Write an object that is as it was seen last.
+
+        Args:
+            uri: The object.
+            content: Its new bytes.
+            tag: What `read_tagged` or this call returned for it; empty for an object that is not there.
+
+        Returns:
+            Its new tag; None where it was written or removed meanwhile, and is left as it is.
+        """
+        bucket, key = _split(uri)
+        with explained(uri):
+            try:
+                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
+            except self._client.exceptions.ClientError as error:
+                if _was_changed(error, uri):
+                    return None
+                raise
+        return str(answer["ETag"])
+
+    def upload(self, path: Path, uri: str, tag: str | None, count: Count | None = None) -> bool:
+        """Send one file, in parts where it is large, if the object is as it was seen last.
+
+        Args:
+            path: The file.
+            uri: The object.
+            tag: From `tags`; empty for an object that is not there, None for whatever is there.
+            count: Gets the bytes of each piece; raises to stop.
+
+        Returns:
+            Whether it was as it was seen; where not, it is left as it is.
+        """
+        from boto3.exceptions import S3UploadFailedError
+
+        bucket, key = _split(uri)
+        # s3transfer does not pass conditions on.
+        events = [f"before-parameter-build.s3.{call}" for call in ("PutObject", "CompleteMultipartUpload")]
+
+        def add_condition(params: dict[str, Any], **_: object) -> None:
+            if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
+                params.update(_condition(tag))
+
+        with explained(uri):
+            for event in events:
+                self._client.meta.events.register(event, add_condition)
+            try:
+                self._client.upload_file(str(path), bucket, key, Callback=count)
+                return True
+            except S3UploadFailedError as error:
+                if tag is not None and _was_changed(error, uri):
+                    return False
+                raise
+            finally:
+                for event in events:
+                    self._client.meta.events.unregister(event, add_condition)
+
+    def read_tagged(self, uri: str) -> tuple[bytes, str]:
+        """The bytes of one small object, and the tag that `write_if` takes."""
+        bucket, key = _split(uri)
+
+        def fetch() -> tuple[bytes, str]:
+            answer = self._client.get_object(Bucket=bucket, Key=key)
+            return answer["Body"].read(), str(answer["ETag"])
+
+        return fetched(uri, fetch)
+
+    def files(self, pattern: str) -> list[str]:
+        """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
+        return list(self.sizes(pattern))
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Their bytes, which the listing gives without another call."""
+        bucket, key = _split(pattern)
+        is_glob = any(sign in key for sign in "*?[")
+        prefix = key.split("*")[0].split("?")[0].split("[")[0]
+        found = {str(item["Key"]): int(item["Size"]) for item in self._objects(bucket, prefix)}
+        keys = list(found)
+        if is_glob:
+            keys = [name for name in keys if fnmatch.fnmatchcase(name, key)]
+        elif key in keys:
+            keys = [key]
+        else:
+            keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
+        return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
+
+    def put_directory(self, source: Path, uri: str) -> None:
+        """Upload every file, the manifest last, so that of several runs one alone writes there.
+
+        Raises:
+            AlreadyThereError: Another run has finished it first.
+            RetryableError: Another run is at it for too long.
+        """
+        publish(self, source, uri)
+        shutil.rmtree(source)
+
+    def upload_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
+        """The same for who holds a lock; `count` may raise CancelledError to stop."""
+        files = [file for file in sorted(source.rglob("*")) if file.is_file()]
+        for file in sorted(files, key=lambda path: path == source / MANIFEST):
+            self.upload(file, join(uri, file.relative_to(source).as_posix()), None, count)
+        shutil.rmtree(source)
+
+    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
+        """Download into the cache (`ANADIL_CACHE`, else the temporary directory).
+
+        Objects that are not of `names` stay where they are: a run that was killed may have left some.
+        """
+        cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
+        # Keyed by the manifest, so that a directory that was written anew is fetched anew.
+        identity = uri.encode() + self.read(join(uri, MANIFEST))
+        target = cache / hashlib.sha256(identity).hexdigest()[:16]
+        for name, item in self._named(uri):
+            if names is not None and name not in {MANIFEST, *names}:
+                continue
+            path = target / name
+            if not path.resolve().is_relative_to(target.resolve()):
+                raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
+            if not path.is_file() or path.stat().st_size != item["Size"]:
+                self.download(join(uri, name), path)
+        return target
+
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+        """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
+        bucket, key = _split(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fetched(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
+
+    def remove_directory(self, uri: str) -> None:
+        """Delete the objects below the prefix, the manifest first."""
+        bucket, prefix = _split(uri)
+        with explained(uri):
+            self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
+            for item in self._objects(bucket, _below(prefix)):
+                self._client.delete_object(Bucket=bucket, Key=item["Key"])
+
+    def remove(self, uri: str) -> None:
+        """Delete one object."""
+        bucket, key = _split(uri)
+        with explained(uri):
+            self._client.delete_object(Bucket=bucket, Key=key)
+
+    def directory_sizes(self, uri: str) -> dict[str, int]:
+        """Bytes of each object below the prefix, by its name there."""
+        return {name: int(item["Size"]) for name, item in self._named(uri)}
+
+    def tags(self, uri: str) -> dict[str, str]:
+        """For `upload`: what tells the bytes of each object below the prefix from others."""
+        return {name: str(item["ETag"]) for name, item in self._named(uri)}
+
+    def abort_uploads(self, uri: str) -> None:
+        """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
+        bucket, prefix = _split(uri)
+        uploads = self._client.get_paginator("list_multipart_uploads")
+        with explained(uri):
+            for page in uploads.paginate(Bucket=bucket, Prefix=_below(prefix)):
+                for upload in page.get("Uploads", ()):
+                    self._client.abort_multipart_upload(
+                        Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+
+    def fingerprint(self, uri: str) -> str:
+        """ETag and size of the object, which the listing gives without reading it."""
+        bucket, key = _split(uri)
+        with explained(uri):
+            head = self._client.head_object(Bucket=bucket, Key=key)
+        return f"{head['ETag']}-{head['ContentLength']}"
+
+    def directories(self, uri: str) -> list[str]:
+        """Prefixes right below with a manifest, oldest first."""
+        bucket, prefix = _split(uri)
+        found = [
+            item
+            for item in self._objects(bucket, _below(prefix))
+            if str(item["Key"]).removeprefix(_below(prefix)).partition("/")[2] == MANIFEST
+        ]
+        found.sort(key=lambda item: item["LastModified"])
+        return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in found]
+
+    def _named(self, uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        bucket, prefix = _split(uri)
+        for item in self._objects(bucket, _below(prefix)):
+            name = str(item["Key"]).removeprefix(_below(prefix))
+            if name and not name.endswith("/"):  # consoles write such objects to show an empty folder
+                yield name, item
+
+    def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        with explained(f"s3://{bucket}/{prefix}"):
+            for page in pages:
+                yield from page.get("Contents", ())
+
+
+@functools.cache
+def client() -> Any:
+    """The one client of this process; making one takes longer than most calls.
+
+    A dead endpoint is given up after some 10 s of retries, a silent one after a minute;
+    AWS_MAX_ATTEMPTS (5) sets another patience.
+
+    Raises:
+        PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise PreflightError("s3:// needs boto3: pip install 'anadil[s3]'") from None
+    retries: dict[str, Any] = {"mode": "standard"}
+    if "AWS_MAX_ATTEMPTS" not in os.environ:
+        retries["total_max_attempts"] = ATTEMPTS
+    with explained("s3"):
+        try:
+            return boto3.Session().client(
+                "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
+            )
+        except ValueError as error:
+            raise PreflightError(f"s3: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
+
+
+def _below(prefix: str) -> str:
+    return f"{prefix}/" if prefix else ""
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise DataError(f"{uri}: names no bucket; write s3://bucket/key")
+    return bucket, key.rstrip("/")
+
+
+def _condition(tag: str) -> dict[str, str]:
+    return {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+
+
+def _was_changed(error: Exception, uri: str) -> bool:
+    """Whether a write on condition was refused because of the condition.
+
+    Raises:
+        ConditionsError: The storage knows no conditions.
+    """
+    code, status = code_of(error)
+    if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":
+        raise ConditionsError(
+            f"{uri}: the storage has no conditional writes (If-None-Match, If-Match)"
+        ) from None
+    # 404: removed since; 409: written at the same time.
+    return status in (404, 409, 412) and code != "NoSuchBucket"

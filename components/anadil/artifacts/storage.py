@@ -1,0 +1,399 @@
+"""Files and directories, local or `s3://`: the only module that tells the two apart.
+
+A URI is a local path or `s3://bucket/key`. Reads and writes of whole directories are what
+artifacts need; `Local` and `S3` answer the same calls.
+"""
+
+import errno
+import glob
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from anadil.core.errors import DataError, PreflightError, RecipeError
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+"""Written last in a directory, so that its presence says that the directory is whole."""
+
+PIECE_BYTES = 16 * 1024**2
+"""Copied at a time."""
+Count = Callable[[int], None]
+"""Gets the bytes of each piece that was copied; raises to stop."""
+Copy = Callable[[str], AbstractContextManager[Path]]
+"""Gives a local path with what is to be read of a file, as `local_copy` does."""
+
+BUILT_IN = "builtin:"
+"""Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
+
+
+class AlreadyThereError(DataError):
+    """Another run has put a finished directory there first."""
+
+
+class ConditionsError(PreflightError):
+    """The storage cannot write on condition that nobody else has."""
+
+
+class Store(Protocol):
+    """One kind of storage."""
+
+    def exists(self, uri: str) -> bool:
+        """Whether a file is there."""
+        ...
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of one small file."""
+        ...
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of a file and the size of all of it; a negative start counts from its end.
+
+        Raises:
+            DataError: There is no such file, or it cannot be read.
+        """
+        ...
+
+    def write(self, uri: str, content: bytes) -> None:
+        """Make one small file hold these bytes, in one step."""
+        ...
+
+    def files(self, pattern: str) -> list[str]:
+        """Sorted URIs of the files that a path, directory or glob names."""
+        ...
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Bytes of each of those files, by its URI."""
+        ...
+
+    def put_directory(self, source: Path, uri: str) -> None:
+        """Make `uri` hold what `source` holds, its manifest last; `source` is moved away.
+
+        Raises:
+            AlreadyThereError: Another run has finished it first; `source` is left.
+            DataError: Something else is there.
+        """
+        ...
+
+    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
+        """A local directory with the files below `uri`; the same one where it is local.
+
+        Args:
+            uri: The directory.
+            names: Of a remote one, what to fetch beside its manifest; left out, everything.
+        """
+        ...
+
+    def directory_sizes(self, uri: str) -> dict[str, int]:
+        """Bytes of each file below `uri`, by its relative name."""
+        ...
+
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+        """Copy one file to a local path, which is there when it is whole.
+
+        Raises:
+            DataError: There is no such file.
+        """
+        ...
+
+    def remove_directory(self, uri: str) -> None:
+        """Remove `uri` and all below it, its manifest first."""
+        ...
+
+    def fingerprint(self, uri: str) -> str:
+        """A text that changes when the bytes of the file do."""
+        ...
+
+    def directories(self, uri: str) -> list[str]:
+        """Directories right below `uri`, oldest manifest first, without those that have none."""
+        ...
+
+
+def store(uri: str) -> Store:
+    """The storage that a URI belongs to.
+
+    Raises:
+        PreflightError: Its scheme is not one that we speak, or boto3 is not installed.
+    """
+    scheme, separator, _ = uri.partition("://")
+    if uri.startswith(BUILT_IN):
+        return BuiltIn()
+    if not separator:
+        return Local()
+    if scheme == "s3":
+        from anadil.artifacts.s3 import S3
+
+        return S3()
+    raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
+
+
+def join(root: str, *parts: str) -> str:
+    """A URI below another."""
+    return "/".join([root.rstrip("/") or "/", *parts])
+
+
+@contextmanager
+def local_copy(uri: str) -> Iterator[Path]:
+    """A local path with the bytes of one file; a download lives as long as the block."""
+    if "://" not in uri:
+        yield built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
+        return
+    from anadil.artifacts.s3 import S3
+
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        path = Path(folder) / Path(uri).name
+        S3().download(uri, path)
+        yield path
+
+
+def expand(patterns: tuple[str, ...], key: str) -> list[str]:
+    """The files that inputs name, in order, each once.
+
+    Args:
+        patterns: Paths, globs, directories, `s3://` URIs.
+        key: The recipe key that holds them, for messages.
+
+    Raises:
+        DataError: A pattern names no file.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        uris = store(pattern).files(pattern)
+        if not uris:
+            raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
+        found.update(dict.fromkeys(uris))
+    return list(found)
+
+
+def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
+    """Bytes of each of the files that inputs name, by its URI; nothing is read.
+
+    Raises:
+        DataError: As `expand`.
+    """
+    found: dict[str, int] = {}
+    for pattern in patterns:
+        each = store(pattern).sizes(pattern)
+        if not each:
+            raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
+        found |= each
+    return found
+
+
+class Local:
+    """Files of this machine."""
+
+    def exists(self, uri: str) -> bool:
+        """Whether a file is there."""
+        return Path(uri).is_file()
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of one small file."""
+        try:
+            return Path(uri).read_bytes()
+        except FileNotFoundError:
+            raise DataError(f"{uri}: no such file") from None
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of a file and its size; a negative start counts from its end."""
+        try:
+            with Path(uri).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size + start) if start < 0 else start)
+                return file.read(num_bytes), size
+        except OSError as error:
+            raise DataError(
+                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+            ) from None
+
+    def write(self, uri: str, content: bytes) -> None:
+        """Write beside, then rename."""
+        path = Path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_bytes(content)
+        draft.replace(path)
+
+    def files(self, pattern: str) -> list[str]:
+        """Sorted files of a path, directory or glob (`**` goes down)."""
+        path = Path(pattern).expanduser()
+        if path.is_dir():
+            return sorted(str(file) for file in path.rglob("*") if file.is_file())
+        if path.is_file():
+            return [str(path)]
+        # Path.glob takes no absolute pattern.
+        found = glob.glob(str(path), recursive=True)  # noqa: PTH207
+        return sorted(name for name in found if Path(name).is_file())
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Their bytes."""
+        return {name: Path(name).stat().st_size for name in self.files(pattern)}
+
+    def put_directory(self, source: Path, uri: str) -> None:
+        """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
+        target = Path(uri)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_finished(target)
+        refuse_occupied(uri)
+        flush_directory(source)
+        try:
+            source.rename(target)  # also onto an empty directory
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _refuse_finished(target)
+            refuse_occupied(uri)
+            raise
+        _flush(target.parent)
+
+    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:  # noqa: ARG002  nothing is fetched
+        """The directory itself."""
+        return Path(uri)
+
+    def directory_sizes(self, uri: str) -> dict[str, int]:
+        """Bytes of each file below a directory."""
+        root = Path(uri)
+        files = (path for path in root.rglob("*") if not path.is_dir())
+        return {file.relative_to(root).as_posix(): file.lstat().st_size for file in files}
+
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+        """Copy beside, then rename."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.partial")
+        if not Path(uri).is_file():
+            raise DataError(f"{uri}: no such file")
+        with Path(uri).open("rb") as source, draft.open("wb") as file:
+            while piece := source.read(PIECE_BYTES):
+                file.write(piece)
+                if count is not None:
+                    count(len(piece))
+        draft.replace(path)
+
+    def remove_directory(self, uri: str) -> None:
+        """Remove the directory, its manifest first, so that a half-removed one is no artifact."""
+        (Path(uri) / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(uri, ignore_errors=True)
+
+    def fingerprint(self, uri: str) -> str:
+        """SHA-256 of the file."""
+        with Path(uri).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def directories(self, uri: str) -> list[str]:
+        """Directories right below with a manifest, oldest first."""
+        manifests = Path(uri).glob(f"*/{MANIFEST}")
+        return [str(path.parent) for path in sorted(manifests, key=lambda p: p.stat().st_mtime_ns)]
+
+
+def check_directory(path: Path, key: str) -> None:
+    """Make sure that a place is a directory, or can become one.
+
+    Args:
+        path: The place.
+        key: What it was given by, for the message.
+
+    Raises:
+        RecipeError: Something else stands there or above it.
+    """
+    for place in (path, *path.parents):
+        try:
+            if place.is_dir():
+                return
+        except OSError as error:  # such as a name that is too long
+            raise RecipeError(f"{key}: {place}: {error.strerror}; give another place") from None
+        if os.path.lexists(place):
+            raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
+
+
+def refuse_occupied(uri: str) -> None:
+    """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
+
+    Raises:
+        DataError: There is a file or a directory that is not empty.
+        RecipeError: A file stands where a directory above it would be.
+    """
+    path = Path(uri)
+    if "://" not in uri:
+        check_directory(path.parent, uri)
+    if "://" in uri or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
+
+
+class BuiltIn(Local):
+    """Data that comes with the program: the same names in a checkout, a wheel and an image."""
+
+    def exists(self, uri: str) -> bool:
+        """Whether a file is there."""
+        return super().exists(str(built_in(uri)))
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of one small file."""
+        return super().read(str(built_in(uri)))
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Some bytes of a file and its size."""
+        return super().part(str(built_in(uri)), start, num_bytes)
+
+    def files(self, pattern: str) -> list[str]:
+        """Sorted names, with the prefix."""
+        root = built_in(BUILT_IN)
+        found = super().files(str(built_in(pattern)))
+        return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in found]
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Their bytes, with the prefix."""
+        return {name: built_in(name).stat().st_size for name in self.files(pattern)}
+
+    def fingerprint(self, uri: str) -> str:
+        """SHA-256 of the file."""
+        return super().fingerprint(str(built_in(uri)))
+
+
+def built_in(uri: str) -> Path:
+    """Where a `builtin:` file lies on this machine."""
+    return Path(__file__).parents[1] / "builtin" / uri.removeprefix(BUILT_IN)
+
+
+def flush_directory(path: Path) -> None:
+    """Bring files and then directories to the disk; removes them all where that fails.
+
+    After a failed fsync the kernel may give pages that are not on the disk, and calls them clean.
+
+    Raises:
+        OSError: It fails.
+    """
+    below = sorted(path.rglob("*"))
+    try:
+        for file in [
+            *(file for file in below if not file.is_dir()),
+            *(file for file in below if file.is_dir()),
+        ]:
+            _flush(file)
+        _flush(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _refuse_finished(target: Path) -> None:
+    if (target / MANIFEST).is_file():
+        raise AlreadyThereError(f"{target}: another run has just finished it")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # The words of the kernel name no file.
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,264 @@
+"""Raw files to raw records, by suffix; what cannot be read is counted with its place.
+
+No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.clean.charset import text_of
+from anadil.clean.warc import Page, html_responses
+from anadil.clean.warc_records import Damage
+from anadil.core.errors import DataError
+from anadil.core.format import human_bytes
+
+log = logging.getLogger(__name__)
+
+MAX_RECORD_BYTES = MAX_LINE_BYTES
+"""A longer line or file is not read."""
+MAX_PLACES = 10
+"""Bad records that an error message lists."""
+PARQUET_BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """One record as it came: text, or the bytes of a web page."""
+
+    source: str
+    """File and place in it."""
+    url: str = ""
+    text: str = ""
+    html: bytes | None = None
+    charset: str = ""
+    """What the server said of the page's encoding."""
+    too_large: bool = False
+    """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What reading met; the same whatever the order of the files."""
+
+    records: int = 0
+    bytes_in: int = 0
+    skipped: int = 0
+    """WARC responses that are no web page or no success."""
+    recoded: int = 0
+    """Files and pages that were not UTF-8."""
+    bad: int = 0
+    excused: int = 0
+    """Of the bad ones: the torn place that each WARC may have."""
+    places: list[str] = field(default_factory=list)
+
+    def refuse(self, place: str, why: str) -> None:
+        """Count a bad record; the first ones are remembered for `judge`."""
+        self.bad += 1
+        if len(self.places) < MAX_PLACES:
+            self.places.append(f"{place}: {why}")
+
+    def judge(self, max_share: float) -> None:
+        """Refuse the input if too much of it is unreadable.
+
+        Raises:
+            DataError: The share of bad records exceeds `max_share`.
+        """
+        if not self.bad:
+            return
+        total = self.records + self.bad
+        more = self.bad - len(self.places)
+        listed = "\n  ".join(self.places) + (f"\n  and {more:,} more" if more else "")
+        counted = f"{self.bad:,} of {total:,} records are unreadable ({self.bad / total:.2%})"
+        if self.bad - self.excused > max_share * total:
+            raise DataError(
+                f"{counted}, more than clean.max_bad_records ({max_share:g}) allows; "
+                f"correct them or raise it:\n  {listed}"
+            )
+        log.warning("%s and were left out:\n  %s", counted, listed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One file to read."""
+
+    path: Path
+    name: str
+    """What provenance and messages call it."""
+    text_field: str
+
+
+Reader = Callable[[Source, Tally], Iterator[Raw]]
+
+
+def check_suffixes(uris: tuple[str, ...]) -> None:
+    """Refuse files that no reader knows, before any work is done.
+
+    Raises:
+        DataError: Of one or more files.
+    """
+    unknown = [uri for uri in uris if _reader(uri) is None]
+    if unknown:
+        raise DataError(
+            f"clean.inputs: {len(unknown)} file(s) of unknown kind, such as {', '.join(unknown[:5])}; "
+            f"known are {' '.join(READERS)}"
+        )
+
+
+def records(
+    uri: str, name: str, text_field: str, tally: Tally, copy: storage.Copy = storage.local_copy
+) -> Iterator[Raw]:
+    """The records of one file, local or remote, in order.
+
+    Args:
+        uri: The file.
+        name: What provenance and messages call it.
+        text_field: Key or column of the text, for JSONL and Parquet.
+        tally: Counts good and bad records.
+        copy: Gives what is to be read of the file.
+
+    Raises:
+        DataError: The file cannot be opened, or lacks the column.
+    """
+    reader = _reader(uri)
+    assert reader is not None, "check_suffixes comes first"
+    with copy(uri) as path:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise DataError(
+                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+            ) from None
+        for raw in reader(Source(path=path, name=name, text_field=text_field), tally):
+            tally.records += 1
+            tally.bytes_in += len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
+            yield raw
+
+
+def _reader(uri: str) -> Reader | None:
+    return next((reader for suffix, reader in READERS.items() if uri.lower().endswith(suffix)), None)
+
+
+def _jsonl(source: Source, tally: Tally) -> Iterator[Raw]:
+    number = 0
+    try:
+        for number, line in enumerate(bounded_lines(source.path), start=1):
+            place = f"{source.name}:{number}"
+            if isinstance(line, TooLong):
+                tally.refuse(place, str(line))
+            elif line.strip():
+                row = _row(line.removeprefix(b"\xef\xbb\xbf"), source.text_field)
+                if isinstance(row, str):
+                    tally.refuse(place, row)
+                else:
+                    yield _raw(row, source.text_field, place)
+    except DAMAGED as error:
+        tally.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+
+
+def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
+    """The object of a line, or what is wrong with it."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {error}"
+    if not isinstance(row, dict):
+        return f"not a JSON object but a {type(row).__name__}"
+    if text_field not in row:
+        return f"no key {text_field!r} (clean.text_field) among {', '.join(map(repr, row))}"
+    if not isinstance(row[text_field], str):
+        return f"{text_field!r} is not text but a {type(row[text_field]).__name__}"
+    return row
+
+
+def _raw(row: Mapping[str, Any], text_field: str, place: str) -> Raw:
+    """A record with its text, and URL and source where they are given."""
+    url, origin = (_writable(row.get(key)) for key in ("url", "source"))
+    return Raw(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
+
+
+def _writable(value: object) -> str:
+    """A text without the lone surrogates that JSON can smuggle in; empty for anything else."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+def _txt(source: Source, tally: Tally) -> Iterator[Raw]:
+    if source.path.stat().st_size > MAX_RECORD_BYTES:
+        tally.refuse(source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl")
+        return
+    data = source.path.read_bytes()
+    text, codec = text_of(data)
+    if codec != "utf-8":
+        tally.recoded += 1
+        log.warning("%s: not UTF-8; read as %s", source.name, codec)
+    yield Raw(source=source.name, text=text)
+
+
+def _html(source: Source, tally: Tally) -> Iterator[Raw]:  # noqa: ARG001  readers are called alike
+    too_large = source.path.stat().st_size > MAX_RECORD_BYTES
+    yield Raw(source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large)
+
+
+def _warc(source: Source, tally: Tally) -> Iterator[Raw]:
+    good = damaged = 0
+    for item in html_responses(source.path, MAX_RECORD_BYTES):
+        if isinstance(item, Damage):
+            damaged += 1
+            tally.refuse(f"{source.name}:{item.offset}", item.why)
+        elif not isinstance(item, Page):
+            good += 1
+            tally.skipped += item
+        else:
+            good += 1
+            yield Raw(
+                source=f"{source.name}:{item.offset}", url=item.url, html=item.body, charset=item.charset,
+                too_large=item.too_large,
+            )  # fmt: skip
+    # A download that broke off, or one flipped bit, costs one place in a file of any size.
+    if good > damaged > 0:
+        tally.excused += 1
+
+
+def _parquet(source: Source, tally: Tally) -> Iterator[Raw]:
+    row = 0
+    try:
+        with pq.ParquetFile(source.path) as table:
+            known = table.schema_arrow.names
+            if source.text_field not in known:
+                raise DataError(
+                    f"{source.name}: no column {source.text_field!r} (clean.text_field) among {', '.join(known)}"
+                )
+            columns = [column for column in (source.text_field, "url", "source") if column in known]
+            for batch in table.iter_batches(batch_size=PARQUET_BATCH, columns=columns):
+                for values in batch.to_pylist():
+                    row += 1
+                    if isinstance(values[source.text_field], str):
+                        yield _raw(values, source.text_field, f"{source.name}:{row}")
+                    else:
+                        tally.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):
+            raise  # of the disk; of damaged bytes Arrow makes one without a number
+        tally.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+
+
+READERS: dict[str, Reader] = {
+    ".jsonl": _jsonl,
+    ".jsonl.gz": _jsonl,
+    ".jsonl.zst": _jsonl,
+    ".txt": _txt,
+    ".html": _html,
+    ".htm": _html,
+    ".warc": _warc,
+    ".warc.gz": _warc,
+    ".parquet": _parquet,
+}
+"""Suffix -> reader; every suffix is lower case."""

@@ -1,0 +1,38 @@
+"""`python -m anadil.cli.calibrate`: some steps of the real trainer under one layout, as one line of JSON.
+
+python -m anadil.cli.calibrate --recipe smoke --layout '{"micro_batch_size": 4}' --steps 5
+torchrun --nproc-per-node 8 -m anadil.cli.calibrate ... --layout '{"data": 8}'
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from anadil.cli.calibrate.spec import Ask
+from anadil.core import log as logs
+from anadil.runtime import entry_point
+from anadil.runtime.threads import wait_asleep
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what the command line asks for; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    wait_asleep()
+    logs.set_up("measure", container=True)
+    return entry_point.guarded(lambda: _start(arguments))
+
+
+def _start(arguments: list[str]) -> int:
+    entry_point.die_with_parent()
+    ask = Ask.parse(arguments)
+    if ask.layout.devices > 1 and "RANK" not in os.environ:
+        from anadil.runtime.torchrun import launch
+
+        return launch("anadil.cli.calibrate", arguments, ask.layout.devices)
+    from anadil.cli.calibrate.worker import run
+
+    return run(ask)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

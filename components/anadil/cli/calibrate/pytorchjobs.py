@@ -1,0 +1,89 @@
+"""Measurements on a cluster: one PyTorchJob of the Kubeflow training operator for each layout.
+
+Apply one, wait for it, then the next: without a gang scheduler two jobs may each get half of
+the machines. The result is a line in the log of one of the pods:
+
+kubectl logs -l training.kubeflow.org/job-name=NAME --tail=-1 > NAME.log
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from anadil.cli.calibrate.results import device_of
+from anadil.cli.calibrate.spec import STEPS, Ask
+from anadil.core.errors import RecipeError
+from anadil.launch.job import STAGE_LABEL
+from anadil.launch.manifests.labels import queue_labels
+from anadil.launch.manifests.pod import Container, template
+from anadil.launch.manifests.pytorchjob import CONTAINER, pytorchjob
+from anadil.plan.instances import CPU, Machine
+from anadil.plan.layout import Layout, Work
+from anadil.plan.model_shape import Shape
+from anadil.recipe.sections import Recipe
+
+TORCHRUN = ("python", "-m", "torch.distributed.run", "-m", "anadil.cli.calibrate")
+"""It takes where to meet and how many processes from the environment."""
+NOT_NEEDED: dict[str, object] = {"volumes": (), "secrets": {}, "service_account": None}
+"""The model is made at random, so a measurement reads no data and needs no rights."""
+
+
+def job_manifests(
+    candidates: Sequence[Layout],
+    recipe: Recipe,
+    shape: Shape,
+    work: Work,
+    machine: Machine,
+    nodes: int,
+    image: str,
+    *,
+    steps: int = STEPS,
+    timeout_s: int = 1_800,
+) -> list[dict[str, Any]]:
+    """PyTorchJobs that measure layouts on some machines of a type.
+
+    Args:
+        candidates: Layouts; each takes all devices.
+        recipe: See `anadil.cli.calibrate.local.measure`.
+        shape: The model; made at random, so that nothing is downloaded.
+        work: What a step computes.
+        machine: Of each node.
+        nodes: Machines that train together.
+        image: Of the pretrain stage.
+        steps: Steps that are timed.
+        timeout_s: For one job, from its start.
+
+    Raises:
+        RecipeError: A layout does not take all devices.
+    """
+    for layout in candidates:
+        if layout.devices != nodes * machine.devices:
+            raise RecipeError(
+                f"{layout.name()} takes {layout.devices} device(s), {nodes} x {machine.name} have "
+                f"{nodes * machine.devices}; change the layout or cluster.nodes"
+            )
+    asks = [Ask.of(each, recipe, shape, work, device_of(machine), steps=steps) for each in candidates]
+    return [_job(ask, machine, nodes, image, timeout_s) for ask in asks]
+
+
+def _job(ask: Ask, machine: Machine, nodes: int, image: str, timeout_s: int) -> dict[str, Any]:
+    arguments = ask.arguments()
+    identity = json.dumps([arguments, machine.name, nodes, image])
+    name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+    labels = {"app.kubernetes.io/name": "anadil", STAGE_LABEL: "measure", "app.kubernetes.io/instance": name}
+    cluster = ask.recipe.cluster.model_copy(update=NOT_NEEDED)
+    container = Container(name=CONTAINER, image=image, command=TORCHRUN, arguments=tuple(arguments))
+    devices = 0 if machine.device == CPU else machine.devices
+    return pytorchjob(
+        {
+            "name": name,
+            **({"namespace": cluster.namespace} if cluster.namespace else {}),
+            "labels": labels | queue_labels(cluster),
+        },
+        template(container, cluster, labels, machine=machine, devices=devices, nodes=nodes),
+        nodes=nodes,
+        processes=machine.devices,
+        restarts=0,
+        deadline_s=timeout_s,
+    )

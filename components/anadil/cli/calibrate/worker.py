@@ -1,0 +1,276 @@
+"""The real training step on a random model and random tokens, timed."""
+
+import gc
+import logging
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from anadil.cli.calibrate.results import cpu_model, line_of, versions
+from anadil.cli.calibrate.spec import Ask, laid_out
+from anadil.cli.calibrate.transformers_config import config_of
+from anadil.core.errors import AnadilError, PreflightError, Stopped
+from anadil.model.kernels import patch_llama
+from anadil.model.load import pick_device, pick_dtype
+from anadil.model.loss import HAS_LIGER, uses_liger
+from anadil.plan.calibration import Measurement, Status
+from anadil.plan.layout import Work
+from anadil.plan.model_shape import Shape
+from anadil.pretrain.data.packing import Packed, pack
+from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.parallel.mesh import mesh_of
+from anadil.pretrain.parallel.parallelize import check_layout, spread
+from anadil.pretrain.parallel.process_group import Group, group
+from anadil.pretrain.trainer import Trainer
+from anadil.recipe.pretrain import Phase
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Stop
+
+log = logging.getLogger(__name__)
+
+WARMUP = 2
+"""Steps before the clock runs: optimizer state, kernels and buffers are made in them."""
+LR = 1e-5
+"""Low enough that no step on random tokens diverges; speed does not depend on it."""
+DOCUMENTS = 4
+"""Documents of a packed sequence; one mask serves any number of them."""
+PROCESS = Path("/proc/self")
+KIB = 1024
+
+Failure = tuple[Status, str]
+
+
+def run(ask: Ask) -> int:
+    """Measure, print one line on stdout, and return the exit code.
+
+    Raises:
+        AnadilError: What was asked for cannot run here, or SIGTERM arrived; the line says so too.
+    """
+    device = pick_device()
+    done: list[Measurement] = []
+    failure: Failure | None = ("failed", "a bug of anadil; see the log of the run")
+    try:
+        Stop().listen()
+        with group(device) as processes:
+            failure = _all(ask, device, processes, done)
+    except Stopped:
+        failure = ("stopped", "stopped by SIGTERM")
+        raise
+    except AnadilError as error:
+        failure = ("failed", str(error))
+        raise
+    finally:
+        _say(ask, device, done, failure)
+    return 0 if failure is None else PreflightError.exit_code
+
+
+def _say(ask: Ask, device: torch.device, done: Sequence[Measurement], failure: Failure | None) -> None:
+    """Print what was measured, and the failure in place of what was not."""
+    # torchrun stops all processes when one fails; then it is that one which knows why.
+    if int(os.environ.get("RANK", "0")) and (failure is None or failure[0] == "stopped"):
+        return
+    missing = ask.trains[len(done) :] if failure else ()
+    status, message = failure or ("ok", "")
+    failed = [
+        replace(_blank(ask, device, work), status=status, message=message) for work in works(ask, device)
+    ]
+    sys.stdout.write(line_of([*done, *(each for each in failed if each.work.trains in missing)]) + "\n")
+    sys.stdout.flush()
+
+
+def _all(ask: Ask, device: torch.device, processes: Group, done: list[Measurement]) -> Failure | None:
+    """Measure one phase kind after another into `done`; the failure where memory does not suffice."""
+    if ask.layout.devices != processes.size:
+        raise PreflightError(
+            f"--layout takes {ask.layout.devices} device(s) and {processes.size} process(es) run; "
+            "start as many with torchrun, or change the layout"
+        )
+    try:
+        if device.type == "cpu":
+            _load_libraries(ask, device, processes)
+        before = resident_bytes("VmRSS")
+        trainer = _trainer(ask, device, processes)
+        for number, work in enumerate(works(ask, device)):
+            done.append(_one(_blank(ask, device, work), trainer, number, before))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        log.warning(
+            "%s, %s sequences at a time: out of memory", ask.layout.name(), ask.layout.micro_batch_size
+        )
+        return "out of memory", (str(error).splitlines() or [""])[0]
+    processes.wait()
+    return None
+
+
+def works(ask: Ask, device: torch.device) -> tuple[Work, ...]:
+    """What a step computes in each phase kind."""
+    settings = ask.recipe.pretrain
+    dtype = torch.bfloat16 if settings.state == "bf16" else pick_dtype(settings.precision, device)
+    liger = settings.kernels == "liger" or (
+        settings.kernels == "auto" and device.type == "cuda" and HAS_LIGER
+    )
+    work = ask.work or Work(
+        sequence_length=settings.sequence_length,
+        state=settings.state,
+        compute="bf16" if dtype == torch.bfloat16 else "fp32",
+        kernels="liger" if liger else "torch",
+    )
+    return tuple(replace(work, trains=kind) for kind in ask.trains)
+
+
+def _blank(ask: Ask, device: torch.device, work: Work) -> Measurement:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+    return Measurement(
+        status="ok",
+        device=ask.device,
+        driver_name=name,
+        shape=ask.shape,
+        layout=ask.layout,
+        work=work,
+        versions=versions(),
+        steps=ask.steps,
+    )
+
+
+def _load_libraries(ask: Ask, device: torch.device, processes: Group) -> None:
+    """A step of a model of no size: what a process loads for its first step is not the model's memory."""
+    shape = replace(
+        ask.shape, hidden=16, intermediate=16, layers=1, heads=1, kv_heads=1, head_dim=16, vocabulary=64
+    )
+    layout = replace(ask.layout, micro_batch_size=1, micro_batches=1)
+    trainer = _trainer(replace(ask, shape=shape, layout=layout), device, processes)
+    trainer.begin_phase(trainer.settings.phases[0])
+    trainer.step(0)
+
+
+def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
+    """The trainer of the pretrain stage, with a random model."""
+    work = works(ask, device)[0]
+    if uses_liger(work.kernels, device):
+        config = config_of(ask.shape, work.sequence_length)
+        patch_llama(ask.layout.recompute, config=config)
+    recipe = _recipe(ask, work)
+    packed = random_tokens(ask.shape, work, ask.layout.batch_size, recipe.seed)
+    settings = recipe.pretrain
+    mesh = mesh_of(settings.parallelism, processes, device.type)
+    model = random_model(ask.shape, work, device, recipe.seed)
+    check_layout(settings, model.config, mesh, device)
+    return Trainer(spread(model, settings, mesh, device), packed, recipe, processes)
+
+
+def _recipe(ask: Ask, work: Work) -> Recipe:
+    """The recipe with the layout's settings, and a phase of the needed length for each kind."""
+    phases = tuple(Phase(trains=kind, steps=WARMUP + ask.steps, lr=LR) for kind in ask.trains)
+    settings = laid_out(ask.recipe.pretrain, ask.layout, work).model_copy(update={"phases": phases})
+    return ask.recipe.model_copy(update={"pretrain": settings})
+
+
+def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:
+    """A model of some sizes with random FP32 weights, the same on every process."""
+    config = config_of(shape, work.sequence_length)
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    placed: PreTrainedModel = model.to(torch.float32)
+    return placed
+
+
+def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Packed:
+    """Random documents that fill sequences without padding: several in each, or one."""
+    length = work.sequence_length
+    pairs = np.full(DOCUMENTS if work.packed else 1, length // (DOCUMENTS if work.packed else 1))
+    pairs[0] += length - pairs.sum()
+    ends = np.cumsum(np.tile(pairs + 1, num_sequences), dtype=np.int64)
+    ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(ends[-1]), dtype=np.int32)
+    stream = Stream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
+    return pack(stream, length)
+
+
+def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) -> Measurement:
+    """Some steps of one phase kind.
+
+    Args:
+        blank: What is measured.
+        trainer: Which trains it.
+        number: Of the phase, from 0.
+        before: Resident bytes before the model was made.
+    """
+    trainer.optimizer = None  # the last phase's moments, which would lie beside the next ones
+    gc.collect()
+    on_gpu = trainer.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+    told = not on_gpu and reset_resident_peak()
+    trainer.begin_phase(trainer.settings.phases[number])
+    seconds = []
+    for step in range(number * (WARMUP + blank.steps), (number + 1) * (WARMUP + blank.steps)):
+        start = time.perf_counter()
+        trainer.step(step)
+        if on_gpu:
+            torch.cuda.synchronize(trainer.device)
+        seconds.append(time.perf_counter() - start)
+    rise = (resident_bytes("VmHWM") or 0) - before if told and before is not None else 0
+    allocated = trainer.peak_memory() or 0
+    reserved = torch.cuda.max_memory_reserved(trainer.device) if on_gpu else 0
+    timed = seconds[WARMUP:]
+    figures = [statistics.median(timed), max(timed) / min(timed), allocated, reserved, rise]
+    step_s, spread, *most = _worst(figures, trainer.group)
+    allocated, reserved, rise = map(int, most)
+    positions = blank.layout.batch_size * blank.work.sequence_length
+    return replace(
+        blank,
+        step_s=step_s,
+        spread=spread,
+        tokens_per_s_per_device=positions / step_s / blank.layout.devices,
+        allocated_bytes=allocated or None,
+        reserved_bytes=reserved or None,
+        rss_rise_bytes=rise or None,
+    )
+
+
+def _worst(values: Sequence[float], processes: Group) -> list[float]:
+    """The largest of each value over all processes."""
+    box = torch.tensor(values, dtype=torch.float64)
+    if processes.host is not None:
+        dist.all_reduce(box, dist.ReduceOp.MAX, group=processes.host)
+    return [float(value) for value in box.tolist()]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory does not suffice: CUDA's, NCCL's, that of torch on a CPU."""
+    text = str(error).lower()
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or "out of memory" in text
+        or "can't allocate memory" in text
+    )
+
+
+def resident_bytes(field: str) -> int | None:
+    """Resident memory of this process: `VmRSS` now, `VmHWM` at most; None where Linux does not tell."""
+    try:
+        lines = (PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(found[0]) * KIB if found else None
+
+
+def reset_resident_peak() -> bool:
+    """Begin a new peak of resident memory. Source: Linux, Documentation/filesystems/proc.rst."""
+    try:
+        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,35 @@
+"""Whether the images are those that were tested, and whether a cluster can pull them."""
+
+from collections.abc import Iterator
+
+from anadil.cli.doctor.local import Check
+from anadil.core.stages import IMAGES
+from anadil.recipe.cluster import Cluster
+
+
+def check_images(cluster: Cluster) -> Iterator[Check]:
+    """Tell which images are pinned by digest, and refuse names that only this machine knows."""
+    images = {name: cluster.image_of(name) for name in sorted(set(IMAGES.values()))}
+    if cluster.hyperpod and (bare := [image for image in images.values() if not _has_registry(image)]):
+        remedy = "push them (images/README.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
+        detail = f"{bare[0]} names no registry, so nodes would ask docker.io"
+        yield Check(name="images", status="failed", detail=detail, remedy=remedy)
+        return
+    loose = [name for name, image in images.items() if "@sha256:" not in image]
+    if not loose:
+        yield Check(name="images", status="passed", detail=f"all {len(images)} are pinned by digest")
+        return
+    # A tag works; it only may be moved under a run.
+    detail = (
+        f"{images[loose[0]]} and {len(loose) - 1} more go by tag"
+        if len(loose) > 1
+        else f"{images[loose[0]]} goes by tag"
+    )
+    remedy = "pin them in cluster.digests, so that every pod of a run holds the same program"
+    yield Check(name="images", status="passed", detail=detail, remedy=remedy)
+
+
+def _has_registry(image: str) -> bool:
+    """Source: distribution/reference: a first part with `.`, `:` or the word localhost is a host."""
+    first, slash, _ = image.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")

@@ -1,0 +1,258 @@
+"""What a run needs from this machine, checked before it starts; each line has its remedy."""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlparse
+
+from anadil.artifacts import storage
+from anadil.artifacts.base_model import TINY
+from anadil.core.errors import AnadilError, PreflightError
+from anadil.core.format import GIB, human_bytes
+from anadil.core.log import masked
+from anadil.core.stages import FLOW
+from anadil.plan.instances import ram_bytes
+from anadil.plan.preflight import check_fits
+from anadil.preflight.inputs import Look, look_at_base, look_at_clean_memory, look_at_files
+from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+from anadil.runtime.mlflow_spool import tracking_uri
+
+MIN_FREE_BYTES = 2 * GIB
+"""What `smoke` writes is far less; a real run is checked by its plan."""
+IMPORT_NAMES = {
+    "mlflow-skinny": "mlflow",
+    "pyyaml": "yaml",
+    "liger-kernel": "liger_kernel",
+    "kfp-kubernetes": "kfp.kubernetes",
+    "tensorboardx": "tensorboardX",
+}
+MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that a run needs."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """One line for people."""
+        remedy = f"\n         -> {self.remedy}" if self.remedy else ""
+        return f"{MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
+
+
+def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Check]:
+    """Check Python, packages, recipe, data, base model, storage, tracking and devices."""
+    checks = [_python(), _packages()]
+    try:
+        recipe = load_recipe(recipe_name, overrides)
+    except AnadilError as error:
+        return [
+            *checks,
+            Check(name="recipe", status="failed", detail=str(error), remedy="edit the recipe, or --set"),
+        ]
+    checks.append(Check(name="recipe", status="passed", detail=recipe_name))
+    # A recipe of a cluster may name places that its pods alone see.
+    checks += check_data(recipe, here=not recipe.cluster.volumes)
+    checks += _clean_memory(recipe)
+    checks += [_memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
+    return checks
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Packages of one of this program's extras that are not installed.
+
+    Args:
+        extra: Such as `clean` or `laptop`; extras that it includes count too.
+    """
+    missing = []
+    for name in sorted(_names_of(extra)):
+        module = IMPORT_NAMES.get(name, name.replace("-", "_"))
+        try:
+            found = importlib.util.find_spec(module.split(".")[0])
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            missing.append(name)
+    return missing
+
+
+def _names_of(extra: str) -> set[str]:
+    names: set[str] = set()
+    for line in metadata.requires("anadil") or ():
+        requirement, _, marker = line.partition(";")
+        if not re.search(rf"extra == ['\"]{extra}['\"]", marker):
+            continue
+        if "platform_machine" in marker and (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            continue
+        match = re.match(r"\s*([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?", requirement)
+        assert match
+        name, inner = match.group(1), match.group(2)
+        if name == "anadil":
+            for part in inner.split(","):
+                names |= _names_of(part.strip())
+        else:
+            names.add(name.lower())
+    return names
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check(name="python", status="passed", detail=f"{version} at {sys.prefix}")
+
+
+def _packages() -> Check:
+    missing = missing_packages("laptop")
+    if missing:
+        remedy = "pip install 'anadil[laptop]'"
+        return Check(name="packages", status="failed", detail=f"missing {', '.join(missing)}", remedy=remedy)
+    return Check(name="packages", status="passed", detail="every stage's packages are installed")
+
+
+def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
+    """Look at the files of every stage and at the base model.
+
+    Args:
+        recipe: What is to run.
+        here: On this machine; else what cannot be seen from here is no mistake.
+    """
+    yield from _data(recipe, here=here)
+    yield _base(recipe, here=here)
+
+
+def _data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
+    for stage in FLOW:
+        if not stage.files:
+            continue
+        if is_left_out(stage, recipe):
+            yield Check(name=stage.files, status="skipped", detail="no chats, so no finetuning")
+            continue
+        yield _looked(stage.files, partial(look_at_files, stage, recipe, here=here))
+
+
+def _base(recipe: Recipe, *, here: bool) -> Check:
+    model, name = recipe.base.model, "base.model"
+    on_the_hub = model != TINY and not model.startswith(("/", ".", "~")) and not Path(model).is_dir()
+    offline = os.environ.get("HF_HUB_OFFLINE") == "1"
+    if on_the_hub and (offline or not _answers("huggingface.co", 443)):
+        remedy = "download it where there is a network and give the directory as base.model"
+        detail = f"{model}: the hub cannot be reached{'' if here else ' from here'}"
+        return Check(name=name, status="failed" if here else "skipped", detail=detail, remedy=remedy)
+    check = _looked(name, partial(look_at_base, recipe, here=here))
+    if on_the_hub and check.status == "passed" and not recipe.base.revision:
+        return replace(check, remedy="set base.revision, so that the run can be repeated")
+    return check
+
+
+def _looked(key: str, look: Callable[[], Look]) -> Check:
+    try:
+        found = look()
+    except AnadilError as error:
+        return Check(name=key, status="failed", detail=str(error), remedy=f"correct {key}")
+    status: Literal["passed", "skipped"] = "passed" if found.seen else "skipped"
+    return Check(name=key, status=status, detail=found.detail, remedy=found.remedy)
+
+
+def _clean_memory(recipe: Recipe) -> Iterator[Check]:
+    check = _looked("memory of clean", partial(look_at_clean_memory, recipe, ram_bytes()))
+    if check.status != "failed":  # a file that is not there is told in a line of its own
+        yield check
+
+
+def _memory(recipe: Recipe) -> Check:
+    try:
+        detail = check_fits(recipe, here=True)
+    except PreflightError as error:
+        first, _, rest = str(error).partition("\n")
+        return Check(name="memory", status="failed", detail=first, remedy=rest.strip())
+    except AnadilError as error:
+        remedy = "see the message; anadil plan tells more"
+        return Check(name="memory", status="failed", detail=str(error), remedy=remedy)
+    return Check(name="memory", status="passed", detail=detail)
+
+
+def _storage(recipe: Recipe, work: Path) -> Check:
+    root = recipe.storage.root or str(work)
+    if "://" in root:
+        try:
+            storage.store(root).directories(root)
+        except AnadilError as error:
+            return Check(name="storage", status="failed", detail=str(error), remedy="see the message")
+        return Check(name="storage", status="passed", detail=f"{root} can be listed")
+    try:
+        storage.check_directory(Path(root), "storage.root" if recipe.storage.root else "--work")
+    except AnadilError as error:
+        return Check(name="storage", status="failed", detail=str(error), remedy="choose another --work")
+    there = next(path for path in (Path(root), *Path(root).parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        return Check(
+            name="storage", status="failed", detail=f"{there}: not writable", remedy="choose another --work"
+        )
+    enough = free >= MIN_FREE_BYTES
+    return Check(
+        name="storage",
+        status="passed" if enough else "failed",
+        detail=f"{root} ({human_bytes(free)} free)",
+        remedy="" if enough else f"free {human_bytes(MIN_FREE_BYTES)} or choose another --work",
+    )
+
+
+def _tracking(recipe: Recipe, work: Path) -> Check:
+    try:
+        uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    except AnadilError as error:
+        remedy = "correct the variable, or set tracking.uri"
+        return Check(name="tracking", status="failed", detail=str(error), remedy=remedy)
+    if uri is None:
+        return Check(name="tracking", status="skipped", detail="off")
+    parts = urlparse(uri)
+    if parts.scheme not in ("http", "https"):
+        return Check(name="tracking", status="passed", detail=masked(uri))
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if _answers(parts.hostname or "", port):
+        return Check(
+            name="tracking", status="passed", detail=f"{parts.scheme}://{parts.hostname}:{port} answers"
+        )
+    # A run does not need it: what cannot be sent is kept and sent later.
+    remedy = "start the server, or go on: the run keeps its tracking and sends it later"
+    return Check(
+        name="tracking", status="skipped", detail=f"{parts.hostname}:{port} does not answer", remedy=remedy
+    )
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=3):
+            return True
+    except OSError:
+        return False
+
+
+def _device() -> Check:
+    gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    if gpus:
+        return Check(name="device", status="passed", detail=f"{len(gpus)} GPU(s)")
+    cores = os.cpu_count() or 1
+    return Check(
+        name="device", status="passed", detail=f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B"
+    )

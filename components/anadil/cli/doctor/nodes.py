@@ -1,0 +1,150 @@
+"""Whether the cluster has healthy nodes with the devices that the recipe's training asks for."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from anadil.cli.doctor.client import Api, Refused
+from anadil.cli.doctor.local import Check
+from anadil.core.format import amount
+from anadil.launch.job import TrainingJob
+from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
+from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
+from anadil.recipe.cluster import Cluster, Toleration
+from anadil.recipe.sections import Recipe
+
+HEALTHY = "Schedulable"
+TYPE_LABEL = "node.kubernetes.io/instance-type"
+
+
+def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
+    """Count the nodes that a training job could take, with GPUs and EFA as it asks for them."""
+    cluster = recipe.cluster
+    nodes = api.get("/api/v1/nodes").get("items") or []
+    if cluster.hyperpod:
+        yield _health(nodes)
+    job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
+    schedulable = [node for node in nodes if _takes_jobs(node, cluster)]
+    places = sum(_places(node, job) for node in schedulable)
+    if places < job.nodes:
+        reasons = Counter(_why_not(node, cluster) for node in nodes if not _takes_jobs(node, cluster))
+        told = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        shared = f"; room for {places} pods in all" if places > len(schedulable) else ""
+        detail = (
+            f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed{shared}"
+            f"{f' ({told})' if told else ''}"
+        )
+        remedy = "add nodes, or correct cluster.node_selector, tolerations and nodes"
+        yield Check(name="nodes", status="failed", detail=detail, remedy=remedy)
+        return
+    detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed"
+    if len(schedulable) < job.nodes:
+        detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, and have room for {job.nodes} that share them"
+    yield Check(name="nodes", status="passed", detail=detail)
+    devices = job.devices
+    if devices == 0:
+        yield Check(name="GPUs", status="skipped", detail="the recipe asks for none")
+        return
+    yield _resource("GPUs", GPU, devices, job.nodes, schedulable, "run the NVIDIA device plugin on them")
+    efa = efa_interfaces(job.machine, devices, job.nodes)
+    if job.nodes == 1:
+        yield Check(name="EFA", status="skipped", detail="one node needs no network between nodes")
+    elif not efa:
+        detail = f"pods of {cluster.instance or 'a machine type that is not named'} ask for none; they talk over TCP"
+        yield Check(name="EFA", status="skipped", detail=detail)
+    else:
+        remedy = "run the EFA device plugin and launch nodes with EFA interfaces; without it NCCL uses TCP"
+        yield _resource("EFA", EFA, efa, job.nodes, schedulable, remedy)
+
+
+def share_one_node(api: Api, recipe: Recipe) -> bool:
+    """Whether all pods of a training job run on the one node that takes them; false where nodes may not be read."""
+    try:
+        nodes = api.get("/api/v1/nodes").get("items") or []
+    except Refused:
+        return False
+    job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
+    schedulable = [node for node in nodes if _takes_jobs(node, recipe.cluster)]
+    return len(schedulable) == 1 and _places(schedulable[0], job) >= job.nodes
+
+
+def _resource(
+    name: str, resource: str, each: int, num_nodes: int, nodes: list[dict[str, Any]], remedy: str
+) -> Check:
+    amounts = [int((node.get("status", {}).get("allocatable") or {}).get(resource, 0)) for node in nodes]
+    enough = sum(amount >= each for amount in amounts)
+    detail = f"{enough} node(s) with {each} or more {resource} allocatable, {num_nodes} needed"
+    if sum(amount // each for amount in amounts) >= num_nodes:
+        if enough < num_nodes:
+            detail = f"{enough} node(s) hold {num_nodes} times {each} {resource} allocatable"
+        return Check(name=name, status="passed", detail=detail)
+    most = f"; the most on a node is {max(amounts)}"
+    return Check(name=name, status="failed", detail=detail + most, remedy=remedy)
+
+
+def _health(nodes: list[dict[str, Any]]) -> Check:
+    name = "node health"
+    states = Counter(_labels(node).get(HEALTH, "no label") for node in nodes)
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    checked = Counter(_labels(node)[DEEP_HEALTH] for node in nodes if DEEP_HEALTH in _labels(node))
+    if checked:
+        told += f"; deep check {', '.join(f'{count} {state}' for state, count in sorted(checked.items()))}"
+    if states[HEALTHY]:
+        return Check(name=name, status="passed", detail=told)
+    remedy = f"kubectl get nodes -L {HEALTH}; jobs take only {HEALTHY} ones (or set cluster.hyperpod: false)"
+    return Check(name=name, status="failed", detail=told or "no nodes", remedy=remedy)
+
+
+def _places(node: dict[str, Any], job: TrainingJob) -> int:
+    """Pods of a job that a node has room for: those that ask for less than all of it share it."""
+    asked = job.recipe.cluster.resources.get(job.stage)
+    needs = requirements(job.machine, job.devices, job.nodes, asked, key=f"cluster.resources.{job.stage}")
+    allocatable = node.get("status", {}).get("allocatable") or {}
+    room = [
+        int(amount(str(allocatable[name])) // amount(str(each)))
+        for name, each in needs["requests"].items()
+        if name in allocatable
+    ]
+    # At least one: what is too little is said where it is named.
+    return max(1, min(room, default=1))
+
+
+def _takes_jobs(node: dict[str, Any], cluster: Cluster) -> bool:
+    return not _why_not(node, cluster)
+
+
+def _why_not(node: dict[str, Any], cluster: Cluster) -> str:
+    """Why a node takes no training pod; empty where it does."""
+    spec = node.get("spec", {})
+    conditions = node.get("status", {}).get("conditions") or ()
+    if not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
+        return "not ready"
+    if spec.get("unschedulable"):
+        return "cordoned"
+    labels = _labels(node)
+    if cluster.hyperpod and labels.get(HEALTH) != HEALTHY:
+        return "not healthy"
+    if cluster.instance and labels.get(TYPE_LABEL, "").removeprefix("ml.") != cluster.instance.removeprefix(
+        "ml."
+    ):
+        return f"of another type than {cluster.instance}"
+    if any(labels.get(key) != value for key, value in cluster.node_selector.items()):
+        return "without the labels of cluster.node_selector"
+    for taint in spec.get("taints") or ():
+        if taint["effect"] != "PreferNoSchedule" and not _borne(taint, cluster.tolerations):
+            return f"with the taint {taint['key']}"
+    return ""
+
+
+def _labels(node: dict[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = node["metadata"].get("labels") or {}
+    return labels
+
+
+def _borne(taint: dict[str, Any], tolerations: tuple[Toleration, ...]) -> bool:
+    return any(
+        each.key == taint["key"]
+        and each.effect in (None, taint["effect"])
+        and (each.operator == "Exists" or each.value == taint.get("value"))
+        for each in tolerations
+    )

@@ -1,0 +1,54 @@
+"""A check that ends in time and never raises, whatever the other side does."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+
+from anadil.cli.doctor.client import Refused
+from anadil.cli.doctor.local import Check
+from anadil.core.errors import AnadilError
+
+PATIENCE_S = 15.0
+"""Longest time of one check; each of its questions has its own, shorter limit."""
+
+Work = Callable[[], Iterable[Check]]
+
+
+def bounded(name: str, work: Work, seconds: float = PATIENCE_S) -> list[Check]:
+    """The lines of a check, or one that says why there are none.
+
+    Args:
+        name: Of the line that is told where `work` gives none.
+        work: Runs in a thread of its own, which is left behind when the time is over.
+        seconds: The time that it has.
+    """
+    answers: queue.Queue[list[Check]] = queue.Queue()
+    # A daemon, because a name server that says nothing cannot be interrupted.
+    threading.Thread(target=lambda: answers.put(_told(name, work)), daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        detail = f"no answer in {seconds:.0f} s"
+        remedy = "see whether a firewall or a proxy drops the connection"
+        return [Check(name=name, status="failed", detail=detail, remedy=remedy)]
+
+
+def _told(name: str, work: Work) -> list[Check]:
+    try:
+        return list(work())
+    except Refused as error:
+        if error.status == 403:
+            detail = "may not be read with your rights"
+            return [Check(name=name, status="skipped", detail=detail, remedy="ask whoever runs the cluster")]
+        return [_failed(name, f"the API answers {error}", "see the API server's health")]
+    except AnadilError as error:
+        return [_failed(name, str(error), "see the message")]
+    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+        # The border to servers of other people: an answer of another form is told, not a bug of ours.
+        return [
+            _failed(name, f"an answer that cannot be read ({error!r})", "see whether a proxy answers instead")
+        ]
+
+
+def _failed(name: str, detail: str, remedy: str) -> Check:
+    return Check(name=name, status="failed", detail=detail, remedy=remedy)

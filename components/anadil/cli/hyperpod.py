@@ -1,0 +1,96 @@
+"""`anadil cluster create|describe|delete`: a HyperPod cluster on Amazon EKS, from one file."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from anadil.launch.hyperpod.config import load
+
+FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"
+
+
+def add(name: str, commands: Any, text: str) -> None:
+    """Put the command, with its verbs, among those of `anadil`."""
+    cluster = commands.add_parser(name, help=text, description=f"{text} on Amazon EKS, from one file")
+    verbs = cluster.add_subparsers(metavar="VERB", required=True)
+    create = verbs.add_parser("create", help="make what is not there yet, and wait for it")
+    create.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    create.add_argument("--dry-run", action="store_true", help="print every exact request, and call nothing")
+    create.add_argument("--no-wait", action="store_true", help="return once the cluster is asked for")
+    create.add_argument(
+        "-o", "--output", choices=["yaml", "json"], default="yaml", help="default: %(default)s"
+    )
+    create.set_defaults(command=_create)
+    describe = verbs.add_parser("describe", help="state of every part and health of every machine")
+    describe.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    describe.add_argument(
+        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
+    )
+    describe.set_defaults(command=_describe)
+    delete = verbs.add_parser("delete", help="remove the cluster; data and images stay")
+    delete.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    delete.add_argument("--yes", action="store_true", help="do it; without this nothing is deleted")
+    text = "remove the file system too, after what it owes to S3 is written there"
+    delete.add_argument("--with-file-system", action="store_true", help=text)
+    delete.add_argument("--dry-run", action="store_true", help="print every request, and call nothing")
+    delete.add_argument(
+        "-o", "--output", choices=["yaml", "json"], default="yaml", help="default: %(default)s"
+    )
+    delete.set_defaults(command=_delete)
+
+
+def _create(options: argparse.Namespace) -> int:
+    description = load(options.file)
+    if options.dry_run:
+        from anadil.launch.hyperpod.requests import requests_of
+
+        _show([request.as_dict() for request in requests_of(description)], options.output)
+        return 0
+    from anadil.launch.hyperpod.create import create
+    from anadil.launch.hyperpod.resources import Parts
+
+    _show(create(Parts(description), wait=not options.no_wait), options.output)
+    return 0
+
+
+def _describe(options: argparse.Namespace) -> int:
+    from anadil.launch.hyperpod.describe import describe
+    from anadil.launch.hyperpod.resources import Parts
+
+    rows = describe(Parts(load(options.file)))
+    if options.output == "json":
+        print(json.dumps([row.as_dict() for row in rows], ensure_ascii=False, indent=2))
+        return 0
+    widths = [
+        max(len(text) for text in column)
+        for column in zip(*((row.part, row.state) for row in rows), strict=True)
+    ]
+    for row in rows:
+        print(f"{row.part:<{widths[0]}}  {row.state:<{widths[1]}}  {row.detail}".rstrip())
+    return 0
+
+
+def _delete(options: argparse.Namespace) -> int:
+    from anadil.launch.hyperpod.delete import delete, deletions
+    from anadil.launch.hyperpod.resources import Parts
+
+    description = load(options.file)
+    if options.dry_run:
+        asked = deletions(None, cluster=description.name, with_file_system=options.with_file_system)
+        _show([request.as_dict() for request in asked], options.output)
+        return 0
+    gone = delete(Parts(description), confirmed=options.yes, with_file_system=options.with_file_system)
+    for what in gone:
+        print(f"{what}: deleted")
+    return 0
+
+
+def _show(data: Any, output: str) -> None:
+    if output == "json":
+        print(json.dumps(data, ensure_ascii=False, indent=2))
+        return
+    import yaml
+
+    sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110))

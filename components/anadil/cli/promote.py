@@ -1,0 +1,147 @@
+"""`anadil promote`: a model that passed its gate gets a version and an alias in MLflow's registry.
+
+Whoever serves the model asks the registry for the alias, so that moving it is the release.
+"""
+
+import argparse
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.artifact import Manifest
+from anadil.cli.doctor.local import missing_packages
+from anadil.core.errors import (
+    DataError,
+    GateError,
+    IntegrityError,
+    PreflightError,
+    RecipeError,
+    RetryableError,
+)
+from anadil.recipe.load import load_recipe
+from anadil.runtime.entry_point import add_recipe_options
+from anadil.runtime.mlflow_spool import tracking_uri
+
+log = logging.getLogger(__name__)
+
+ALIAS = "champion"
+DIGEST_TAG = "anadil.sha256"
+PROMOTED = {"model": "adapted", "adapter": "finetuned"}
+"""Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
+
+
+def add(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    told = f"{text}. Prints the version; exits 6 where the gate was not passed, and moves nothing."
+    command = commands.add_parser(name, help=text, description=told)
+    add_recipe_options(command)
+    command.add_argument(
+        "--scores", required=True, metavar="URI", help="scores artifact with the gate's verdict"
+    )
+    told = "model or adapter artifact that the scores are of"
+    command.add_argument("--model", required=True, metavar="URI", help=told)
+    told = "registered model (default: anadil- and the recipe's language)"
+    command.add_argument("--name", metavar="NAME", help=told)
+    command.add_argument("--alias", default=ALIAS, metavar="ALIAS", help="default: %(default)s")
+    told = "say what would be done, and do nothing"
+    command.add_argument("--dry-run", action="store_true", help=told)
+    command.set_defaults(command=promote)
+
+
+def promote(options: argparse.Namespace) -> int:
+    """Check the verdict and the model, register it and move the alias."""
+    recipe = load_recipe(options.recipe, options.set)
+    manifest = check_promotable(options.scores, options.model)
+    model, scores = absolute(options.model), absolute(options.scores)
+    name = options.name or f"anadil-{recipe.language}"
+    if options.dry_run:
+        print(f"{model} would be {name}@{options.alias}")
+        return 0
+    uri = tracking_uri(recipe)
+    if uri is None:
+        raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
+    if absent := missing_packages("tracking"):
+        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[tracking]'")
+    if uri.startswith("http") and "://" not in model:
+        raise PreflightError(
+            f"--model {model}: a path of this machine, which an MLflow server neither takes nor reaches; put "
+            "storage.root on S3, or set tracking.uri to a database, such as sqlite:///mlflow.db"
+        )
+    version = _register(uri, name, options.alias, model, scores, manifest)
+    print(f"{name} version {version} is {options.alias}")
+    return 0
+
+
+def absolute(uri: str) -> str:
+    """The same place as whoever loads it from elsewhere must call it."""
+    return uri if "://" in uri else str(Path(uri).absolute())
+
+
+def check_promotable(scores: str, model: str) -> Manifest:
+    """The manifest of a model whose scores passed the gate: the checks of what it is itself.
+
+    Raises:
+        GateError: One of them was not passed.
+        IntegrityError: The scores are of another model, or a file of the model is missing or changed.
+        DataError: One of the two is no such artifact.
+    """
+    folder, judged = artifact.fetch(scores, "scores")
+    checks = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]["checks"]
+    manifest = artifact.read_manifest(model)
+    if manifest is None or manifest.kind not in PROMOTED:
+        raise DataError(f"--model {model}: no finished model or adapter there; give the URI of one")
+    of = judged.origin.get(f"input {manifest.kind}")
+    if of != manifest.digest:
+        raise IntegrityError(
+            f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
+        )
+    candidate = PROMOTED[manifest.kind]
+    own = [check for check in checks if check["enforced"] and check["name"].startswith(f"{candidate}.")]
+    if not own:
+        raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
+    if failed := [check for check in own if not check["passed"]]:
+        told = "; ".join(f"{each['name']} {each['value']:.4g} above {each['limit']:.4g}" for each in failed)
+        raise GateError(f"{model}: the gate was not passed: {told}; nothing was promoted")
+    _verify(model, manifest)
+    return manifest
+
+
+def _verify(model: str, manifest: Manifest) -> None:
+    """Look whether the model can be loaded; of what lies on S3, whether each file is there."""
+    if "://" not in model:
+        artifact.verify(Path(model), manifest, model)
+        return
+    files = storage.store(model)
+    for name in manifest.files:
+        if not files.exists(storage.join(model, name)):
+            raise IntegrityError(
+                f"{model}/{name}: missing, but its manifest names it; make the artifact again"
+            )
+
+
+def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest: Manifest) -> str:
+    """Version number; one that holds the same bytes is taken again."""
+    # A person waits: a server that is away should be told in seconds, not minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        if not client.search_registered_models(filter_string=f"name = '{name}'"):
+            client.create_registered_model(name, description="Made by anadil.")
+        versions = client.search_model_versions(filter_string=f"name = '{name}'")
+        same = [each for each in versions if each.tags.get(DIGEST_TAG) == manifest.digest]
+        tags = {DIGEST_TAG: manifest.digest, "anadil.scores": scores, "anadil.kind": manifest.kind}
+        made = same[0] if same else client.create_model_version(name, source=model, tags=tags)
+        client.set_registered_model_alias(name, alias, made.version)
+    except MlflowException as error:
+        if error.get_http_status_code() >= 500:
+            raise RetryableError(f"MLflow did not answer: {error}; run the same command again") from None
+        raise PreflightError(f"MLflow refused: {error}; check the name, the alias and your rights") from None
+    log.info("%s version %s: %s", name, made.version, model)
+    return str(made.version)

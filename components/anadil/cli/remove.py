@@ -1,0 +1,48 @@
+"""`anadil remove URI...`: take an artifact away that is damaged or that nobody needs."""
+
+import argparse
+import logging
+from typing import Any
+
+from anadil.artifacts import artifact, storage
+from anadil.core.errors import DataError
+from anadil.core.format import human_bytes
+from anadil.core.stages import FLOW
+
+log = logging.getLogger(__name__)
+
+KINDS = {stage.writes for stage in FLOW}
+
+
+def add(name: str, commands: Any, text: str) -> None:
+    """Add the command's options."""
+    command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
+    command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
+    command.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    command.set_defaults(command=remove)
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Remove artifacts, each with all that lies in its place.
+
+    Raises:
+        DataError: There is no artifact there; then nothing at all is removed.
+        IntegrityError: There is a manifest that cannot be read, so that nobody knows whose files these are.
+    """
+    for uri in options.uri:
+        manifest = artifact.read_manifest(uri)
+        if manifest is None:
+            raise DataError(f"{uri}: no artifact there (no {storage.MANIFEST}); nothing is removed")
+        if manifest.kind not in KINDS:
+            raise DataError(
+                f"{uri}: holds a {manifest.kind}, which is no artifact of a stage; nothing is removed"
+            )
+    for uri in options.uri:
+        sizes = storage.store(uri).directory_sizes(uri)
+        what = f"{uri}: {len(sizes):,} files, {human_bytes(sum(sizes.values()))}"
+        if options.dry_run:
+            log.info("would remove %s", what)
+            continue
+        storage.store(uri).remove_directory(uri)
+        log.info("removed %s", what)
+    return 0

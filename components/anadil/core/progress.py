@@ -1,0 +1,91 @@
+"""How far a loop is: a bar on a terminal, a log line every ten seconds elsewhere."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from anadil.core.format import human_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 10.0
+SPEED_OVER_S = 3_600.0
+"""Over which a bar's time left is reckoned: a step of a large model on a laptop takes more than rich's 30."""
+
+
+class Progress:
+    """Counts the items of one loop; `advance` is cheap enough for every item."""
+
+    def __init__(self, what: str, total: int | None, bar: "RichProgress | None") -> None:
+        self.what = what
+        self.total = total
+        self.done = 0
+        self._first = 0
+        self._started = time.monotonic()
+        self._next_line = self._started + SECONDS_BETWEEN_LINES
+        self._bar = bar
+        self._task: TaskID | None = bar.add_task(what, total=total, note="") if bar else None
+
+    def begin(self, done: int) -> None:
+        """Go on, or back, to where `done` items are done; time left is reckoned from here."""
+        if done == self.done:
+            return
+        self.done = self._first = done
+        self._started = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.reset(self._task, total=self.total, completed=done, note="")
+
+    def advance(self, num: int = 1, note: str = "") -> None:
+        """Count `num` more items; `note` is a word on the state, such as `loss 2.31`."""
+        self.done += num
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, note=note)
+            return
+        now = time.monotonic()
+        if now < self._next_line:
+            return
+        self._next_line = now + SECONDS_BETWEEN_LINES
+        per_item = (now - self._started) / max(1, self.done - self._first)
+        left = "" if self.total is None else f", {human_seconds(per_item * (self.total - self.done))} left"
+        of = "" if self.total is None else f" of {self.total:,}"
+        log.info("%s: %s%s%s%s", self.what, f"{self.done:,}", of, left, f", {note}" if note else "")
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Progress]:
+    """Show the progress of the block's loop; rich is loaded only where there is a terminal."""
+    is_first = os.environ.get("RANK", "0") == "0"
+    if os.environ.get("ANADIL_LOG") == "json" or not sys.stderr.isatty() or not is_first:
+        yield Progress(what, total, None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = ("  {task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(
+        *columns,
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        transient=True,
+        speed_estimate_period=SPEED_OVER_S,
+    ) as bar:
+        yield Progress(what, total, bar)
+
+
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Pass the items on and show how many have gone by."""
+    with progress(what, total) as shown:
+        for item in items:
+            yield item
+            shown.advance()

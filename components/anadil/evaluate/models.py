@@ -1,0 +1,100 @@
+"""The models that are compared, and the held-out text in the tokens of each."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+from anadil.core.errors import DataError
+from anadil.core.progress import track
+from anadil.model.load import encode_texts, load_tokenizer
+from anadil.text.corpus import Document
+
+log = logging.getLogger(__name__)
+
+MAX_ALTERED = 0.01
+"""Share of documents that a tokenizer may fail to give back before they are an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A model of the comparison; only its tokenizer is loaded."""
+
+    name: str
+    path: Path
+    tokenizer: PreTrainedTokenizerFast
+    prefix: int
+    """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
+
+
+def open_candidate(name: str, path: Path) -> Candidate:
+    """Load a candidate's tokenizer.
+
+    Raises:
+        DataError: It has neither BOS nor EOS.
+    """
+    tokenizer: Any = load_tokenizer(path)
+    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if prefix is None:
+        raise DataError(f"{path}: tokenizer of {name} has neither bos_token nor eos_token; add one")
+    return Candidate(name=name, path=path, tokenizer=tokenizer, prefix=prefix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The documents that every candidate's tokenizer gives back unchanged, in its tokens."""
+
+    documents: tuple[Document, ...]
+    ids: dict[str, list[NDArray[np.int32]]]
+    """By candidate, a document each; no special tokens."""
+    altered: tuple[str, ...]
+    """Ids of the documents that were left out for all candidates."""
+
+
+def encode_for_all(candidates: Sequence[Candidate], documents: Sequence[Document]) -> Encoded:
+    """Encode the documents once for each candidate.
+
+    A tokenizer that normalizes does not score the text whose bytes we count. Such a document
+    is left out for all candidates, so that all are scored on the same text.
+
+    Raises:
+        DataError: A tokenizer alters more than 1 % of the documents; names the first.
+    """
+    ids: dict[str, list[NDArray[np.int32]]] = {}
+    altered: dict[int, None] = {}
+    for candidate in candidates:
+        ids[candidate.name] = []
+        own = []
+        for index, document in enumerate(track(documents, f"encode {candidate.name}", len(documents))):
+            (encoded,) = encode_texts(candidate.tokenizer, [document.text])
+            ids[candidate.name].append(np.array(encoded, dtype=np.int32))
+            if _decoded(candidate, encoded) != document.text:
+                own.append(index)
+        if len(own) > math.ceil(MAX_ALTERED * len(documents)) or len(own) == len(documents):
+            raise DataError(
+                f"document {documents[own[0]].id}: the tokenizer of {candidate.name} ({candidate.path}) does "
+                f"not give it back unchanged, nor {len(own) - 1} more of {len(documents)}, so bits per byte "
+                "would count other text than was scored; use a tokenizer that does not normalize"
+            )
+        altered.update(dict.fromkeys(own))
+    if altered:
+        left_out = ", ".join(documents[index].id for index in sorted(altered))
+        log.warning("held-out: a tokenizer alters %d documents, left out: %s", len(altered), left_out)
+    kept = [index for index in range(len(documents)) if index not in altered]
+    return Encoded(
+        documents=tuple(documents[index] for index in kept),
+        ids={name: [listed[index] for index in kept] for name, listed in ids.items()},
+        altered=tuple(documents[index].id for index in sorted(altered)),
+    )
+
+
+def _decoded(candidate: Candidate, ids: Sequence[int]) -> str:
+    tokenizer: Any = candidate.tokenizer
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text

@@ -1,0 +1,59 @@
+"""How a training process ended, as an error of the class that its exit code stands for."""
+
+from anadil.core.errors import (
+    BUG,
+    INTERRUPTED,
+    AnadilError,
+    BudgetReached,
+    DataError,
+    GateError,
+    IntegrityError,
+    PreflightError,
+    RecipeError,
+    RetryableError,
+    Stopped,
+)
+
+CLASSES: dict[int, type[AnadilError]] = {
+    error.exit_code: error
+    for error in (
+        RecipeError, DataError, PreflightError, IntegrityError, GateError, BudgetReached, RetryableError, Stopped,
+    )
+}  # fmt: skip
+KILLED = 137
+"""128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over."""
+CANNOT_START = (126, 127, 128)
+"""The container's program is not there or cannot be run. Source: POSIX shell; containerd."""
+AGAIN = "launch it again to go on from its last checkpoint"
+
+
+def error_of(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
+    """The error that an exit code stands for.
+
+    Args:
+        exit_code: Of the process that failed first; None where it is not known.
+        text: What happened, and where.
+        reason: The cluster's own word, such as `OOMKilled`.
+    """
+    if reason == "OOMKilled":
+        return PreflightError(
+            f"{text}; more memory is needed: raise cluster.resources, or let `anadil plan` say how much"
+        )
+    if exit_code in CANNOT_START or reason in ("StartError", "ContainerCannotRun"):
+        return PreflightError(f"{text}; the image cannot start: correct cluster.image")
+    if exit_code in CLASSES:
+        return CLASSES[exit_code](f"{text}; {_next(exit_code)}")
+    if exit_code is None or exit_code == KILLED:
+        return RetryableError(f"{text}; {AGAIN}")
+    error = AnadilError(f"{text}; look at its log, then {AGAIN}")
+    if exit_code in (BUG, INTERRUPTED):
+        error.exit_code = exit_code
+    return error
+
+
+def _next(exit_code: int) -> str:
+    if exit_code == RecipeError.exit_code:
+        return "correct the recipe and launch it again"
+    if exit_code in (BudgetReached.exit_code, RetryableError.exit_code, Stopped.exit_code):
+        return AGAIN
+    return f"then {AGAIN}"

@@ -1,0 +1,68 @@
+"""The end of a pipeline run: nothing of it goes on, and somebody is told how it ended."""
+
+import logging
+
+from anadil.core import errors
+from anadil.core.errors import AnadilError
+from anadil.core.format import human_seconds
+from anadil.core.stages import FLOW
+from anadil.launch.alerts import Event, notify
+from anadil.launch.kubernetes.backend import stop_run
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+from anadil.runtime.step_status import Outcome, outcomes
+
+log = logging.getLogger(__name__)
+
+RESUME = "submit the recipe again: finished steps are reused, training goes on from its checkpoint"
+
+
+def finish(recipe: Recipe, run: str) -> None:
+    """Stop what a run has left behind and tell how it ended; a step of its own never fails a run.
+
+    Args:
+        recipe: Of the run.
+        run: Id of the pipeline run.
+    """
+    if recipe.cluster.backend in ("pytorchjob", "trainjob"):
+        try:
+            for name in stop_run(run, kind=recipe.cluster.backend, namespace=recipe.cluster.namespace):
+                log.info("stopped %s, which the run had left", name)
+        except AnadilError as error:
+            log.warning("jobs of run %s cannot be stopped: %s", run, error)
+    event = event_of(recipe, run)
+    log.info("%s: %s", event.kind, event.message)
+    notify(event)
+
+
+def event_of(recipe: Recipe, run: str) -> Event:
+    """How a run ended, from the outcomes that its steps have left."""
+    stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
+    try:
+        found = outcomes(str(recipe.storage.root), run, stages)
+    except AnadilError as error:
+        return Event(
+            kind="failed", run=run, message=f"how the steps ended cannot be read: {error}", resume=RESUME
+        )
+    bad = [each for each in found if each.status != "finished"]
+    if bad:
+        return _failure(run, bad[0])
+    if len(found) < len(stages):
+        missing = next(name for name in stages if name not in {each.stage for each in found})
+        message = "the step left no word: it was cancelled, evicted, or its pod never started"
+        return Event(kind="failed", run=run, stage=missing, message=message, resume=RESUME)
+    report = found[-1].uri
+    took = human_seconds(sum(each.seconds for each in found))
+    message = f"all {len(found)} steps finished, {took} of work"
+    return Event(kind="completed", run=run, message=message, artifact=f"{report}/report.html")
+
+
+def _failure(run: str, outcome: Outcome) -> Event:
+    stopped = outcome.exit_code in (errors.INTERRUPTED, errors.Stopped.exit_code)
+    return Event(
+        kind="stopped" if stopped else "failed",
+        run=run,
+        stage=outcome.stage,
+        message=outcome.message or f"exit code {outcome.exit_code}",
+        resume=RESUME,
+    )

@@ -1,0 +1,191 @@
+"""What `anadil cluster create` asks AWS for, in order; rendering needs no AWS."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from anadil.launch.hyperpod.config import REPOSITORIES, Description, Group, Link
+
+FILE_SYSTEM = "FILE-SYSTEM-ID"
+"""Stands for the file system where it is not there yet."""
+CLUSTER_TAG = "anadil.dev/cluster"
+"""Tag by which the parts of a cluster are found again."""
+LUSTRE = "2.15"
+"""Version of Lustre. Source: API of FSx, "recommended for all new file systems"."""
+EVENTS = ["NEW", "CHANGED", "DELETED"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call of AWS."""
+
+    service: str
+    """As boto3 calls it."""
+    operation: str
+    """As botocore calls it, such as `CreateCluster`."""
+    what: str
+    """What it makes, for people."""
+    arguments: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For YAML and JSON."""
+        return {"service": self.service, "operation": self.operation, "request": self.arguments}
+
+
+def requests_of(description: Description) -> list[Request]:
+    """Everything that `create` asks for where nothing is there yet."""
+    return [
+        *repositories(description),
+        *file_systems(description),
+        *links(description, FILE_SYSTEM),
+        cluster(description),
+    ]
+
+
+def repositories(description: Description) -> Iterator[Request]:
+    """A repository for each image: a tag once pushed stays what it is, and every push is scanned."""
+    ecr = description.ecr
+    if ecr is None:
+        return
+    encryption = (
+        {"encryptionType": "KMS", "kmsKey": ecr.kms_key} if ecr.kms_key else {"encryptionType": "AES256"}
+    )
+    for image in REPOSITORIES:
+        name = f"{ecr.prefix}/{image}"
+        yield Request(
+            service="ecr",
+            operation="CreateRepository",
+            what=f"repository {name}",
+            arguments={
+                "repositoryName": name,
+                "imageTagMutability": "IMMUTABLE",
+                "imageScanningConfiguration": {"scanOnPush": True},
+                "encryptionConfiguration": dict(encryption),
+                "tags": _tags(description),
+            },
+        )
+
+
+def file_systems(description: Description) -> Iterator[Request]:
+    """The shared file system: replicated SSD, compressed, with metadata that grow with its size."""
+    fsx = description.fsx
+    if fsx is None:
+        return
+    yield Request(
+        service="fsx",
+        operation="CreateFileSystem",
+        what="file system",
+        arguments={
+            "FileSystemType": "LUSTRE",
+            "FileSystemTypeVersion": LUSTRE,
+            "StorageType": "SSD",
+            "StorageCapacity": fsx.capacity_gib,
+            "SubnetIds": [fsx.subnet],
+            "SecurityGroupIds": list(fsx.security_groups or description.security_groups),
+            "LustreConfiguration": {
+                "DeploymentType": "PERSISTENT_2",
+                "PerUnitStorageThroughput": fsx.throughput,
+                "DataCompressionType": "LZ4",
+                "MetadataConfiguration": {"Mode": "AUTOMATIC"},
+            },
+            "Tags": [{"Key": "Name", "Value": description.name}, *_tags(description)],
+        },
+    )
+
+
+def links(description: Description, file_system: str) -> Iterator[Request]:
+    """The directories of the file system that are linked to S3.
+
+    Args:
+        description: The cluster.
+        file_system: Id of its file system.
+    """
+    for link in description.fsx.links if description.fsx else ():
+        yield Request(
+            service="fsx",
+            operation="CreateDataRepositoryAssociation",
+            what=f"link of {link.path} to {link.s3}",
+            arguments={
+                "FileSystemId": file_system,
+                "FileSystemPath": link.path,
+                "DataRepositoryPath": link.s3,
+                "BatchImportMetaDataOnCreate": link.imports or link.preload,
+                "S3": policies(link),
+                "Tags": _tags(description),
+            },
+        )
+
+
+def policies(link: Link) -> dict[str, Any]:
+    """What goes to and fro between a directory and S3."""
+    wishes = {"AutoImportPolicy": link.imports, "AutoExportPolicy": link.exports}
+    return {key: {"Events": list(EVENTS)} for key, wish in wishes.items() if wish}
+
+
+def cluster(description: Description) -> Request:
+    """The HyperPod cluster on its EKS cluster."""
+    # Spot and a smaller number than asked for need the mode that goes on asking for machines.
+    is_continuous = any(group.spot or group.min is not None for group in description.groups)
+    return Request(
+        service="sagemaker",
+        operation="CreateCluster",
+        what=f"HyperPod cluster {description.name}",
+        arguments={
+            "ClusterName": description.name,
+            "Orchestrator": {"Eks": {"ClusterArn": description.eks}},
+            "NodeRecovery": description.node_recovery,
+            **({"NodeProvisioningMode": "Continuous"} if is_continuous else {}),
+            "VpcConfig": {
+                "SecurityGroupIds": list(description.security_groups),
+                "Subnets": list(description.subnets),
+            },
+            "InstanceGroups": [_group(group, description.role) for group in description.groups],
+            "Tags": _tags(description),
+        },
+    )
+
+
+def _group(group: Group, role: str) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "InstanceGroupName": group.name,
+        "InstanceType": group.type,
+        "InstanceCount": group.count,
+        "ExecutionRole": role,
+    }
+    if group.min is not None:
+        request["MinInstanceCount"] = group.min
+    if group.threads_per_core is not None:
+        request["ThreadsPerCore"] = group.threads_per_core
+    if group.lifecycle is not None:
+        source, _, script = group.lifecycle.rpartition("/")
+        request["LifeCycleConfig"] = {"SourceS3Uri": source, "OnCreate": script}
+    if group.ebs_gb is not None:
+        request["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"VolumeSizeInGB": group.ebs_gb}}]
+    if group.deep_health_checks:
+        request["OnStartDeepHealthChecks"] = list(group.deep_health_checks)
+    if group.training_plan is not None:
+        request["TrainingPlanArn"] = group.training_plan
+    if group.spot:
+        request["CapacityRequirements"] = {"Spot": {}}
+    kubernetes = {
+        **({"Labels": dict(group.labels)} if group.labels else {}),
+        **(
+            {"Taints": [_taint(each.key, each.value, each.effect) for each in group.taints]}
+            if group.taints
+            else {}
+        ),
+    }
+    if kubernetes:
+        request["KubernetesConfig"] = kubernetes
+    return request
+
+
+def _taint(key: str, value: str | None, effect: str) -> dict[str, str]:
+    return {"Key": key, **({"Value": value} if value else {}), "Effect": effect}
+
+
+def _tags(description: Description) -> list[dict[str, str]]:
+    return [
+        {"Key": key, "Value": value}
+        for key, value in {CLUSTER_TAG: description.name, **description.tags}.items()
+    ]

@@ -1,0 +1,88 @@
+"""The entry points of `python -m anadil.launch`."""
+
+import argparse
+import json
+import logging
+from collections.abc import Sequence
+
+from anadil.core import log as logs
+from anadil.core.errors import RecipeError
+from anadil.core.stages import STAGES
+from anadil.launch.job import LAUNCHABLE
+from anadil.launch.kubernetes.kinds import KINDS
+from anadil.launch.launcher import Launch, launch
+from anadil.launch.retry_guard import refuse_again
+from anadil.recipe.load import load_recipe
+from anadil.runtime import kfp, step_status
+from anadil.runtime.entry_point import guarded
+from anadil.runtime.execute import Outcome
+
+log = logging.getLogger(__name__)
+
+STALE_MINUTES = 30.0
+"""Some heartbeats, which come each minute. Assumption."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one of the steps and return its exit code."""
+    options = _parser().parse_args(argv)
+    logs.set_up(f"launch {options.step}", container=True)
+    if options.step == "sweep":
+        return guarded(lambda: _sweep(options))
+    if options.step == "finish":
+        return guarded(lambda: _finish(options.executor_input))
+    return guarded(lambda: _launch(options.step, options.executor_input))
+
+
+def _parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m anadil.launch", description="steps of a pipeline on a cluster"
+    )
+    steps = top.add_subparsers(dest="step", metavar="STEP", required=True)
+    for name in LAUNCHABLE:
+        step = steps.add_parser(name, help=f"launch {name} as a job of its own and follow it")
+        step.add_argument("--executor-input", required=True, metavar="JSON")
+    finish = steps.add_parser("finish", help="exit handler: clean up and notify")
+    finish.add_argument("--executor-input", required=True, metavar="JSON")
+    sweep = steps.add_parser("sweep", help="suspend jobs that nobody follows any more")
+    sweep.add_argument("--namespace", metavar="NAME", help="default: the pod's own")
+    text = "kind of job to look for, once for each (default: all that there are)"
+    sweep.add_argument("--kind", action="append", choices=tuple(KINDS), help=text)
+    text = "since the last heartbeat (default: %(default)s)"
+    sweep.add_argument("--stale-minutes", type=float, default=STALE_MINUTES, metavar="N", help=text)
+    return top
+
+
+def _launch(name: str, text: str) -> int:
+    stage = STAGES[name]
+    call = kfp.parse(stage, text)
+    recipe = load_recipe(call.recipe)
+    asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
+    refuse_again(asked)  # outside the record, which would write over what it reads
+    with step_status.recorded(recipe.storage.root, call.run, name) as record:
+        made = launch(asked)
+        assert isinstance(made, Outcome)
+        record.uri = made.uri
+        kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)
+    return 0
+
+
+def _finish(text: str) -> int:
+    from anadil.launch.exit_handler import finish
+
+    try:
+        values = json.loads(text)["inputs"]["parameterValues"]
+        recipe, run = str(values["recipe"]), str(values["run"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
+    finish(load_recipe(recipe), run)
+    return 0
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from anadil.launch.kubernetes.backend import sweep
+
+    kinds = tuple(dict.fromkeys(options.kind or KINDS))
+    for name in sweep(options.namespace, stale_minutes=options.stale_minutes, kinds=kinds):
+        log.info("suspended %s, which nobody has followed for %g minutes", name, options.stale_minutes)
+    return 0

@@ -1,0 +1,80 @@
+"""Ending a job when its launcher is told to end.
+
+A terminated pipeline gives its step about a second: Argo signals the process group, and the
+container goes when KFP's own launcher has died. So the first thing is one DELETE. Only where another
+launcher looks after the job, it is left.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from anadil.core.errors import AnadilError, Stopped
+from anadil.launch.exit_codes import AGAIN
+from anadil.launch.kubernetes.claim import Claim
+from anadil.launch.kubernetes.client import ONCE, Api
+from anadil.launch.kubernetes.kinds import Kind
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Cancelled(BaseException):
+    """Not an Exception, so that nobody on the way takes it for an error of theirs."""
+
+
+@contextmanager
+def cancelling(api: Api, kind: Kind, name: str, claim: Claim) -> Iterator[None]:
+    """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
+
+    Raises:
+        Stopped: After SIGTERM.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    received: list[int] = []
+    # With connections of its own: those of `api` may be in the midst of an answer.
+    apart = api.apart()
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            received.append(number)
+            raise _Cancelled
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, receive) for number in SIGNALS} if is_main else {}
+    try:
+        yield
+    except _Cancelled:
+        if _deleted(apart, kind, name, claim):
+            told = f"{name} was told to end, and saves first; {AGAIN}"
+        else:
+            told = f"{name} goes on, another launcher looks after it; `anadil stop {name}` ends it"
+        if received[0] == signal.SIGINT:
+            log.info("%s", told)
+            raise KeyboardInterrupt from None
+        raise Stopped(f"stopped by SIGTERM; {told}") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _deleted(api: Api, kind: Kind, name: str, claim: Claim) -> bool:
+    """Delete the job; False where it is another launcher's."""
+    for patience in (ONCE, api.patience):
+        api.patience = patience
+        try:
+            if not claim.is_known and (found := api.get(kind, name)):
+                claim.see(found)  # the answer to its creation may be lost, or have been that it is there
+            if claim.is_guest:
+                return False
+            api.delete(kind, name)
+        except AnadilError as error:
+            failed = error
+        else:
+            return True
+    log.warning("%s cannot be deleted, run `anadil stop %s`: %s", name, name, failed)
+    return True

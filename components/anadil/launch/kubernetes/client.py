@@ -1,0 +1,293 @@
+"""The border to the Kubernetes API: JSON in and out, time limits, retries, errors of ours."""
+
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kubernetes.connection import connect
+from anadil.launch.kubernetes.errors import Answer, Call, answer_of, refusal
+from anadil.launch.kubernetes.kinds import Kind, Object
+
+log = logging.getLogger(__name__)
+
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+MERGE_PATCH = "application/merge-patch+json"
+PIECE_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a call is tried, and how long it is waited for."""
+
+    attempts: int = 5
+    pause_s: float = 1.0
+    """Before the second attempt; doubled with each."""
+    longest_pause_s: float = 30.0
+    """Also where the server asks for more."""
+    connect_s: float = 5.0
+    read_s: float = 30.0
+    """Longest silence inside an answer; the client's own default is to wait for ever."""
+
+
+ONCE = Patience(attempts=1, connect_s=1.0, read_s=1.5)
+"""For what has to be done within the second that a terminated step has."""
+
+
+class NotReady(RetryableError):
+    """The log of a container that has not started, or is gone."""
+
+
+class LogStream:
+    """The log of a container in pieces, as they come."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.pieces: Iterator[bytes] = answer.stream(PIECE_BYTES, decode_content=False)
+
+    def interrupt(self) -> None:
+        """Let a thread that waits for the next piece go on."""
+        # urllib3 before 2.3 cannot; then the thread goes on when its silence is too long.
+        if hasattr(self._answer, "shutdown"):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                self._answer.shutdown()
+
+
+class _Refused(Exception):
+    """An answer of 400 and above that trying again does not change."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+
+class Api:
+    """One namespace of one cluster, seen with the rights of whoever asks.
+
+    Every call may raise PreflightError (a right, a definition or a sign-in is missing) and
+    RetryableError (no answer after several attempts).
+    """
+
+    def __init__(self, namespace: str | None = None, patience: Patience | None = None) -> None:
+        """Connect.
+
+        Args:
+            namespace: Left out, that of this pod or of the kubeconfig's context.
+            patience: How often a call is tried.
+
+        Raises:
+            PreflightError: Nothing says where the cluster is.
+        """
+        self._connection = connect()
+        self.namespace = namespace or self._connection.namespace
+        self.patience = patience or Patience()
+
+    def apart(self) -> "Api":
+        """The same namespace through connections of its own."""
+        return Api(self.namespace, self.patience)
+
+    def get(self, kind: Kind, name: str) -> Object | None:
+        """A job, or None where there is none of the name."""
+        call = self._about("get", kind, name)
+        return self._unless((404,), "GET", _path(self.namespace, kind, name), call)
+
+    def jobs(self, kind: Kind, selector: str) -> list[Object]:
+        """Jobs with these labels."""
+        path = f"{_path(self.namespace, kind)}?{urlencode({'labelSelector': selector})}"
+        return self._items(path, self._about("list", kind))
+
+    def create(self, kind: Kind, body: Object) -> Object | None:
+        """The new job, or None where there is one of its name already."""
+        call = self._about("create", kind, body["metadata"]["name"])
+        return self._unless((409,), "POST", _path(self.namespace, kind), call, body)
+
+    def patch(self, kind: Kind, name: str, change: Object) -> Object | None:
+        """Merge a change into a job; None where it is gone, or is not the one of the change."""
+        call = self._about("patch", kind, name)
+        return self._unless((404, 409), "PATCH", _path(self.namespace, kind, name), call, change)
+
+    def delete(self, kind: Kind, name: str, uid: str = "", patience: Patience | None = None) -> bool:
+        """Tell a job to end, its pods first; False where it is gone, or another has its name.
+
+        Args:
+            kind: Of the job.
+            name: Of the job.
+            uid: Left out, whichever has the name.
+            patience: How often it is tried.
+        """
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        call = self._about("delete", kind, name)
+        path = _path(self.namespace, kind, name)
+        return self._unless((404, 409), "DELETE", path, call, body, patience) is not None
+
+    def pod(self, name: str) -> Object | None:
+        """A pod, or None where there is none of the name."""
+        call = Call(verb="get", resource="pods", namespace=self.namespace, name=name)
+        return self._unless((404,), "GET", f"{self._core('pods')}/{quote(name)}", call)
+
+    def pods(self, selector: str) -> list[Object]:
+        """Pods with these labels."""
+        path = f"{self._core('pods')}?{urlencode({'labelSelector': selector})}"
+        return self._items(path, Call(verb="list", resource="pods", namespace=self.namespace))
+
+    def events(self, name: str) -> list[Object]:
+        """What happened to objects of this name, oldest first."""
+        path = f"{self._core('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
+        found = self._items(path, Call(verb="list", resource="events", namespace=self.namespace))
+        return sorted(
+            found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
+        )
+
+    @contextlib.contextmanager
+    def log(self, pod: str, container: str, silence_s: float, **query: Any) -> Iterator[LogStream]:
+        """The log of a container.
+
+        Args:
+            pod: Name of the pod.
+            container: Of the pod.
+            silence_s: Time without a byte after which the connection counts as lost.
+            query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
+
+        Raises:
+            NotReady: There is no log yet, or no longer.
+            RetryableError: The connection is lost.
+        """
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError
+
+        words = {
+            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
+        }
+        path = f"{self._core('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
+        call = Call(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
+        timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
+        headers = self._connection.headers()
+        try:
+            answer = self._connection.request(
+                "GET", path, headers=headers, timeout=timeout, preload_content=False
+            )
+            try:
+                if answer.status >= 400:
+                    raise _no_log(call, answer_of(answer.status, answer.read(PIECE_BYTES), answer.headers))
+                yield LogStream(answer)
+            finally:
+                answer.close()
+        except (HTTPError, OSError) as error:
+            raise RetryableError(f"log of {pod}: {_short(error)}") from None
+
+    def _items(self, path: str, call: Call) -> list[Object]:
+        found: list[Object] = (self._unless((), "GET", path, call) or {}).get("items") or []
+        return found
+
+    def _unless(
+        self,
+        nothing: tuple[int, ...],
+        method: str,
+        path: str,
+        call: Call,
+        body: Object | None = None,
+        patience: Patience | None = None,
+    ) -> Object | None:
+        """The answer; None where it is one of `nothing` and about the object itself."""
+        try:
+            return self._answer(method, path, call, body, patience or self.patience)
+        except _Refused as refused:
+            answer = refused.answer
+            if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
+                return None
+            raise refusal(call, answer) from None
+
+    def _answer(self, method: str, path: str, call: Call, body: Object | None, patience: Patience) -> Object:
+        signed_in_again = False
+        for attempt in range(1, patience.attempts + 1):
+            told = self._once(method, path, body, patience)
+            if isinstance(told, dict):
+                return told
+            wait_s = None
+            if isinstance(told, Answer):
+                if told.status == 401 and not signed_in_again:
+                    signed_in_again = True
+                    self._connection = connect()  # a token may have been replaced
+                elif told.status not in RETRIED:
+                    raise _Refused(told)
+                wait_s, told = told.retry_after_s, refusal(call, told)
+            if attempt == patience.attempts:
+                raise told
+            log.debug("%s %s: %s; trying again", call.verb, call.resource, told)
+            time.sleep(_pause(patience, attempt, wait_s))
+        raise AssertionError("at least one attempt")
+
+    def _once(
+        self, method: str, path: str, body: Object | None, patience: Patience
+    ) -> Object | Answer | AnadilError:
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError, SSLError
+
+        headers = {"Accept": "application/json", **self._connection.headers()}
+        if body is not None:
+            headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
+        timeout = Timeout(connect=patience.connect_s, read=patience.read_s)
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            answer = self._connection.request(method, path, body=content, headers=headers, timeout=timeout)
+        except SSLError as error:
+            if "CERTIFICATE" not in str(error).upper():
+                return self._away(error)
+            raise PreflightError(
+                f"{self._connection.host}: its certificate is not trusted ({_short(error)}); correct "
+                "certificate-authority-data in the kubeconfig, or this machine's clock"
+            ) from None
+        except (HTTPError, OSError) as error:
+            return self._away(error)
+        if answer.status >= 300:
+            return answer_of(answer.status, answer.data, answer.headers)
+        try:
+            found = json.loads(answer.data)
+        except ValueError as error:
+            return self._away(error)
+        return found if isinstance(found, dict) else self._away(ValueError("answers no object"))
+
+    def _away(self, error: Exception) -> RetryableError:
+        return RetryableError(
+            f"{self._connection.host}: the Kubernetes API does not answer ({_short(error)}); run the same command "
+            "again, which finds the job"
+        )
+
+    def _about(self, verb: str, kind: Kind, name: str = "") -> Call:
+        return Call(
+            verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
+            operator=kind.operator,
+        )  # fmt: skip
+
+    def _core(self, resource: str) -> str:
+        return f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
+
+
+def _path(namespace: str, kind: Kind, name: str = "") -> str:
+    base = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(namespace)}/{kind.plural}"
+    return f"{base}/{quote(name)}" if name else base
+
+
+def _pause(patience: Patience, attempt: int, wait_s: float | None) -> float:
+    doubled: float = patience.pause_s * 2 ** (attempt - 1)
+    # Not all launchers at the same moment.
+    wanted = wait_s if wait_s is not None else doubled * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+    return min(wanted, patience.longest_pause_s)
+
+
+def _no_log(call: Call, answer: Answer) -> AnadilError:
+    if answer.status in (401, 403):
+        return refusal(call, answer)
+    return NotReady(f"log of {call.name}: {answer.status} {answer.message}")
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,100 @@
+"""What an answer of the Kubernetes API means, as an error of ours with its remedy."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+
+USER = re.compile(r'User "([^"]+)"')
+MAX_CHARS = 600
+
+
+class AbsentKind(PreflightError):
+    """The cluster does not know the kind of a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What was asked of the API."""
+
+    verb: str
+    resource: str
+    """Plural, with the subresource: `pods/log`."""
+    group: str = ""
+    """API group; empty for the core."""
+    namespace: str
+    name: str = ""
+    operator: str = ""
+    """What brings the resource along, where it is no part of Kubernetes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer of 400 and above."""
+
+    status: int
+    message: str
+    retry_after_s: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    """What the answer is about, where the API server itself speaks."""
+
+    def is_about(self, call: Call) -> bool:
+        """Whether the object itself was not found, not its kind or namespace."""
+        return self.details.get("name") == call.name and self.details.get("kind") != "namespaces"
+
+
+def answer_of(status: int, body: bytes, headers: Any) -> Answer:
+    """Read an error answer; proxies in front of the API server speak no JSON."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        told = None
+    plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
+    said: dict[str, Any] = told if isinstance(told, dict) else plain
+    details: dict[str, Any] = said.get("details") or {}
+    wait = str(headers.get("Retry-After") or details.get("retryAfterSeconds") or "")
+    return Answer(
+        status=status,
+        message=" ".join(str(said.get("message") or "").split())[:MAX_CHARS],
+        retry_after_s=float(wait) if wait.isdigit() else None,
+        details=details,
+    )
+
+
+def refusal(call: Call, answer: Answer) -> AnadilError:
+    """The error that an answer is; the rule or the object that is missing, by name."""
+    where = f"namespace {call.namespace}"
+    if answer.status == 401:
+        return PreflightError(
+            "the cluster does not know who asks (401): the token has run out or belongs to another cluster; sign in "
+            "again, such as with `aws eks update-kubeconfig --name CLUSTER`"
+        )
+    if answer.status == 403 and " cannot " in answer.message:
+        found = USER.search(answer.message)
+        return PreflightError(
+            f"{found[1] if found else 'whoever asks'} may not {call.verb} {call.resource} in {where}; add this rule "
+            f"to a Role that is bound to it: {rule(call)}"
+        )
+    if answer.status == 404 and answer.details.get("kind") == "namespaces":
+        return PreflightError(f"{where}: not there; create it or correct cluster.namespace")
+    if answer.status == 404 and call.operator:
+        return AbsentKind(
+            f"the cluster has no {call.resource}.{call.group}; install {call.operator}, or choose another "
+            "cluster.backend"
+        )
+    if answer.status in (400, 403, 413, 422):
+        return PreflightError(
+            f"{call.verb} {call.resource} {call.name} in {where}: refused ({answer.status}): {answer.message}; "
+            "look at it with `anadil launch --dry-run`"
+        )
+    return RetryableError(
+        f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}; run "
+        "the same command again, which finds the job"
+    )
+
+
+def rule(call: Call) -> str:
+    """The line of a Role that allows a call."""
+    return json.dumps({"apiGroups": [call.group], "resources": [call.resource], "verbs": [call.verb]})

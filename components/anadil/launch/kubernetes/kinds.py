@@ -1,0 +1,155 @@
+"""The kinds of Kubernetes jobs that we launch, and how to read what their operators say."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from anadil.core.errors import RecipeError
+from anadil.launch.backend import State
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One custom resource that runs a training job."""
+
+    name: str
+    """Of the backend in the recipe."""
+    title: str
+    """`kind` of the manifest."""
+    group: str
+    version: str
+    plural: str
+    container: str
+    """The one that trains."""
+    job_label: str
+    """Label of a pod: the job that it belongs to."""
+    index_label: str
+    """Label of a pod: its number among the machines."""
+    selector: str
+    """More labels of the pods that train."""
+    suspend: tuple[str, ...]
+    """Where in the spec it is said that the job shall not run; its deadline stands beside."""
+    done: str
+    """Condition of a job that ended well."""
+    operator: str
+    """What makes pods of it, and how to look at it."""
+
+    def pods_of(self, job: str) -> str:
+        """Label selector of the pods of a job."""
+        return f"{self.job_label}={job}{self.selector}"
+
+    def suspending(self, *, yes: bool) -> Object:
+        """Merge patch of the spec that suspends a job or lets it go on."""
+        patch: Any = yes
+        for key in reversed(self.suspend):
+            patch = {key: patch}
+        return {"spec": patch}
+
+    def with_later_deadline(self, manifest: Object, seconds: int) -> Object:
+        """The manifest, its `activeDeadlineSeconds` so much later; as it is where it has none."""
+        later: Object = copy.deepcopy(manifest)
+        policy = later["spec"]
+        for key in self.suspend[:-1]:
+            policy = policy[key]
+        if "activeDeadlineSeconds" in policy:
+            policy["activeDeadlineSeconds"] += seconds
+        return later
+
+    def is_suspended(self, job: Object) -> bool:
+        """Whether the job shall not run now: queued, preempted or swept."""
+        wanted: Any = job.get("spec") or {}
+        for key in self.suspend:
+            wanted = wanted.get(key) or {}
+        return wanted is True or "Suspended" in true_conditions(job)
+
+    def state(self, job: Object, *, running: int) -> State:
+        """Where a job stands.
+
+        Conditions of earlier states stay in the list with status False, and their order says
+        nothing; a failure outweighs a success.
+
+        Args:
+            job: As the API gives it.
+            running: Machines that run.
+
+        Source: kubeflow/trainer v1.9.4, pkg/util/status.go; v2.3.0, pkg/controller.
+        """
+        true = true_conditions(job)
+        if "Failed" in true:
+            return "failed"
+        if self.done in true:
+            return "succeeded"
+        if self.is_suspended(job):
+            return "queued"
+        if "Restarting" in true:
+            return "restarting"
+        return "running" if running else "starting"
+
+
+PYTORCHJOB = Kind(
+    name="pytorchjob",
+    title="PyTorchJob",
+    group="kubeflow.org",
+    version="v1",
+    plural="pytorchjobs",
+    container="pytorch",
+    job_label="training.kubeflow.org/job-name",
+    index_label="training.kubeflow.org/replica-index",
+    selector="",
+    suspend=("runPolicy", "suspend"),
+    done="Succeeded",
+    operator="the Kubeflow training operator 1.7 to 1.9; look for it with `kubectl get deployments -A | grep training-operator`",
+)
+TRAINJOB = Kind(
+    name="trainjob",
+    title="TrainJob",
+    group="trainer.kubeflow.org",
+    version="v1alpha1",
+    plural="trainjobs",
+    container="node",
+    job_label="jobset.sigs.k8s.io/jobset-name",
+    index_label="batch.kubernetes.io/job-completion-index",
+    selector=",jobset.sigs.k8s.io/replicatedjob-name=node",
+    suspend=("suspend",),
+    done="Complete",
+    operator="Kubeflow Trainer 2 with JobSet; look for it with `kubectl get deployments -A | grep trainer`",
+)
+KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind that a recipe's `cluster.backend` names.
+
+    Raises:
+        RecipeError: There is no such kind.
+    """
+    if name not in KINDS:
+        raise RecipeError(f"backend {name!r}: no Kubernetes job; choose one of {', '.join(KINDS)}")
+    return KINDS[name]
+
+
+def true_conditions(job: Object) -> dict[str, Object]:
+    """Conditions of a job that hold now, by type."""
+    listed = (job.get("status") or {}).get("conditions") or []
+    return {each["type"]: each for each in listed if each.get("status") == "True"}
+
+
+def is_final(kind: Kind, job: Object) -> bool:
+    """Whether a job has ended, well or not."""
+    return not {"Failed", kind.done}.isdisjoint(true_conditions(job))
+
+
+def annotations(job: Object) -> dict[str, str]:
+    """Annotations of an object."""
+    found: dict[str, str] = job["metadata"].get("annotations") or {}
+    return found
+
+
+def labels(job: Object) -> dict[str, str]:
+    """Labels of an object."""
+    found: dict[str, str] = job["metadata"].get("labels") or {}
+    return found

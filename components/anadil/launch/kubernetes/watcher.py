@@ -1,0 +1,362 @@
+"""Following one job to its end: what it waits for, what it says, what it may still use.
+
+It asks every few seconds rather than watch: a watch ends silently, and what happened meanwhile is
+then unknown. Whatever fails here leaves the job alone, so that the next launcher finds it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NoReturn
+
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
+from anadil.core.format import human_seconds
+from anadil.launch.backend import FINAL, State
+from anadil.launch.exit_codes import AGAIN
+from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
+from anadil.launch.kubernetes.claim import LAUNCHER_ANNOTATION, Claim
+from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.diagnosis import explain, first_cause
+from anadil.launch.kubernetes.kinds import Kind, Object, annotations
+from anadil.launch.kubernetes.log_stream import Stream
+from anadil.launch.kubernetes.pending import absent_image, queue_text, remedy_for, waiting_text
+from anadil.launch.kubernetes.pods import NEVER_HEALS, Worker, moment, workers_of
+from anadil.launch.kubernetes.restarts import LEDGER_ANNOTATION, SAME_STEP, Ledger
+
+log = logging.getLogger(__name__)
+
+SWEPT_ANNOTATION = f"{DOMAIN}/swept"
+"""When the job was suspended because nobody followed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to look, and how long to wait. All are assumptions but where said."""
+
+    poll_s: float = 15.0
+    heartbeat_s: float = 60.0
+    live_s: float = 180.0
+    """Without a new heartbeat, until a launcher that follows beside another takes the job over."""
+    operator_s: float = 300.0
+    """Until an operator says its first word about a job."""
+    startup_s: float = 1_800.0
+    """Until all machines run for the first time; queueing is not counted."""
+    image_s: float = 120.0
+    """Until an image is there that its registry does not have; one that was just pushed may take a while."""
+    replacement_s: float = 7_200.0
+    """Until all machines run again; HyperPod replaces a node in the meantime."""
+    api_s: float = 1_800.0
+    """Without an answer of the API; an upgrade of a control plane takes some minutes."""
+    deletion_s: float = 600.0
+    """Until a deleted job and its pods are gone; they have 150 s to save."""
+    artifact_s: float = 120.0
+    """Until storage shows the artifact of a job that has ended well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a job may use."""
+
+    nodes: int
+    restarts: int
+    deadline_s: float | None
+    target: str
+    """URI of its artifact."""
+
+
+class Follower:
+    """Follows one job."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind,
+        job: Object,
+        limits: Limits,
+        pace: Pace,
+        claim: Claim,
+        write: Callable[[str], None],
+    ) -> None:
+        """Take over what an earlier launcher has counted.
+
+        Args:
+            api: Where the job is.
+            kind: Of the job.
+            job: As the API gave it.
+            limits: What it may use.
+            pace: How often to look.
+            claim: Whose the job is.
+            write: Takes each line of the log.
+        """
+        self._api = api
+        self._kind = kind
+        self._job = job
+        self._limits = limits
+        self._pace = pace
+        self._claim = claim
+        self._workers: list[Worker] = []
+        self._ledger = Ledger()
+        self._said = ""
+        self._looked = self._answered = self._next_heartbeat = time.monotonic()
+        self._pending_s = self._silent_s = self._absent_s = 0.0
+        self._recovered_at: int | None = None
+        self._exhausted = ""
+        self._has_looked = False
+        self._write = write
+        since_s = self._take_over()
+        self._stream = Stream(api, kind, job, self._first_pod, write, retry_s=pace.poll_s, since_s=since_s)
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        name: str = self._job["metadata"]["name"]
+        return name
+
+    def follow(self) -> None:
+        """Return when the job has ended well.
+
+        Raises:
+            AnadilError: It failed, ran out of what it may use, or can no longer be followed.
+        """
+        self._stream.start()
+        try:
+            while not self._is_done():
+                time.sleep(self._pace.poll_s)
+        finally:
+            self._stream.stop()
+        self._await_artifact()
+
+    def _take_over(self) -> float | None:
+        """Go on counting where another launcher stopped; the age of the first line to show, in seconds."""
+        told = annotations(self._job)
+        if LEDGER_ANNOTATION not in told:
+            return None
+        idle_s = (datetime.now(UTC) - moment(told.get(HEARTBEAT_ANNOTATION))).total_seconds()
+        self._ledger.load(told[LEDGER_ANNOTATION], 0.0 if self._kind.is_suspended(self._job) else idle_s)
+        return idle_s + self._pace.poll_s
+
+    def _first_pod(self) -> str:
+        return next((worker.pod for worker in self._workers if worker.index == 0), "")
+
+    def _is_done(self) -> bool:
+        """Look once."""
+        found = self._look()
+        if found == "silent":
+            return False
+        state = self._kind.state(self._job, running=self._num_running)
+        if found == "gone" or state in FINAL:
+            self._stream.finish()
+            return self._ended(state, gone=found == "gone")
+        elapsed_s = time.monotonic() - self._looked
+        self._looked += elapsed_s
+        if self._exhausted:  # the operator had the time between two looks to say so itself
+            self._give_up(self._diagnosed(self._exhausted))
+        self._beat()
+        if state == "queued":
+            self._pending_s = self._silent_s = 0.0
+            self._ledger.suspended()
+            self._go_on_if_swept()
+            self._say(queue_text(self._job))
+            return False
+        self._ledger.run_s += elapsed_s if self._num_running else 0.0
+        self._count_failures()
+        self._check_deadline()
+        self._check_start(elapsed_s)
+        return False
+
+    @property
+    def _num_running(self) -> int:
+        return sum(worker.running for worker in self._workers)
+
+    def _look(self) -> Literal["there", "gone", "silent"]:
+        """Ask for the job and its pods."""
+        try:
+            found = self._api.get(self._kind, self.name)
+            pods = self._api.pods(self._kind.pods_of(self.name)) if found else []
+        except (RetryableError, PreflightError) as error:
+            if isinstance(error, PreflightError) and not self._has_looked:
+                self._give_up(error)  # whoever may not look cannot look after it
+            # A right, a token or a certificate that was good is refused while an API server starts anew.
+            gone_s = time.monotonic() - self._answered
+            if gone_s > self._pace.api_s:
+                raise
+            self._say(f"the job runs on, but cannot be seen: {error}")
+            return "silent"
+        self._has_looked = True
+        self._answered = time.monotonic()
+        if found is None:
+            return "gone"
+        if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
+            if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
+                raise Stopped(f"{self.name}: somebody replaced it by another job; {AGAIN}")
+            log.info("%s: another launcher has started it anew; following that one", self.name)
+        self._job = found
+        self._claim.see(found)
+        self._workers = workers_of(self._kind, pods)
+        return "there"
+
+    def _ended(self, state: State, *, gone: bool) -> bool:
+        if state == "failed" and not gone:
+            error = self._diagnosed()
+            # A failed job's other machines would wait for it, and cost.
+            if any(worker.holds_node for worker in self._workers):
+                self._give_up(error)
+            raise error
+        if not gone:
+            log.info("%s: ended well", self.name)
+        elif artifact.read_manifest(self._limits.target) is None:
+            raise Stopped(f"{self.name}: somebody deleted it while it was followed; {AGAIN}")
+        else:
+            log.info("%s: it is gone, but its artifact is there", self.name)
+        return True
+
+    def _diagnosed(self, why: str = "") -> AnadilError:
+        """Show why the job failed; the error that its end is."""
+        seen = self._ledger.round.failures if self._ledger.round else []
+        cause = first_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
+        error = explain(self._api, self._kind, self._job, cause, self._workers, self._write)
+        if why:
+            error.args = (f"{why}; {error}",)
+        return error
+
+    def _give_up(self, error: AnadilError) -> NoReturn:
+        """End the job, so that it does not use up machines for nothing; not where another launcher looks after it."""
+        if self._claim.is_guest:
+            raise error
+        try:
+            self._api.delete(self._kind, self.name, self._job["metadata"]["uid"])
+        except AnadilError as failed:
+            log.warning("%s cannot be deleted, run `anadil stop %s`: %s", self.name, self.name, failed)
+        raise error
+
+    def _count_failures(self) -> None:
+        steps = self._stream.steps
+        if self._num_running == self._limits.nodes and self._recovered_at is None:
+            self._recovered_at = steps.num
+        recovered = self._recovered_at is not None and steps.num > self._recovered_at
+        start = str((self._job.get("status") or {}).get("startTime", ""))
+        ended = self._ledger.ended
+        if not self._ledger.observe(self._workers, start, steps, recovered=recovered):
+            return
+        self._recovered_at = None
+        self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
+        allowed, step = self._limits.restarts, self._ledger.failing_step
+        failures = self._ledger.round.failures if self._ledger.round else []
+        final = [each.stage_code for each in failures if each.would_come_again]
+        if final:
+            self._exhausted = f"exit code {final[0]}: another start would end the same"
+        elif step is not None:
+            self._exhausted = (
+                f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
+            )
+        elif self._ledger.ended > allowed:
+            self._exhausted = f"failed {self._ledger.ended} times, cluster.restarts allows {allowed} restarts"
+        elif self._ledger.ended > ended:
+            log.warning("%s: a machine failed; restart %d of %d", self.name, self._ledger.ended, allowed)
+
+    def _check_deadline(self) -> None:
+        allowed_s = self._limits.deadline_s
+        if allowed_s is not None and self._ledger.run_s > allowed_s:
+            self._give_up(
+                BudgetReached(
+                    f"{self.name}: ran for {human_seconds(self._ledger.run_s)}, cluster.deadline_hours allows "
+                    f"{allowed_s / 3_600:g} h; raise it and {AGAIN}"
+                )
+            )
+
+    def _check_start(self, elapsed_s: float) -> None:
+        """Say what machines wait for, and end what waits in vain."""
+        missing = self._limits.nodes - sum(
+            each.running or each.phase == "Succeeded" for each in self._workers
+        )
+        if missing <= 0:
+            self._pending_s = self._silent_s = self._absent_s = 0.0
+            self._say(
+                f"runs on {', '.join(sorted({each.node for each in self._workers if each.node})) or 'a node'}"
+            )
+            return
+        self._pending_s += elapsed_s
+        events = self._events()
+        text = waiting_text(self._kind, self._workers, events, self._limits.nodes)
+        self._say(text)
+        self._check_image(absent_image(self._workers, events), elapsed_s)
+        self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
+        if self._silent_s > self._pace.operator_s:
+            waited = human_seconds(self._silent_s)
+            self._give_up(
+                PreflightError(
+                    f"{self.name}: nobody has acted on it for {waited}; start {self._kind.operator}"
+                )
+            )
+        limit_s = self._pace.replacement_s if self._ledger.run_s else self._pace.startup_s
+        if self._pending_s > limit_s:
+            self._give_up(PreflightError(f"{self.name}: not started after {human_seconds(limit_s)}: {text}"))
+
+    def _check_image(self, absent: str, elapsed_s: float) -> None:
+        """End what waits for an image that will not come; a registry that is out of reach is waited for."""
+        hopeless = [each for each in self._workers if each.reason in NEVER_HEALS]
+        reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
+        self._absent_s = self._absent_s + elapsed_s if absent else 0.0
+        if hopeless or self._absent_s > self._pace.image_s:
+            self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
+
+    def _events(self) -> list[Object]:
+        """Of the job, then of a machine that waits."""
+        waiting = [each.pod for each in self._workers if not each.running][:1]
+        try:
+            return [event for about in (self.name, *waiting) for event in self._api.events(about)]
+        except AnadilError as error:
+            log.debug("events cannot be read: %s", error)
+            return []
+
+    def _beat(self) -> None:
+        """Tell the sweeper and other launchers that somebody looks after the job, and what it has used."""
+        if time.monotonic() < self._next_heartbeat or self._claim.is_guest:
+            return
+        self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
+        told = {
+            HEARTBEAT_ANNOTATION: now(),
+            LAUNCHER_ANNOTATION: self._claim.launcher,
+            LEDGER_ANNOTATION: self._ledger.dump(),
+        }
+        try:
+            self._api.patch(self._kind, self.name, {"metadata": {"annotations": told}})
+        except AnadilError as error:
+            # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
+            log.warning("%s: no heartbeat: %s", self.name, error)
+
+    def _go_on_if_swept(self) -> None:
+        """Resume what was suspended while no launcher followed it."""
+        if SWEPT_ANNOTATION not in annotations(self._job):
+            return
+        change = {"metadata": {"annotations": {SWEPT_ANNOTATION: None}}, **self._kind.suspending(yes=False)}
+        try:
+            self._api.patch(self._kind, self.name, change)
+        except AnadilError as error:
+            self._say(f"cannot be resumed yet: {error}")
+        else:
+            log.info("%s: resumed; it was suspended while nobody followed it", self.name)
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            log.info("%s: %s", self.name, text)
+            self._said = text
+
+    def _await_artifact(self) -> None:
+        """Make sure that the artifact is there: of an elastic job one machine's good end is enough."""
+        deadline = time.monotonic() + self._pace.artifact_s
+        while artifact.read_manifest(self._limits.target) is None:
+            if time.monotonic() > deadline:
+                raise DataError(
+                    f"{self._limits.target}: no artifact there, though {self.name} ended well; look at its log, and "
+                    "whether this machine sees the same storage"
+                )
+            time.sleep(self._pace.poll_s)
+
+
+def now() -> str:
+    """This moment, for an annotation."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

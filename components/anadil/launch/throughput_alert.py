@@ -1,0 +1,107 @@
+"""A training that has become slow, seen from the lines of its log."""
+
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+WINDOW = 20
+"""Logged steps whose median is what the job can do."""
+SLOW_SHARE = 0.7
+"""A step below this share of the median is slow."""
+IN_A_ROW = 3
+"""Slow steps after which it is said: one alone is a checkpoint or an evaluation."""
+COOLDOWN_S = 6 * 3_600.0
+"""Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
+WATCHED = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
+PROGRESS = re.compile(r"\b(?:pre-training|finetune): ([0-9,]+) of [0-9,]+")
+"""What `anadil.core.progress` says in the loops of training steps."""
+PAIR = re.compile(r"\b(step|phase|tokens_per_s|mfu)=([0-9.eE+-]+)")
+
+
+class Throughput:
+    """Watches the steps of one job."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in WATCHED}
+        self._slow: dict[str, list[float]] = {name: [] for name in WATCHED}
+        self._phase: float | None = None
+        self._quiet_until = 0.0
+
+    def add(self, line: str) -> str:
+        """What is wrong since this line, in a sentence; empty where nothing is."""
+        figures = step_figures(line)
+        if "step" not in figures:
+            return ""
+        if figures.get("phase") != self._phase:
+            # Another phase trains other parameters, at another speed.
+            self._phase = figures.get("phase")
+            for name in WATCHED:
+                self._forget(name)
+        found = [text for name in WATCHED if name in figures for text in [self._judge(name, figures)] if text]
+        if not found or time.monotonic() < self._quiet_until:
+            return ""
+        self._quiet_until = time.monotonic() + COOLDOWN_S
+        return "; ".join(found)
+
+    def _judge(self, name: str, figures: dict[str, float]) -> str:
+        value, seen, slow = figures[name], self._seen[name], self._slow[name]
+        usual = median(seen) if len(seen) == WINDOW else 0.0
+        if value >= SLOW_SHARE * usual:
+            seen.append(value)
+            slow.clear()
+            return ""
+        slow.append(value)
+        if len(slow) < IN_A_ROW:
+            return ""
+        now = median(slow)
+        self._forget(name)  # what is usual from now on
+        return (
+            f"{WATCHED[name]} fell to {now:,.4g} at step {figures['step']:,.0f}, {now / usual:.0%} of the {usual:,.4g} "
+            f"before; look for a slow node, a throttled GPU, storage"
+        )
+
+    def _forget(self, name: str) -> None:
+        self._seen[name].clear()
+        self._slow[name].clear()
+
+
+def performance_anomaly(lines: Iterable[str]) -> Iterator[str]:
+    """A sentence for each time that a job's log tells of a fall in its speed."""
+    watched = Throughput()
+    for line in lines:
+        if text := watched.add(line):
+            yield text
+
+
+def step_figures(line: str) -> dict[str, float]:
+    """Numbers of a step's line: `figures` of a JSON line, or `step=120 tokens_per_s=9000`."""
+    if "step" not in line:
+        return {}
+    try:
+        told = json.loads(line)
+    except ValueError:
+        told = line
+    if isinstance(told, dict):
+        figures = told.get("figures")
+        if isinstance(figures, dict):
+            return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
+        told = str(told.get("msg", ""))
+    found: dict[str, float] = {}
+    for name, text in PAIR.findall(str(told)):
+        try:
+            found[name] = float(text)
+        except ValueError:
+            continue
+    return found
+
+
+def step_of(line: str) -> int | None:
+    """The optimizer step that a line tells of, if any."""
+    figures = step_figures(line)
+    if "step" in figures:
+        return int(figures["step"])
+    found = PROGRESS.search(line)
+    return int(found[1].replace(",", "")) if found else None

@@ -1,0 +1,373 @@
+"""The machines that a run can use: devices, network and prices, from a dated table or a file."""
+
+import difflib
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from anadil.core.errors import RecipeError
+from anadil.core.format import GIB, MIB
+from anadil.recipe import strict_yaml
+from anadil.recipe.fields import Table, Text
+
+log = logging.getLogger(__name__)
+
+TABLE = Path(__file__).with_name("instances.yaml")
+CPU = "CPU"
+"""Device of a machine without accelerators."""
+LOCAL = "local"
+"""Name of `this_machine`."""
+DRIVER_BYTES = int(0.6 * GIB)
+"""What `nvidia-smi` counts and CUDA does not give to programs: 0.5 to 0.7 GiB on A100, H100 and B200."""
+PCIE = 31.5e9
+"""PCIe 4.0 x16, one direction, bytes a second; what devices without NVLink talk over at best."""
+CPU_FLOPS = 40e9
+"""Assumption for one logical CPU: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
+CPU_BANDWIDTH = 5e9
+"""Assumption for one logical CPU, bytes a second: two channels of DDR4-3200 over some ten threads."""
+OTHER_FORMS = re.compile(r"\b(PCIE|NVL|MIG|MAX-Q|LAPTOP)\b")
+"""Forms of a device whose peaks are not those of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine type; bandwidths are of one direction in bytes a second, peaks are dense."""
+
+    name: str
+    device: str
+    """Such as `H100` or `CPU`."""
+    devices: int
+    """Accelerators of one machine; a machine without any counts its CPU as one."""
+    memory_bytes: int
+    """Memory of one device that programs can use."""
+    flops_bf16: float
+    """Peak of one device, FLOP/s; 0 where it is not known."""
+    flops_fp8: float | None
+    """Peak of one device in FP8; None where it has none."""
+    hbm: float
+    """Bandwidth of one device's memory; 0 where it is not known."""
+    nvlink: float
+    """Bandwidth between devices of one machine, of each device: NVLink, else PCIe."""
+    network: float
+    """Bandwidth between machines, of the whole machine; 0 where it is not known."""
+    vcpus: int
+    ram_bytes: int
+    disk_bytes: int
+    """Local NVMe; of this machine, what is free under the working directory."""
+    on_demand: float | None
+    """USD an hour; None where it is not known."""
+    spot: float | None
+    training_plan: float | None
+    checked: str
+    """Date and origin of the prices."""
+    efa: int | None = None
+    """EFA interfaces that a pod can ask for; None where the number is not known."""
+
+
+class Price(Table):
+    """USD an hour of one machine; a number alone is a price without date and source."""
+
+    usd_per_hour: PositiveFloat
+    checked: Annotated[str, Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")] | None = None
+    source: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number_alone(cls, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return {"usd_per_hour": value} if is_number else value
+
+    def origin(self) -> str:
+        """Date and source, as far as they are known."""
+        date = self.checked or "not checked"
+        return f"{date}, {self.source}" if self.source else date
+
+
+class Instance(Table):
+    """A row of instances.yaml, in the units that data sheets use; the file says more."""
+
+    device: Text
+    devices: PositiveInt
+    memory_gib: PositiveFloat
+    bf16_tflops: PositiveFloat
+    fp8_tflops: PositiveFloat | None = None
+    hbm_gb_per_s: PositiveFloat
+    nvlink_gb_per_s: PositiveFloat | None = None
+    """Both directions together."""
+    network_gbit_per_s: PositiveFloat
+    efa: NonNegativeInt | None = None
+    vcpus: PositiveInt
+    ram_gib: PositiveFloat
+    disk_gb: NonNegativeFloat = 0
+    source: Text | None = None
+    on_demand: Price | None = None
+    spot: Price | None = None
+    training_plan: Price | None = None
+
+
+def machine(name: str, prices: Path | None = None) -> Machine:
+    """The machine type of a name such as `p5.48xlarge`, or `ml.p5.48xlarge` as SageMaker and HyperPod call it.
+
+    Args:
+        name: A type of the table or of `prices`.
+        prices: A file whose cells go before the table's.
+
+    Raises:
+        RecipeError: There is no such type, or `prices` has mistakes.
+    """
+    known = {each.name: each for each in machines(prices)}
+    plain = plain_name(name)
+    if plain in known:
+        return known[plain]
+    raise RecipeError(
+        f"cluster.instance: unknown machine type {name!r}{_nearest(plain, list(known))} "
+        f"Known are {', '.join(known)}; describe another one in a file for --prices"
+    )
+
+
+def plain_name(name: str) -> str:
+    """A machine type's name as EC2 has it: SageMaker and HyperPod write `ml.` before it."""
+    return name.removeprefix("ml.")
+
+
+def machines(prices: Path | None = None) -> tuple[Machine, ...]:
+    """Every machine type of the table and of a file with the same keys.
+
+    Raises:
+        RecipeError: With every mistake of the file, a line each.
+    """
+    rows, lines = _read(TABLE)
+    if prices is not None:
+        given, lines = _plain(*_read(prices), prices)
+        rows = {**rows, **{name: _over(rows.get(name), cells) for name, cells in given.items()}}
+    try:
+        # JSON mode, as for recipes: strict there means no text for a number, but an integer for a float.
+        table = TypeAdapter(dict[str, Instance]).validate_json(json.dumps(rows), strict=True)
+    except ValidationError as error:
+        raise RecipeError(_mistakes(error, rows, lines, prices or TABLE)) from None
+    return tuple(_machine(name, row) for name, row in table.items())
+
+
+def _read(path: Path) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"--prices {path}: cannot be read: {error}") from None
+    data, lines = strict_yaml.parse(text, str(path))
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(
+            f"{path}: holds {type(data).__name__}, not a table of machine types; begin with a type and a "
+            "colon, such as `p5.48xlarge:`"
+        )
+    return data, lines
+
+
+def _plain(
+    rows: dict[str, object], lines: dict[strict_yaml.Path, int], path: Path
+) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
+    """Rows and lines of a file by `plain_name`."""
+    found: dict[str, object] = {}
+    for name, row in rows.items():
+        if plain_name(str(name)) in found:
+            raise RecipeError(
+                f"{path}: {name} and {plain_name(str(name))} are one machine type; leave one of the two out"
+            )
+        found[plain_name(str(name))] = row
+    return found, {(plain_name(str(at[0])), *at[1:]) if at else at: line for at, line in lines.items()}
+
+
+def _over(row: object, cells: object) -> object:
+    """A row with some cells replaced; a price goes whole, so that it does not keep an old date."""
+    return {**row, **cells} if isinstance(row, dict) and isinstance(cells, dict) else cells
+
+
+def _mistakes(
+    error: ValidationError, rows: Mapping[str, object], lines: Mapping[strict_yaml.Path, int], path: Path
+) -> str:
+    texts: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for mistake in error.errors(include_url=False):
+        name, *cells = mistake["loc"]
+        if mistake["type"] == "missing" and len(cells) == 1:
+            missing.setdefault(str(name), []).append(str(cells[0]))
+            continue
+        reason = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            fields = list((Instance if len(cells) == 1 else Price).model_fields)
+            reason = f"unknown key{_nearest(str(cells[-1]), fields)} Keys are {', '.join(fields)}"
+        elif mistake["type"] == "string_pattern_mismatch":
+            reason = "write the date as 2026-11-09 or 2026-11"
+        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {_show(rows, mistake['loc'])})")
+    known = list(_read(TABLE)[0])
+    for new, needed in missing.items():
+        guess = _nearest(new, known)
+        texts.append(f"{_place((new,), lines)}: not in the table{guess} A new type needs {', '.join(needed)}")
+    return "\n".join([f"{path}: {len(texts)} mistake(s)", *(f"  {text}" for text in texts)])
+
+
+def _place(loc: tuple[int | str, ...], lines: Mapping[strict_yaml.Path, int]) -> str:
+    """Line and key of a cell; the line of what it stands in where it has none."""
+    line = next((lines[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in lines), None)
+    key = ".".join(map(str, loc))
+    return f"line {line}: {key}" if line else key
+
+
+def _show(data: Any, loc: Sequence[int | str]) -> str:
+    for key in loc:
+        if not isinstance(data, dict) or key not in data:
+            break
+        data = data[key]
+    text = json.dumps(data, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
+
+
+def _machine(name: str, row: Instance) -> Machine:
+    prices = {"on demand": row.on_demand, "spot": row.spot, "training plan": row.training_plan}
+    return Machine(
+        name=name,
+        device=row.device,
+        devices=row.devices,
+        memory_bytes=int(row.memory_gib * GIB),
+        flops_bf16=row.bf16_tflops * 1e12,
+        flops_fp8=row.fp8_tflops * 1e12 if row.fp8_tflops else None,
+        hbm=row.hbm_gb_per_s * 1e9,
+        nvlink=row.nvlink_gb_per_s * 1e9 / 2 if row.nvlink_gb_per_s else PCIE,
+        network=row.network_gbit_per_s * 1e9 / 8,
+        vcpus=row.vcpus,
+        ram_bytes=int(row.ram_gib * GIB),
+        disk_bytes=int(row.disk_gb * 1e9),
+        on_demand=row.on_demand.usd_per_hour if row.on_demand else None,
+        spot=row.spot.usd_per_hour if row.spot else None,
+        training_plan=row.training_plan.usd_per_hour if row.training_plan else None,
+        checked="; ".join(f"{kind} {price.origin()}" for kind, price in prices.items() if price),
+        efa=row.efa,
+    )
+
+
+def this_machine() -> Machine:
+    """The machine that this program runs on: its GPUs, else its CPU as one device.
+
+    Peaks are those of a device of the table by the name that the driver gives; of another
+    device they are 0, which means not known. A CPU's are estimates. Nothing is priced.
+    """
+    try:
+        cpus = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        cpus = os.cpu_count() or 1
+    ram = ram_bytes()
+    cpu = Machine(
+        name=LOCAL,
+        device=CPU,
+        devices=1,
+        memory_bytes=ram,
+        flops_bf16=cpus * CPU_FLOPS,
+        flops_fp8=None,
+        hbm=cpus * CPU_BANDWIDTH,
+        nvlink=cpus * CPU_BANDWIDTH,
+        network=0.0,
+        vcpus=cpus,
+        ram_bytes=ram,
+        disk_bytes=shutil.disk_usage(Path.cwd()).free,
+        on_demand=None,
+        spot=None,
+        training_plan=None,
+        checked="",
+    )
+    gpus = _gpus()
+    return _with_gpus(cpu, gpus) if gpus else cpu
+
+
+def _gpus() -> list[tuple[str, int]]:
+    """Name and bytes of each GPU that programs started from here would see."""
+    command = shutil.which("nvidia-smi")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if command is None or visible in ("", "-1"):
+        return []
+    only = [f"--id={visible}"] if visible else []
+    query = [command, *only, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("nvidia-smi does not answer (%s); planning for the CPU", error)
+        return []
+    found = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
+    return [(match[1], int(match[2]) * MIB) for match in found if match]
+
+
+def _with_gpus(host: Machine, gpus: Sequence[tuple[str, int]]) -> Machine:
+    """The host with its GPUs; of unequal ones the smallest counts for all."""
+    name, total = min(gpus, key=lambda gpu: gpu[1])
+    usable = max(total - DRIVER_BYTES, 0)
+    words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    same = [each for each in machines() if each.device.split()[0] in words]
+    if OTHER_FORMS.search(name.upper()) or not same:
+        log.warning("%s is not in the table: its speed is not known, so no time can be predicted", name)
+        peaks = replace(host, flops_bf16=0.0, hbm=0.0, nvlink=0.0)
+        device = name.removeprefix("NVIDIA ")
+    else:
+        peaks = min(same, key=lambda each: abs(each.memory_bytes - usable))
+        device = peaks.device
+    return replace(
+        host,
+        device=device,
+        devices=len(gpus),
+        memory_bytes=usable,
+        flops_bf16=peaks.flops_bf16,
+        flops_fp8=peaks.flops_fp8,
+        hbm=peaks.hbm,
+        nvlink=peaks.nvlink,
+    )
+
+
+def ram_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Main memory of this machine, or less where this process's control group allows less.
+
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+    """
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, file = cgroups, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, file = cgroups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        # Every group above sets a limit too. In a container the path may be the host's.
+        for folder in (group, *group.parents):
+            limit = folder / file
+            if limit.is_file() and (text := limit.read_text(encoding="ascii").strip()).isdigit():
+                limits.append(int(text))
+            if folder == top:
+                break
+    return min(limits)

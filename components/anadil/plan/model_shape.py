@@ -1,0 +1,282 @@
+"""The sizes of a decoder of a known type, and what follows from them alone: parameters and FLOPs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.families import check_family
+from anadil.plan.architecture import ARCHITECTURES, LLAMA, Architecture
+from anadil.recipe.sections import Recipe
+
+Trains = Literal["embeddings", "all"]
+
+_LLAMA_3: Mapping[str, object] = {
+    "model_type": "llama",
+    "vocab_size": 128_256,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+}
+_1B = {
+    **_LLAMA_3,
+    "hidden_size": 2_048,
+    "intermediate_size": 8_192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "head_dim": 64,
+    "tie_word_embeddings": True,
+}
+_3B = {
+    **_LLAMA_3,
+    "hidden_size": 3_072,
+    "intermediate_size": 8_192,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 24,
+    "tie_word_embeddings": True,
+}
+_8B = {
+    **_LLAMA_3,
+    "hidden_size": 4_096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+_70B = {
+    **_LLAMA_3,
+    "hidden_size": 8_192,
+    "intermediate_size": 28_672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+}
+_405B = {
+    **_LLAMA_3,
+    "hidden_size": 16_384,
+    "intermediate_size": 53_248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+}
+KNOWN: Mapping[str, Mapping[str, object]] = {
+    "meta-llama/Llama-3.2-1B": _1B,
+    "meta-llama/Llama-3.2-3B": _3B,
+    "meta-llama/Llama-3.1-8B": _8B,
+    "meta-llama/Llama-3.1-70B": _70B,
+    "meta-llama/Llama-3.3-70B": _70B,
+    "meta-llama/Llama-3.1-405B": _405B,
+}
+"""Keys of config.json for models that are planned without a network; `-Instruct` has the same.
+Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3."""
+
+
+class NotPlannedError(PreflightError):
+    """A model type that can be trained, though nobody has compared what the planner says of its memory."""
+
+    def __init__(self, message: str, model_type: str) -> None:
+        super().__init__(message)
+        self.model_type = model_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a decoder; all counts are of numbers, not of bytes."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    """Whether input and output embeddings are one table."""
+    model_type: str = "llama"
+    """As in config.json; one that `ARCHITECTURES` has not counts as a Llama."""
+    attention_bias: bool = False
+    """Whether products of attention add biases; see `Architecture.bias` for which."""
+    mlp_bias: bool = False
+    """Whether the products of a Llama's MLP add biases."""
+    rotary_share: float = 1.0
+    """Share of a head that is rotated."""
+
+    @property
+    def architecture(self) -> Architecture:
+        """What a layer holds where it differs from a Llama's."""
+        return ARCHITECTURES.get(self.model_type, LLAMA)
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def embedding(self) -> int:
+        """Numbers of one table of embeddings."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def embeddings(self) -> int:
+        """Numbers of all tables: one where input and output are tied, else two."""
+        return self.embedding * (1 if self.tied else 2)
+
+    @property
+    def layer_matrices(self) -> int:
+        """Numbers of one layer that a token is multiplied with."""
+        attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
+        return attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def biases(self) -> int:
+        """Numbers of one layer that are added to products."""
+        where = self.architecture.bias if self.attention_bias else "none"
+        of_inputs = 0 if where == "none" else self.query_width + 2 * self.kv_width
+        of_output = self.hidden if where == "all" else 0
+        of_mlp = 2 * self.intermediate + self.hidden if self.mlp_bias else 0
+        return of_inputs + of_output + of_mlp
+
+    @property
+    def norm_weights(self) -> int:
+        """Numbers of one layer's norms."""
+        kind = self.architecture.head_norms
+        widths = {"none": 0, "head": 2 * self.head_dim, "width": self.query_width + self.kv_width}
+        return self.architecture.norms * self.hidden + widths[kind]
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer: its matrices, their biases, and its norms."""
+        return self.layer_matrices + self.biases + self.norm_weights
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model, tied ones once."""
+        return self.layers * self.layer + self.hidden + self.embeddings
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Numbers that each token is multiplied with: the layers' matrices and the output table."""
+        return self.layers * self.layer_matrices + self.embedding
+
+    def flops_per_token(self, context: int, trains: Trains = "all") -> float:
+        """FLOPs of one training step per token: 6 for each multiplied number, and attention.
+
+        Attention is counted without the causal half, 12 * layers * width * context, as MFU is
+        usually stated. Where only the embeddings learn, the backward pass still goes through
+        the frozen layers to reach them but makes no gradients of their weights: 4 instead of 6.
+
+        Args:
+            context: Tokens of a sequence.
+            trains: Which parameters learn.
+
+        Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
+        """
+        per_number = 6 if trains == "all" else 4
+        layers = per_number * self.layers * self.layer_matrices
+        return layers + 6 * self.embedding + 12 * self.layers * self.query_width * context
+
+
+def shape_from(config: Mapping[str, object], name: str) -> Shape:
+    """The shape that a `config.json` describes; without a `model_type` it is a Llama's.
+
+    Raises:
+        DataError: A size is missing or no positive number.
+    """
+    kind = str(config.get("model_type", "llama"))
+    defaults = ARCHITECTURES.get(kind, LLAMA).defaults
+
+    def size(key: str, default: int | None = None) -> int:
+        value = config.get(key, defaults.get(key, default))
+        if value is None and default is not None:
+            value = default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DataError(
+                f"{name}/config.json: {key} is {value!r}, not a size; only Llama-like models can be planned"
+            )
+        return value
+
+    heads = size("num_attention_heads")
+    return Shape(
+        name=name,
+        hidden=size("hidden_size"),
+        intermediate=size("intermediate_size"),
+        layers=size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", heads),
+        head_dim=size("head_dim", max(1, size("hidden_size") // heads)),
+        vocabulary=size("vocab_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        model_type=kind,
+        attention_bias=kind == "qwen2" or bool(config.get("attention_bias", defaults.get("attention_bias"))),
+        mlp_bias=kind == "llama" and bool(config.get("mlp_bias")),
+        rotary_share=_rotary_share(config, defaults),
+    )
+
+
+def _rotary_share(config: Mapping[str, object], defaults: Mapping[str, object]) -> float:
+    """`partial_rotary_factor`, which transformers 5 writes among `rope_parameters` and 4 beside them."""
+    rope = config.get("rope_parameters")
+    places = (rope if isinstance(rope, Mapping) else {}, config, defaults)
+    found = next((each["partial_rotary_factor"] for each in places if "partial_rotary_factor" in each), None)
+    return float(found) if isinstance(found, int | float) and defaults.get("partial_rotary_factor") else 1.0
+
+
+def base_shape(recipe: Recipe) -> Shape:
+    """The shape of the recipe's base model.
+
+    A model that is known by name needs no network; of another hub model `config.json` is fetched.
+
+    Raises:
+        DataError: The model's directory or `config.json` is not there or names no sizes.
+        PreflightError: The hub cannot be reached, or the model's type is not trained or not planned.
+    """
+    model = recipe.base.model
+    if model == TINY:
+        tied = {"vocab_size": TINY_VOCABULARY, "tie_word_embeddings": True}
+        return shape_from({**TINY_SHAPE, **tied}, TINY)
+    folder = Path(model).expanduser()
+    known = KNOWN.get(model.removesuffix("-Instruct"))
+    if known is not None and not folder.is_dir():
+        return shape_from(known, model)
+    if not folder.is_dir():
+        folder = from_hub(recipe.base, ("config.json",))
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(
+            f"base.model: {folder} holds no config.json; give a Hugging Face model directory"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{folder}/config.json: not JSON ({error}); fetch the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{folder}/config.json: holds no JSON object; fetch the model again")
+    check_family(config, {})
+    kind = str(config["model_type"])
+    if kind not in ARCHITECTURES:
+        raise NotPlannedError(
+            f"base.model: the memory of the model type {kind!r} is not planned, only that of "
+            f"{', '.join(sorted(ARCHITECTURES))}; a guess would be wrong, so measure it with a short run of pretrain",
+            kind,
+        )
+    return shape_from(config, model)
+
+
+def trained_shape(recipe: Recipe) -> Shape:
+    """The shape that is trained: the base's, with the vocabulary that the tokenizer stage makes.
+
+    Where several sizes are compared, the largest is planned for: it needs the most memory.
+    """
+    base = base_shape(recipe)
+    size = max(recipe.tokenizer.vocab_sizes)
+    return replace(
+        base,
+        vocabulary={"base": base.vocabulary, "extend": base.vocabulary + size, "replace": size}[
+            recipe.tokenizer.strategy
+        ],
+    )

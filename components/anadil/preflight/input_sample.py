@@ -1,0 +1,170 @@
+"""The beginnings of files, cut where a record ends, so that their own readers take them for whole files.
+
+What a run will read can be terabytes in a bucket; whether it is what the recipe takes it for
+shows in its first megabytes.
+"""
+
+import gzip
+import io
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import MAX_LINE_BYTES
+from anadil.core.format import MIB
+
+PIECE_BYTES = 4 * MIB
+"""Fetched at a time; between two pieces the clock is looked at."""
+ONE_DOCUMENT_BYTES = 17 * MIB
+"""Of `.txt` and `.html`, which are one document each; readers refuse what is larger than 16 MiB."""
+MAX_FOOTER_BYTES = 64 * MIB
+PARQUET_TAIL_BYTES = 8
+"""Length of the footer (4 bytes) and the letters PAR1. Source: parquet-format, README, File format."""
+MAX_WINDOW_BYTES = 128 * MIB
+"""What `zstd -d` accepts by default; a frame may ask for gigabytes."""
+GZIP_MEMBER = b"\x1f\x8b\x08"
+NEXT_WARC_RECORD = b"\r\n\r\nWARC/1."
+
+
+class NoWholeRecordError(Exception):
+    """The first record of a file is longer than what is looked at."""
+
+
+class Beginnings:
+    """Copies of no more than the first bytes of files, for a limited time."""
+
+    def __init__(self, num_bytes: int, seconds: float) -> None:
+        self.num_bytes = num_bytes
+        """Of each file."""
+        self.whole = True
+        """Whether all that was given out was all that there is; a reader that stops early unsets it."""
+        self._deadline = time.monotonic() + seconds
+
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self._deadline
+
+    @contextmanager
+    def copy(self, uri: str) -> Iterator[Path]:
+        """A local path with the beginning of a file, in place of `storage.local_copy`.
+
+        Raises:
+            DataError: There is no such file, or it cannot be read.
+            NoWholeRecordError: Nothing can be told from so few bytes.
+        """
+        name = uri.lower()
+        if name.endswith(".parquet") and "://" not in uri:
+            storage.store(uri).part(uri, 0, 1)  # whether it can be read; its reader takes a piece at a time
+            with storage.local_copy(uri) as path:
+                yield path
+            return
+        with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+            path = Path(folder) / Path(uri).name
+            if name.endswith(".parquet"):
+                self._write_remote_parquet(uri, path)
+            else:
+                data, whole = self._first_bytes(uri, name)
+                if not whole:
+                    self.whole = False
+                    data = cut(data, name, self.num_bytes)
+                    if not data:
+                        raise NoWholeRecordError
+                path.write_bytes(data)
+            yield path
+
+    def _first_bytes(self, uri: str, name: str) -> tuple[bytes, bool]:
+        limit = ONE_DOCUMENT_BYTES if name.endswith((".txt", ".html", ".htm")) else self.num_bytes
+        there = storage.store(uri)
+        data, size = there.part(uri, 0, min(limit, PIECE_BYTES))
+        while len(data) < min(limit, size) and not self.over():
+            piece, _ = there.part(uri, len(data), min(limit - len(data), PIECE_BYTES))
+            if not piece:
+                break
+            data += piece
+        return data, len(data) >= size
+
+    def _write_remote_parquet(self, uri: str, path: Path) -> None:
+        """A table without rows that has the columns of the remote one, whose footer tells them."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        there = storage.store(uri)
+        tail, size = there.part(uri, -PARQUET_TAIL_BYTES, PARQUET_TAIL_BYTES)
+        length = int.from_bytes(tail[:4], "little") + PARQUET_TAIL_BYTES
+        if not tail.endswith(b"PAR1") or length > min(size, MAX_FOOTER_BYTES):
+            path.write_bytes(tail)  # its reader says that this is no Parquet
+            return
+        footer, _ = there.part(uri, -length, length)
+        try:
+            parquet.write_table(parquet.read_schema(io.BytesIO(footer)).empty_table(), path)
+        except (pa.ArrowException, OSError):
+            path.write_bytes(footer)
+        self.whole = False
+
+
+def cut(data: bytes, name: str, limit: int) -> bytes:
+    """The first bytes of a file up to where their last whole record ends; nothing where none does.
+
+    Bytes that are not of the kind that the name says stay as they are, so that the reader tells.
+
+    Args:
+        data: The first bytes.
+        name: Of the file, in lower case.
+        limit: Most bytes that compressed data is unpacked to.
+    """
+    if name.endswith(".jsonl"):
+        return _cut_lines(data)
+    if name.endswith((".jsonl.gz", ".jsonl.zst")):
+        return _cut_packed(data, name, limit)
+    if name.endswith(".warc.gz"):
+        return data[: max(0, data.rfind(GZIP_MEMBER))] if data.startswith(GZIP_MEMBER) else data
+    if name.endswith(".warc"):
+        end = data.rfind(NEXT_WARC_RECORD)
+        return data[: end + 4 if end > 0 else 0] if data.startswith(b"WARC/") else data
+    if name.endswith(".txt"):
+        return _cut_text(data)
+    return data
+
+
+def _cut_lines(data: bytes) -> bytes:
+    end = data.rfind(b"\n") + 1
+    # A line that is too long for every reader is seen as such before its end.
+    return data[:end] if len(data) - end <= MAX_LINE_BYTES else data
+
+
+def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
+    """Unpack what can be, cut it, and pack it again."""
+    stream: Any
+    if name.endswith(".gz"):
+        stream = gzip.GzipFile(fileobj=io.BytesIO(data))
+    else:
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        stream = decompressor.stream_reader(data, read_across_frames=True)
+    text = b""
+    try:
+        with suppress(EOFError):  # the end of what was fetched, which is not the end of the file
+            # Not `read`, which loses what stands before an end that comes too early.
+            while len(text) < limit and (piece := stream.read1(MIB)):
+                text += piece
+    except (OSError, zlib.error, zstandard.ZstdError):
+        return data
+    lines = _cut_lines(text)
+    if not lines:
+        return b""
+    return gzip.compress(lines, 1) if name.endswith(".gz") else zstandard.compress(lines, 1)
+
+
+def _cut_text(data: bytes) -> bytes:
+    """Without the first bytes of a letter at the end, where the text is UTF-8."""
+    for end in range(len(data), max(len(data) - 4, 0), -1):
+        with suppress(UnicodeDecodeError):
+            data[:end].decode()
+            return data[:end]
+    return data

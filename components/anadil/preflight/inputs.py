@@ -1,0 +1,336 @@
+"""Reads the beginning of all that a run will read, before it starts, with the readers of the stages.
+
+So that chats without a chat, a wrong `clean.text_field` or a torn model end a run in its first
+second and not after its pre-training.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anadil.artifacts import storage
+from anadil.artifacts.base_model import TINY, base_tokenizer, read_tokenizer
+from anadil.artifacts.storage import BUILT_IN
+from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
+from anadil.core.format import MIB, human_bytes
+from anadil.core.stages import Stage
+from anadil.model.families import check_family
+from anadil.preflight.clean_memory import clean_memory_bytes
+from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
+from anadil.recipe.sections import Recipe
+from anadil.runtime.execute import base_cache
+from anadil.runtime.job import check_base, external_files
+
+log = logging.getLogger(__name__)
+
+FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
+"""Of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule."""
+PATIENCE_S = 10.0
+"""For the files of one key; those that were not reached are said to be unread."""
+MAX_FILES = 64
+"""Of `clean.inputs` that are looked into, spread over all of them; the kind of every file is known by its name."""
+MAX_RECORDS = 10_000
+"""Of one file of `clean.inputs`."""
+HEADER_BYTES, MAX_HEADER_BYTES = 8, 100_000_000
+"""Length of the header that begins a safetensors file, and the longest that is read. Source: safetensors, README."""
+
+OUT_OF_MEMORY = (
+    "if most of it is text in the language, the stage is killed: give it fewer files, or more memory (on a cluster "
+    "cluster.resources.clean.memory)"
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was seen of the files of a recipe's key."""
+
+    key: str
+    detail: str
+    remedy: str = ""
+    """What to consider, though it stops nothing."""
+    seen: bool = True
+    """Whether it could be looked at from here."""
+
+    def say(self, level: int = logging.DEBUG) -> None:
+        """Log it: what asks for attention as a warning, else at this level."""
+        if self.remedy:
+            log.warning("%s: %s; %s", self.key, self.detail, self.remedy)
+        else:
+            log.log(level if self.seen else logging.WARNING, "%s: %s", self.key, self.detail)
+
+
+def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True) -> Look:
+    """Read the beginning of the outside files of a stage.
+
+    Args:
+        stage: One that has such files.
+        recipe: What is to run.
+        given: Files instead of the recipe's.
+        here: The stage will run on this machine; else what cannot be seen from here is no mistake.
+
+    Raises:
+        RecipeError: The stage cannot do without files and none are named.
+        DataError: A file is missing, of unknown kind or damaged, or they hold nothing to work on.
+    """
+    section, name = stage.files.split(".")
+    patterns = tuple(given) or tuple(getattr(getattr(recipe, section), name))
+    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
+    visible = [pattern for pattern in patterns if pattern not in hidden]
+    if hidden and not visible:
+        return _unseen(stage.files, hidden)
+
+    def look() -> Look:
+        files = external_files(stage, recipe, visible)
+        if not files:
+            return Look(key=stage.files, detail="the corpus's own held-out part is used")
+        beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
+        detail, remedy = LOOKS[stage.files](files, recipe, beginnings)
+        detail = f"{len(files):,} file(s), {detail}"
+        if not beginnings.whole:
+            detail += f" in what was looked at (the first {human_bytes(beginnings.num_bytes)} of a file)"
+        if hidden:
+            detail += f"; not looked at: {_unseen(stage.files, hidden).detail}"
+        return Look(key=stage.files, detail=detail, remedy=remedy)
+
+    return _as_seen(stage.files, look, here=here)
+
+
+def look_at_clean_memory(recipe: Recipe, memory_bytes: int, *, here: bool = True) -> Look:
+    """Tell what memory `clean` may need, which holds all the text that it keeps.
+
+    Args:
+        recipe: What is to run.
+        memory_bytes: What it would have.
+        here: The stage will run on this machine.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    key, patterns = "memory of clean", recipe.clean.inputs
+    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
+    if hidden:
+        return _unseen(key, hidden)
+
+    def look() -> Look:
+        sizes = storage.sizes(patterns, "clean.inputs")
+        need = clean_memory_bytes(sizes)
+        detail = (
+            f"up to {human_bytes(need)} for {human_bytes(sum(sizes.values()))} of files, if all of their text is kept; "
+            f"it has {human_bytes(memory_bytes)}"
+        )
+        remedy = "" if need <= memory_bytes else OUT_OF_MEMORY
+        return Look(key=key, detail=detail, remedy=remedy)
+
+    return _as_seen(key, look, here=here)
+
+
+def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
+    """Read the base model's config, tokenizer and the headers of its weights.
+
+    Args:
+        recipe: What is to run.
+        here: The stages will run on this machine.
+
+    Raises:
+        DataError: The directory is not there, lacks something, or it cannot be read.
+        IntegrityError: Something would run code, or a file of weights is torn.
+        PreflightError: A hub model cannot be fetched, or a layout of the recipe is not proven for its type.
+    """
+    key, model = "base.model", recipe.base.model
+    folder = Path(model).expanduser()
+    if model == TINY:
+        return Look(key=key, detail="tiny, made on the spot")
+    if not here and (claim := claim_of(model, recipe)):
+        return _unseen(key, {model: claim})
+    check_base(recipe.base)
+    if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
+        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
+
+    def look() -> Look:
+        if folder.is_dir():
+            check_weights(folder)
+        size = read_tokenizer(base_tokenizer(recipe.base, base_cache(recipe))).get_vocab_size()
+        return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
+
+    return _as_seen(key, look, here=here)
+
+
+def check_config(folder: Path) -> dict[str, Any]:
+    """The content of a model's `config.json`, which has to be readable and to name no code.
+
+    Raises:
+        DataError: It is not a JSON object.
+        IntegrityError: It names code.
+    """
+    file = folder / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: is not JSON ({error}); fetch the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{file}: holds no JSON object; fetch the model again")
+    if "auto_map" in config:
+        raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
+    return config
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse files of weights that are missing or shorter than their own headers say.
+
+    Raises:
+        IntegrityError: With the file, its size and the size that it should have.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IntegrityError(f"{index}: cannot be read ({error!r}); fetch the model again") from None
+        missing = sorted(name for name in named if not (folder / name).is_file())
+        if missing:
+            raise IntegrityError(
+                f"{folder}: {len(missing)} of {len(named)} files of weights are missing, the first is {missing[0]}; "
+                "fetch the model again"
+            )
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        wanted = _size_by_header(file)
+        if size != wanted or not wanted:
+            told = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
+            raise IntegrityError(f"{file}: has {size:,} bytes, {told}; fetch the model again")
+
+
+def _size_by_header(file: Path) -> int:
+    """Bytes that a safetensors file should have; 0 where it has no header."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(HEADER_BYTES), "little")
+        text = stream.read(length) if length <= MAX_HEADER_BYTES else b""
+    try:
+        tensors = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
+        return (
+            HEADER_BYTES + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return 0
+
+
+def claim_of(place: str, recipe: Recipe) -> str:
+    """The claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
+    if "://" in place or place.startswith(BUILT_IN):
+        return ""
+    for volume in recipe.cluster.volumes:
+        if place == volume.path or place.startswith(f"{volume.path}/"):
+            return "" if Path(volume.path).is_dir() else volume.claim
+    return ""
+
+
+def _unseen(key: str, hidden: dict[str, str]) -> Look:
+    places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
+    return Look(key=key, detail=f"{places} can be seen from pods alone", seen=False)
+
+
+def _as_seen(key: str, look: Callable[[], Look], *, here: bool) -> Look:
+    """Say what could not be looked at from here, where that is no mistake."""
+    try:
+        return look()
+    except ModuleNotFoundError as error:
+        return Look(key=key, detail=f"not looked at, because {error.name} is not installed here", seen=False)
+    except (PreflightError, RetryableError) as error:
+        if here:
+            raise
+        return Look(
+            key=key, detail=f"not looked at, because it cannot be read from here ({error})", seen=False
+        )
+
+
+def _taken(
+    files: Sequence[str], beginnings: Beginnings, read: Callable[[str], Iterator[T]]
+) -> Iterator[tuple[str, T]]:
+    """Each record and its file, for as long as there is time."""
+    for uri in files:
+        if beginnings.over():
+            beginnings.whole = False
+            return
+        try:
+            for record in read(uri):
+                yield uri, record
+                if beginnings.over():
+                    beginnings.whole = False
+                    return
+        except NoWholeRecordError:
+            continue
+
+
+def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    from anadil.clean import readers as read
+
+    settings = recipe.clean
+    read.check_suffixes(tuple(files))
+    tally = read.Tally()
+
+    def some(uri: str) -> Iterator[read.Raw]:
+        records = read.records(uri, uri, settings.text_field, tally, beginnings.copy)
+        with closing(records):  # type: ignore[type-var]  # they come from a generator
+            for number, record in enumerate(records):
+                if number == MAX_RECORDS:
+                    beginnings.whole = False
+                    return
+                yield record
+
+    looked = files
+    if len(files) > MAX_FILES:
+        beginnings.whole = False
+        looked = [files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)]
+    for _ in _taken(looked, beginnings, some):
+        pass
+    total = tally.records + tally.bad
+    if tally.bad and (beginnings.whole or not tally.records + tally.skipped):
+        tally.judge(settings.max_bad_records)
+    if beginnings.whole and not tally.records:
+        raise DataError("clean.inputs: the files hold no documents; check the paths")
+    detail = f"{tally.records:,} documents"
+    if tally.bad > settings.max_bad_records * total:
+        return detail, f"{tally.bad:,} of {total:,} records could not be read, such as {tally.places[0]}"
+    return detail, ""
+
+
+def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    from anadil.finetune.chats import Dropped, read_chats, refuse_kinds, refuse_none
+
+    refuse_kinds(files)
+    dropped = Dropped()
+    found = _taken(files, beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy))
+    num_chats = sum(1 for _ in found)
+    if beginnings.whole or dropped.total:
+        refuse_none(files, num_chats, dropped)
+    remedy = f"{dropped.total:,} rows are none and would be left out: {dropped}" if dropped.total else ""
+    return f"{num_chats:,} chats", remedy
+
+
+def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    from anadil.evaluate.heldout import documents_of, limited, refuse_empty, refuse_kinds
+
+    refuse_kinds(files)
+    found = _taken(
+        files,
+        beginnings,
+        lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language, beginnings.copy),
+    )
+    num_documents = sum(1 for document in limited(each for _, each in found) if document.text)
+    if beginnings.whole:
+        refuse_empty(num_documents, files)
+    return f"{num_documents:,} documents", ""
+
+
+LOOKS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]] = {
+    "clean.inputs": _look_at_raw,
+    "finetune.inputs": _look_at_chats,
+    "evaluate.heldout": _look_at_heldout,
+}
+"""Recipe key -> what looks at its files; gives what was seen and what to consider."""

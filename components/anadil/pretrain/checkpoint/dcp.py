@@ -1,0 +1,188 @@
+"""Tensors of a generation: to its files and back, through torch.distributed.checkpoint (torch 2.13)."""
+
+import errno
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from anadil.core.errors import IntegrityError, PreflightError, RetryableError
+from anadil.pretrain.checkpoint.directory import held
+from anadil.pretrain.checkpoint.state import Found
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor; shares its memory."""
+    plain = tensor.detach()
+    return plain.to_local() if isinstance(plain, DTensor) else plain
+
+
+class Staging:
+    """Copies in main memory, from which files are written while training goes on.
+
+    The memory is kept from one checkpoint to the next: as much as this process holds of the
+    model and its moments, page-locked where there is a GPU.
+    """
+
+    def __init__(self) -> None:
+        on_gpu = torch.cuda.is_available()
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=on_gpu,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=on_gpu,
+            )
+        )
+
+    def copy(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+        """Copies that the next optimizer step does not change."""
+        staged: Any = self._stager.stage({name: tensor.detach() for name, tensor in tensors.items()})
+        return dict(staged)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._stager.close()
+
+
+class _Writer(FileSystemWriter):
+    def storage_meta(self) -> None:
+        """Nothing: a path and a random id would make equal checkpoints differ."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except (OSError, RuntimeError) as error:
+            # torch's archive writer hides a full disk behind an error of its own.
+            raise _cause(error) from None
+
+
+class _Reader(FileSystemReader):
+    def __init__(self, path: Path, metadata: Metadata) -> None:
+        super().__init__(path)
+        self._metadata = metadata
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        """What has been read with care; the file itself is not opened again."""
+        return self._metadata
+
+
+def write_tensors(staged: Tensors, folder: Path, together: "dist.ProcessGroup | None") -> None:
+    """Write tensors into `<folder>/__<rank>_<n>.distcp`, each of them once, and `.metadata`.
+
+    Args:
+        staged: Copies in main memory, by name.
+        folder: An empty directory.
+        together: The processes that hold parts of the tensors; None where this one holds all.
+
+    Raises:
+        CheckpointException: Some process has failed (it is no `Exception`).
+        OSError: This one has, and is alone.
+    """
+    writer = _Writer(folder, overwrite=False)
+    if together is not None:
+        save(dict(staged), storage_writer=writer, process_group=together)
+        return
+    # What dcp.save does without other processes, but for its warning that there are none.
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(dict(staged), None, is_coordinator=True)
+    writer.set_up_storage_writer(is_coordinator=True)
+    plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+    plan = planner.finish_plan(writer.prepare_global_plan(plans)[0])
+    writer.finish(metadata, [writer.write_data(plan, planner).wait()])
+
+
+def read_tensors(found: Found, tensors: Tensors, together: "dist.ProcessGroup | None") -> None:
+    """Fill tensors in place, whatever layout and number of processes they were written from.
+
+    Args:
+        found: The generation.
+        tensors: By name; each process gives those that it holds, sharded or whole.
+        together: The processes that read; None for this one alone.
+
+    Raises:
+        DataError: The generation has been removed meanwhile.
+        IntegrityError: A tensor is not in it, or has another shape or type.
+        RetryableError: A file cannot be read.
+    """
+    _check(found, tensors)
+    targets = {name: tensor.detach() for name, tensor in tensors.items()}
+    reader = _Reader(found.path, found.metadata)
+    with held(found.path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        try:
+            load(dict(targets), storage_reader=reader, process_group=together, no_dist=together is None)
+        except CheckpointException as error:
+            first = next(iter(error.failures.values()))[0]
+            if isinstance(first, OSError):
+                raise RetryableError(
+                    f"{found.path}: cannot be read ({first}); run the same command again"
+                ) from None
+            raise IntegrityError(f"{found.path}: cannot be read ({first}); remove it") from None
+
+
+def failure(error: BaseException, place: Path, step: int) -> PreflightError | RetryableError:
+    """What a failure to save means to the user.
+
+    Args:
+        error: What was raised.
+        place: Where the generation was to be written.
+        step: Its step.
+    """
+    if isinstance(error, CheckpointException):
+        failures = [_cause(failed[0]) for failed in error.failures.values()]
+        error = next((one for one in failures if isinstance(one, OSError)), failures[0])
+    left = f"the checkpoint of step {step:,} is not written and the one before it is kept"
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return PreflightError(
+            f"{place}: disk full ({error}); {left}; free space or lower pretrain.keep_checkpoints"
+        )
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PreflightError(f"{place}: may not be written ({error}); {left}; grant access")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return PreflightError(f"{place}: too many open files ({error}); {left}; raise `ulimit -n`")
+    # gloo adds advice to what went wrong.
+    words = " ".join(str(error).partition(" This is typically")[0].split())[:300] or type(error).__name__
+    return RetryableError(f"{place}: cannot be written ({words}); {left}; run the same command again")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first OSError that led to an error; the error itself where there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
+def _check(found: Found, tensors: Tensors) -> None:
+    known: dict[str, Any] = found.metadata.state_dict_metadata
+    missing = sorted(tensors.keys() - known.keys())
+    if missing:
+        raise IntegrityError(
+            f"{found.path}: holds {len(known)} tensors, but not {missing[0]}"
+            f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
+            "go on with the version and the phases that wrote it, or remove it"
+        )
+    for name, tensor in tensors.items():
+        saved = known[name]
+        if saved.size != tensor.shape or saved.properties.dtype != tensor.dtype:
+            raise IntegrityError(
+                f"{found.path}: {name} is {saved.properties.dtype} {list(saved.size)} there and "
+                f"{tensor.dtype} {list(tensor.shape)} in the model; use the tokenizer and base that it was made with"
+            )

@@ -1,0 +1,303 @@
+"""One generation on disk: `step-N/`, complete under that name or not there under it.
+
+It is written as `step-N.partial`, sealed by its manifest and renamed; removed ones are renamed
+first too. So `step-N` is never half a generation, whenever the process is killed.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from anadil import __version__
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.storage import MANIFEST
+from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.pretrain.checkpoint.state import State
+
+log = logging.getLogger(__name__)
+
+KIND = "checkpoint"
+STATE = "state.json"
+PARTIAL = ".partial"
+"""Being written."""
+REPLACED = ".old"
+"""The generation of the same step that a new one takes the place of."""
+REMOVED = ".removed"
+"""Being removed."""
+UPLOAD = ".upload"
+"""More names for a generation's files, while they are copied to the archive."""
+DOWNLOAD = ".download"
+"""Being fetched from the archive; a later start goes on with it."""
+LATER = ".later"
+"""Set aside, since the run goes on from an earlier step; removed when it has come past this one."""
+DAMAGED = ".damaged"
+"""Set aside, since it differs from its manifest."""
+MOST_LISTED = 8
+"""Processes in a message."""
+HASHING_THREADS = 4
+"""Files hashed at a time. With SHA instructions one thread is about as fast as a disk."""
+_NAME = re.compile(r"step-(\d{8,})")
+
+Entries = dict[str, dict[str, str | int]]
+"""File -> `bytes` and `sha256`, as manifests hold them."""
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the generation of a step lies."""
+    return folder / f"step-{step:08}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a generation's name; None where it is no such name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps of the generations that have a manifest, the newest first."""
+    found = []
+    for path in folder.glob("step-*"):
+        step = step_of(path.name)
+        if step is None:
+            continue
+        if (path / MANIFEST).is_file():
+            found.append(step)
+        else:
+            log.warning("%s: has no %s, so it does not count as a checkpoint; remove it", path, MANIFEST)
+    return sorted(found, reverse=True)
+
+
+def listed(numbers: list[int]) -> str:
+    """Steps as messages show them."""
+    return ", ".join(f"{step:,}" for step in numbers) or "none"
+
+
+def who_has(told: list[tuple[str, list[int]]]) -> str:
+    """Which steps each process has; those of one machine with the same ones are named once."""
+    shown = [
+        f"rank {rank} on {host}: {listed(listing)}"
+        for rank, (host, listing) in enumerate(told)
+        if rank == 0 or told[rank - 1] != (host, listing)
+    ]
+    more = [f"and {len(shown) - MOST_LISTED} more"] if len(shown) > MOST_LISTED else []
+    return "; ".join([*shown[:MOST_LISTED], *more])
+
+
+def settle(folder: Path) -> None:
+    """Remove what killed processes have left in the middle of writing or removing."""
+    # A download fills an empty folder; where there is a generation, nobody goes on with it.
+    for suffix in (PARTIAL, REMOVED, UPLOAD, *([DOWNLOAD] if steps(folder) else [])):
+        for half in folder.glob(f"step-*{suffix}"):
+            shutil.rmtree(half, ignore_errors=True)
+    for old in folder.glob(f"step-*{REPLACED}"):
+        target = old.with_suffix("")
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(target)
+
+
+def fresh(partial: Path) -> None:
+    """An empty directory to write a generation into."""
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+
+
+def describe(paths: list[Path]) -> Entries:
+    """Bytes and SHA-256 of files, by name."""
+    with ThreadPoolExecutor(HASHING_THREADS) as threads:
+        return {
+            path.name: entry for path, entry in zip(paths, threads.map(artifact.describe, paths), strict=True)
+        }
+
+
+def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entries) -> Path:
+    """Seal a generation whose tensors are written, and give it its name.
+
+    Args:
+        partial: The directory that holds them, flushed.
+        state: Where the run stands.
+        origin: What decides the losses.
+        files: What every process has written.
+
+    Raises:
+        PreflightError: Files of other processes are not there: the disk is not a shared one.
+    """
+    for name, entry in files.items():
+        if not (partial / name).is_file() or (partial / name).stat().st_size != entry["bytes"]:
+            raise PreflightError(
+                f"{partial}/{name}: written by another process and not to be seen here; "
+                "put storage.root on a file system that all machines share"
+            )
+    write_flushed(partial / STATE, state.to_json())
+    manifest = Manifest(
+        kind=KIND,
+        key=artifact.key_of(origin),
+        origin=dict(origin),
+        files={**dict(sorted(files.items())), STATE: artifact.describe(partial / STATE)},
+        records={"step": state.step, "tokens": state.tokens},
+        program={"version": __version__},
+    )
+    write_flushed(partial / MANIFEST, sealed(manifest))
+    flush(partial)
+    target = partial.with_suffix("")
+    old = target.with_suffix(REPLACED)
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    partial.rename(target)
+    flush(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def retain(folder: Path, keep: int, written: int) -> None:
+    """Remove generations beyond the newest `keep`, but neither the one just written nor one being read.
+
+    Those that were set aside as later than where the run went on go when it has come past them.
+    """
+    for aside in folder.glob(f"step-*{LATER}"):
+        if (step_of(aside.stem) or 0) <= written:
+            shutil.rmtree(aside, ignore_errors=True)
+    for step in steps(folder)[keep:]:
+        path = path_of(folder, step)
+        if step == written:
+            continue
+        with (path / MANIFEST).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # being read; its turn comes with the next save
+            except OSError:
+                log.debug("%s: its file system has no locks", folder)
+            gone = path.with_suffix(REMOVED)
+            path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep a generation from being removed while it is read.
+
+    Raises:
+        DataError: It has been removed already.
+    """
+    try:
+        file = (path / MANIFEST).open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no finished checkpoint there (no {MANIFEST})") from None
+    with file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def sealed(manifest: Manifest) -> str:
+    """The text of a manifest that also holds the digest of itself, so that no bit of it can change unseen."""
+    plain = json.dumps(asdict(replace(manifest, figures={})), sort_keys=True)
+    figures: dict[str, bool | float | int | str] = {"digest": hashlib.sha256(plain.encode()).hexdigest()}
+    return json.dumps(asdict(replace(manifest, figures=figures)), ensure_ascii=False, indent=1)
+
+
+def manifest_of(path: Path) -> Manifest:
+    """The manifest of a generation, which is that of its step.
+
+    Raises:
+        IntegrityError: It has none, or that of something else.
+    """
+    manifest = artifact.read_manifest(str(path))
+    if manifest is None:
+        raise IntegrityError(f"{path}: has no {MANIFEST}")
+    if (path / MANIFEST).read_bytes() != sealed(manifest).encode():
+        raise IntegrityError(f"{path}/{MANIFEST}: is not as it was written")
+    if manifest.kind != KIND:
+        raise IntegrityError(f"{path}: holds a {manifest.kind}, not a {KIND}")
+    step = step_of(path.with_suffix("").name)
+    if manifest.records.get("step") != step:
+        raise IntegrityError(f"{path}: its manifest is that of step {manifest.records.get('step')}")
+    foreign = [name for name in manifest.files if "/" in name or name in {"", ".", ".."}]
+    if foreign:
+        raise IntegrityError(f"{path}: its manifest names {foreign[0]!r}, outside the checkpoint")
+    return manifest
+
+
+def verify(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) -> None:
+    """Compare a generation with its manifest: all names and sizes, and the bytes of a share of the files.
+
+    Args:
+        path: The generation.
+        manifest: Its manifest.
+        rank: This process among those that share the work.
+        size: Processes that share the work.
+
+    Raises:
+        IntegrityError: A file is missing, added or changed.
+    """
+    present = {file.relative_to(path).as_posix() for file in path.rglob("*")} - {MANIFEST}
+    for missing in sorted(manifest.files.keys() - present):
+        raise IntegrityError(f"{path}/{missing}: missing, but its manifest names it")
+    for extra in sorted(present - manifest.files.keys()):
+        raise IntegrityError(f"{path}/{extra}: not in its manifest")
+    for name, entry in manifest.files.items():
+        if (path / name).stat().st_size != entry["bytes"]:
+            raise IntegrityError(f"{path}/{name}: has not the {entry['bytes']} bytes that its manifest says")
+    by_size = sorted(manifest.files, key=lambda name: (int(manifest.files[name]["bytes"]), name))
+    for name, entry in describe([path / name for name in by_size[rank::size]]).items():
+        if entry != manifest.files[name]:
+            raise IntegrityError(f"{path}/{name}: differs from its manifest")
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged generation, so that it can be looked at and is not read again."""
+    aside = path.with_suffix(DAMAGED)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    return aside
+
+
+def leave_behind(folder: Path, step: int, *, remove: bool) -> None:
+    """Let generations later than `step` neither count nor come back: rename them, or remove them."""
+    later = [each for each in steps(folder) if each > step]
+    for each in later:
+        path = path_of(folder, each)
+        aside = path.with_suffix(REMOVED if remove else LATER)
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        if remove:
+            shutil.rmtree(aside, ignore_errors=True)
+    if later:
+        log.warning(
+            "%s: the run goes on from step %s; checkpoints of later steps (%s) are %s",
+            folder,
+            f"{max(step, 0):,}",
+            listed(later),
+            "removed" if remove else f"set aside as step-*{LATER}",
+        )
+
+
+def write_flushed(path: Path, text: str) -> None:
+    """Write a small file that has reached the disk when this returns."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush(directory: Path) -> None:
+    """Make the names in a directory reach the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

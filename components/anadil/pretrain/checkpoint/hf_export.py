@@ -1,0 +1,182 @@
+"""A generation as a Hugging Face model directory, without the machines that trained it.
+
+Everything is verified first. Tensors are read one file's worth at a time, so that the model
+never has to fit into memory as a whole.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.metadata import Metadata
+from transformers import AutoConfig, GenerationConfig
+
+from anadil.artifacts.storage import MANIFEST
+from anadil.core.errors import DataError
+from anadil.core.progress import progress
+from anadil.model.families import check_family
+from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer, read_config
+from anadil.model.spellings import write_both_spellings
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.dcp import read_tensors
+from anadil.pretrain.checkpoint.safe_metadata import read_metadata
+from anadil.pretrain.checkpoint.state import Found, State
+from anadil.pretrain.data.tokens import digest_of
+from anadil.pretrain.parallel.safetensors_slices import Weights
+from anadil.pretrain.parallel.sharded_load import empty_model
+
+SHARD_BYTES = 5 * 1000**3
+"""Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
+INPUT = "model.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+
+
+def open_generation(path: Path) -> Found:
+    """One generation, whoever wrote it, every byte compared with its manifest.
+
+    Raises:
+        DataError: There is none.
+        IntegrityError: It is damaged, or was made to run code.
+    """
+    if not (path / MANIFEST).is_file():
+        raise DataError(f"{path}: no finished checkpoint there (no {MANIFEST}); give a step-N directory")
+    manifest = directory.manifest_of(path)
+    directory.verify(path, manifest)
+    file = path / directory.STATE
+    state = State.from_json(file.read_bytes(), str(file))
+    return Found(path=path, state=state, metadata=read_metadata(path, manifest.files))
+
+
+def export(
+    path: Path,
+    base: Path,
+    tokenizer: Path,
+    out: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> dict[str, int]:
+    """Write a directory that transformers 4 and 5 and vLLM load as it is; what it holds, in numbers.
+
+    Args:
+        path: The generation, `.../checkpoints/step-N`.
+        base: Hugging Face directory of the base model, of which the config is read.
+        tokenizer: Directory of the run's tokenizer.
+        out: Directory to write, made if it is not there.
+        dtype: Of the weights; as they were trained if it is not given.
+        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+
+    Raises:
+        DataError: There is no such generation, or it is not of this base model and tokenizer.
+        IntegrityError: It is damaged, or was made to run code.
+        PreflightError: The base model is of a type that is not trained.
+    """
+    check_family(read_config(base), {})
+    found = open_generation(path)
+    trained = directory.manifest_of(path).origin.get("input tokenizer")
+    if trained is not None and trained != digest_of(tokenizer):
+        raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
+    parameters = sorted(name for name in found.names if " " not in name)
+    shards = _shards(found.metadata, parameters, dtype, shard_bytes)
+    out.mkdir(parents=True, exist_ok=True)
+    _write_config(found.metadata, base, tokenizer, out, dtype)
+    constants = _constants(base)
+    places = {}
+    total = 0
+    with progress("exporting", len(shards)) as shown:
+        for number, names in enumerate(shards, 1):
+            file = (
+                "model.safetensors"
+                if len(shards) == 1
+                else f"model-{number:05}-of-{len(shards):05}.safetensors"
+            )
+            kept = constants if number == len(shards) else {}
+            total += _write_shard(found, names, kept, out / file, dtype)
+            places.update(dict.fromkeys([*names, *kept], file))
+            shown.advance()
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (out / "model.safetensors.index.json").write_text(
+            json.dumps(index, indent=1) + "\n", encoding="utf-8"
+        )
+    copy_tokenizer(tokenizer, out)
+    return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(shards)}
+
+
+def _shards(
+    metadata: Metadata, names: list[str], dtype: torch.dtype | None, shard_bytes: int
+) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name in names:
+        saved: Any = metadata.state_dict_metadata[name]
+        size = saved.size.numel() * (dtype or saved.properties.dtype).itemsize
+        if shards[-1] and filled + size > shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
+
+
+def _constants(base: Path) -> dict[str, torch.Tensor]:
+    """Tensors that the base's files hold and no step trains, such as an activation's constants."""
+    model, weights = empty_model(base), Weights(base)
+    trained = dict(model.named_parameters(remove_duplicate=False))
+    return {
+        name: weights.read(name, [0] * buffer.dim(), buffer.shape)
+        for name, buffer in model.state_dict().items()
+        if name not in trained and name in weights
+    }
+
+
+def _write_shard(
+    found: Found, names: list[str], kept: Mapping[str, torch.Tensor], file: Path, dtype: torch.dtype | None
+) -> int:
+    tensors = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in kept.items()}
+    for name in names:
+        saved: Any = found.metadata.state_dict_metadata[name]
+        whole = torch.empty(saved.size, dtype=saved.properties.dtype)
+        read_tensors(found, {name: whole}, None)
+        tensors[name] = whole if dtype is None else whole.to(dtype)
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _write_config(
+    metadata: Metadata, base: Path, tokenizer: Path, out: Path, dtype: torch.dtype | None
+) -> None:
+    """The base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
+    tensors: dict[str, Any] = metadata.state_dict_metadata
+    if INPUT not in tensors:
+        raise DataError(f"{base}: the checkpoint holds no {INPUT}; only Llama's architecture can be exported")
+    config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    rows, width = tensors[INPUT].size
+    if width != config.hidden_size:
+        raise DataError(
+            f"{base}: hidden size {config.hidden_size}, and the checkpoint has {width}; "
+            "give the base model that it was trained from"
+        )
+    used = load_tokenizer(tokenizer)
+    ends = end_ids(used)
+    config.architectures = config.architectures or [type(empty_model(base)).__name__]
+    config.vocab_size = rows
+    config.tie_word_embeddings = OUTPUT not in tensors
+    config.dtype = dtype or tensors[INPUT].properties.dtype
+    config.bos_token_id = used.bos_token_id
+    config.eos_token_id = ends[0] if ends else None
+    config.pad_token_id = used.pad_token_id
+    config.use_cache = True
+    config.save_pretrained(out)
+    write_both_spellings(out / "config.json")
+    generating: Any = GenerationConfig.from_model_config(config)
+    if (base / "generation_config.json").is_file():
+        generating = GenerationConfig.from_pretrained(base, local_files_only=True)
+    generating.bos_token_id = used.bos_token_id
+    generating.eos_token_id = ends or None
+    generating.pad_token_id = used.pad_token_id
+    generating.save_pretrained(out)

@@ -1,0 +1,393 @@
+"""Checkpoints of a run: written in the background, sealed, verified byte by byte before use.
+
+`save` copies the tensors to main memory and returns; a thread writes them, and every process
+hashes what it wrote. The first process writes the manifest last and renames the directory, so a
+run killed at any moment leaves old or new. `newest` compares every byte with the manifest before
+anything is unpickled.
+"""
+
+import contextlib
+import logging
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import distributed as dist
+
+from anadil.artifacts import artifact
+from anadil.artifacts.storage import MANIFEST
+from anadil.core.errors import AnadilError, IntegrityError, PreflightError, RecipeError
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, local_part, read_tensors, write_tensors
+from anadil.pretrain.checkpoint.replica import Archive
+from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
+from anadil.pretrain.checkpoint.state import Found, State
+from anadil.pretrain.parallel.collective import FAILURES, Together
+from anadil.pretrain.parallel.process_group import Group
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
+
+log = logging.getLogger(__name__)
+
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for the slowest to write. Assumption; 30 min write 1 TiB at 0.6 GB/s."""
+NOTABLE_S = 1.0
+"""A wait for the checkpoint before that is worth a warning."""
+
+
+class Checkpoints:
+    """The generations in one directory: `save`, `wait`, `newest`, `load`, `close`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        group: Group,
+        origin: Mapping[str, str],
+        keep: int,
+        *,
+        own: bool = False,
+        optional: bool = False,
+        archive: Archive | None = None,
+        on_saved: Callable[[State], None] | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Every process makes one, at the same point of the program.
+
+        Args:
+            folder: Where all generations are, on a disk that all processes share.
+            group: The processes of the run.
+            origin: What decides the losses; a resume with another one is refused.
+            keep: Generations to keep.
+            own: `folder` is this process's own, on its machine's disk: it holds this process's
+                part alone, and is of use to the same layout and processes only.
+            optional: With `own`: a generation that cannot be written is only warned of, since
+                another tier has one.
+            archive: Where finished generations are copied to.
+            on_saved: Called on the first process, in another thread, when a generation is sealed.
+            beat: Called as long as a download from the archive goes on: it is no hang.
+
+        Raises:
+            PreflightError: Another run writes to the archive.
+        """
+        self.folder = folder
+        self.seconds = 0.0
+        """Time that training stood still for `save`, over all calls."""
+        self._own = own
+        self._optional = optional
+        self._origin = dict(origin)
+        self._keep = keep
+        self._archive = archive
+        self._on_saved = on_saved
+        self._beat = beat
+        self._all = Together(rank=group.rank, size=group.size, host=group.host)
+        self._writers = Together() if own else self._all
+        if self._writers.host is not None:
+            # Its own group: the thread's messages must not mix with those of training.
+            background: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
+            self._writers = Together(rank=group.rank, size=group.size, host=background)
+        self._staging = Staging()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._running: tuple[State, Future[None]] | None = None
+        if archive is not None:
+            self._all.once(archive.claim)
+
+    def save(self, state: State, tensors: Tensors) -> float:
+        """Begin to write a generation and return the seconds that training stood still.
+
+        Waits for the generation before, if that is still being written. Every process calls it.
+
+        Args:
+            state: Where the run stands.
+            tensors: What this process holds, by name; sharded ones as DTensors.
+
+        Raises:
+            PreflightError: The generation before could not be written: no space, no right.
+            RetryableError: It could not be written for another reason.
+        """
+        started = time.monotonic()
+        before = self._running
+        try:
+            self.wait()
+            waited = time.monotonic() - started
+            if before is not None and waited > NOTABLE_S and self._all.is_first:
+                log.warning(
+                    "training waited %.1f s for the checkpoint of step %s; "
+                    "raise pretrain.checkpoint_every or write to a faster disk",
+                    waited,
+                    f"{before[0].step:,}",
+                )
+            if self._own:
+                tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
+            staged = self._staging.copy(tensors)
+            self._running = (state, self._thread.submit(self._write, state, staged))
+        finally:
+            stall = time.monotonic() - started
+            self.seconds += stall
+        return stall
+
+    def wait(self) -> None:
+        """Return when nothing is being written here any more; raises as `save` does."""
+        if self._running is not None:
+            _, written = self._running
+            self._running = None
+            if self._own:
+                self._agree(written)
+            else:
+                written.result()
+
+    def finish(self) -> None:
+        """Wait until everything is written, also to the archive; raises as `save` does."""
+        self.wait()
+        if self._archive is not None and self._all.is_first:
+            self._archive.wait()
+
+    def remove(self) -> None:
+        """Remove all generations of this process, whose disk is its own."""
+        self.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other processes of the machine still have theirs
+            self.folder.parent.rmdir()
+
+    def close(self) -> None:
+        """Finish what is being written here, but break off a copy to the archive; raises as `save` does."""
+        try:
+            if self._running is not None:
+                # Not agreed on: a process that fails comes here alone.
+                self._running[1].result()
+        finally:
+            self._thread.shutdown()
+            self._staging.close()
+            if self._archive is not None and self._all.is_first:
+                self._archive.close()
+
+    def newest(self, above: int = -1) -> Found | None:
+        """The newest generation that every process can read and whose every byte is right.
+
+        Damaged ones are set aside as `step-N.damaged`, and the one before is taken. Every
+        process calls it and gets the same step.
+
+        Args:
+            above: Look at later steps only; what another tier has need not be read.
+
+        Raises:
+            IntegrityError: A generation was made to run code.
+            RecipeError: It belongs to a run with other settings, data or base.
+            PreflightError: The directory cannot be read.
+        """
+        found = self._newest(above)
+        if found is not None or self._archive is None or not self._all.once(self._is_empty):
+            return found
+        self._fetch(self._archive, above)
+        return self._newest(above)
+
+    def resumed(self, step: int) -> None:
+        """The run goes on from `step`: what is later does not count any more.
+
+        Every process calls it, for each tier. The archive gets the generation if it lacks it.
+
+        Args:
+            step: Of the generation that was taken; -1 where there was none.
+        """
+        tidy = self._all.each if self._own else self._all.once
+        tidy(lambda: directory.leave_behind(self.folder, step, remove=self._optional))
+        path = directory.path_of(self.folder, max(step, 0))
+        if self._archive is not None and self._all.is_first and (path / MANIFEST).is_file():
+            self._archive.offer(path)
+
+    def distrust(self, since: int) -> None:
+        """Set aside, here and in the archive, what was saved after a step; every process calls it."""
+        self.wait()
+        tidy = self._all.each if self._own else self._all.once
+        tidy(lambda: directory.leave_behind(self.folder, since, remove=self._optional))
+        if self._archive is not None and self._all.is_first:
+            self._archive.distrust(since)
+
+    def load(self, found: Found, tensors: Tensors) -> None:
+        """Fill tensors in place, whatever the layout that they were saved from.
+
+        Args:
+            found: What `newest` returned.
+            tensors: Any of `found.names`. Every process calls it with those that it holds.
+
+        Raises:
+            IntegrityError: A tensor is not there, or has another shape or type.
+            RetryableError: A file cannot be read.
+        """
+        if self._own:
+            read_tensors(found, {name: local_part(tensor) for name, tensor in tensors.items()}, None)
+        else:
+            read_tensors(found, tensors, self._all.host)
+
+    def _write(self, state: State, staged: Tensors) -> None:
+        """In the background: files, their digests, the manifest, retention."""
+        writers = self._writers
+        target = directory.path_of(self.folder, state.step)
+        partial = target.with_name(target.name + directory.PARTIAL)
+        try:
+            writers.once(lambda: directory.fresh(partial))
+            write_tensors(staged, partial, writers.host)
+            del staged
+            parts = writers.each(lambda: directory.describe(self._written(partial)))
+            files = {name: entry for part in parts for name, entry in part.items()}
+            writers.once(lambda: directory.commit(partial, state, self._origin, files))
+        except FAILURES as error:
+            if writers.is_first:
+                shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, AnadilError):
+                raise
+            raise failure(error, self.folder, state.step) from None
+        if self._archive is not None:
+            writers.once(self._archive.check)
+        if not writers.is_first:
+            return
+        if self._archive is not None:
+            self._archive.offer(target)
+        try:
+            directory.retain(self.folder, self._keep, state.step)
+        except OSError as error:
+            log.warning("%s: old checkpoints cannot be removed (%s)", self.folder, error)
+        if self._on_saved is not None and self._all.is_first:
+            self._on_saved(state)
+
+    def _written(self, partial: Path) -> list[Path]:
+        mine = sorted(partial.glob(f"__{self._writers.rank}_*"))
+        return [*mine, partial / METADATA] if self._writers.is_first else mine
+
+    def _newest(self, above: int) -> Found | None:
+        readers = self._all
+        tidy = readers.each if self._own else readers.once
+        tidy(lambda: directory.settle(self.folder))
+        told = readers.each(lambda: (socket.gethostname(), directory.steps(self.folder)))
+        common = set(told[0][1]).intersection(*(listing for _, listing in told))
+        if readers.is_first:
+            self._compare(told, common)
+        for step in sorted(common, reverse=True):
+            if step <= above:
+                break
+            found = self._verified(directory.path_of(self.folder, step))
+            if found is not None:
+                return found
+        return None
+
+    def _compare(self, told: list[tuple[str, list[int]]], common: set[int]) -> None:
+        """Say who has which generations, where that is not as it should be."""
+        latest = max(common, default=-1)
+        odd = [listing for _, listing in told if set(listing) != common]
+        if not odd or (self._own and all(max(listing, default=-1) <= latest for listing in odd)):
+            return  # of its own generations a process may still have an older one
+        log.warning(
+            "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
+            self.folder,
+            directory.who_has(told),
+            "" if self._own else "; all machines have to share its disk",
+        )
+
+    def _fetch(self, archive: Archive, above: int) -> None:
+        """Fill the directory from the archive; every process gives signs of life while bytes come."""
+        if self._all.is_first:
+            archive.fetch(self.folder, self._origin, above)
+        done, before = False, -1
+        while not done:
+            done, moved = self._all.once(archive.fetched)
+            if moved != before:
+                self._beat()
+            before = moved
+
+    def _verified(self, path: Path) -> Found | None:
+        """The generation, or None where some process finds it damaged, which then sets it aside."""
+        share = (0, 1) if self._own else (self._all.rank, self._all.size)
+        words = self._all.each(lambda: _damage(path, *share))
+        damages = [text for text in words if text]
+        if damages:
+            damaged = words[self._all.rank] if self._own else damages[0]
+            tidy = self._all.each if self._own else self._all.once
+            asides = tidy(lambda: str(directory.set_aside(path)) if damaged else "")
+            if damaged and (self._own or self._all.is_first):
+                aside = asides[self._all.rank] if self._own else asides
+                log.warning(
+                    "damaged checkpoint set aside as %s, going back to the one before: %s", aside, damaged
+                )
+            return None
+        manifest = directory.manifest_of(path)
+        causes = artifact.differences(manifest.origin, self._origin)
+        if causes:
+            raise RecipeError(
+                f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
+                f"restore them, give another --out, or remove {self.folder} to begin anew"
+            )
+        read: list[Metadata] = []
+        self._all.each(lambda: read.append(read_metadata(path, manifest.files)))
+        name = path / directory.STATE
+        state = State.from_json(name.read_bytes(), str(name))
+        if state.step != manifest.records["step"]:
+            raise IntegrityError(f"{name}: says step {state.step}; remove {path}")
+        return Found(path=path, state=state, metadata=read[0])
+
+    def _agree(self, written: Future[None]) -> None:
+        """End as the worst of all processes, each of which has written a generation of its own."""
+        try:
+            if self._optional:
+                written.result()
+            else:
+                self._all.each(written.result)
+        except AnadilError as error:
+            if not self._optional:
+                raise
+            log.warning("%s", error)
+
+    def _is_empty(self) -> bool:
+        return not directory.steps(self.folder)
+
+
+def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Group) -> Path:
+    """Where a process keeps generations of its own on its machine's disk.
+
+    Another layout or origin has another directory, so that what cannot be read is not found.
+
+    Args:
+        path: `pretrain.copies.local_path`.
+        origin: What decides the losses.
+        layout: The degrees of parallelism, such as their JSON.
+        group: The processes of the run.
+    """
+    key = artifact.key_of({**origin, "layout": layout, "processes": str(group.size)})
+    return path / key / f"rank-{group.rank}"
+
+
+def newest_of(tiers: list[Checkpoints]) -> tuple[Checkpoints, Found] | None:
+    """The newest generation of several tiers, the nearest first; a farther one must be newer.
+
+    Raises:
+        RecipeError: A generation belongs to a run with other settings.
+        IntegrityError: A generation was made to run code.
+    """
+    best: tuple[Checkpoints, Found] | None = None
+    for tier in tiers:
+        found = tier.newest(above=best[1].state.step if best else -1)
+        if found is not None:
+            best = (tier, found)
+    return best
+
+
+def _damage(path: Path, rank: int, size: int) -> str:
+    """What is wrong with a generation; empty where nothing is.
+
+    Raises:
+        IntegrityError: It was made to run code.
+    """
+    try:
+        directory.verify(path, directory.manifest_of(path), rank, size)
+    except IntegrityError as error:
+        refuse_hostile(path)
+        return str(error)
+    except PermissionError as error:
+        raise PreflightError(f"{path}: may not be read ({error}); grant access") from None
+    except OSError as error:
+        return f"{path}: cannot be read ({error})"
+    return ""

@@ -1,0 +1,271 @@
+"""Copies of finished generations far away: an `s3://` prefix or another directory."""
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from pathlib import Path, PurePosixPath
+from time import monotonic
+
+from anadil.artifacts import artifact, prefetch, storage
+from anadil.artifacts.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
+from anadil.artifacts.storage import MANIFEST
+from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.replica_lock import REMEDY, FileLock, Lock
+
+log = logging.getLogger(__name__)
+
+LOCK = "writer.json"
+LOOK_S = 10.0
+"""Between two looks at a download: far below the silence that the watchdog takes for a hang."""
+
+
+class Archive:
+    """Copies each generation offered to it, in the background; the manifest last."""
+
+    def __init__(self, uri: str, keep: int, *, renew_s: float = RENEW_S, silent_s: float = SILENT_S) -> None:
+        """Every process may make one; the first alone uses it.
+
+        Args:
+            uri: `pretrain.copies.archive`.
+            keep: Generations to keep there.
+            renew_s: Seconds between renewals of the lock.
+            silent_s: Seconds without a renewal after which another run may take the lock over.
+        """
+        self.uri = uri
+        self._keep = keep
+        self._is_remote = "://" in uri
+        self._lock: Lock = (
+            ObjectLock(storage.join(uri, LOCK), REMEDY, renew_s, silent_s)
+            if self._is_remote
+            else FileLock(Path(uri) / LOCK)
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
+        self._working: Future[None] | None = None
+        self._offered: Path | None = None
+        self._held = False
+        self._ended = threading.Event()
+        self._moved = 0
+
+    def claim(self) -> None:
+        """Become the one run that writes here, and remove what a killed one left half copied.
+
+        Raises:
+            Taken: Another run does.
+        """
+        self._lock.take()
+        self._held = True
+        try:
+            self._settle()
+        except (AnadilError, OSError) as error:
+            log.warning("%s: what is half copied there cannot be removed: %s", self.uri, error)
+
+    def check(self) -> None:
+        """Make sure that no other run has taken over, as far as the storage answers.
+
+        Raises:
+            Taken: One has.
+        """
+        try:
+            self._lock.check()
+        except Taken:
+            raise
+        except AnadilError as error:
+            log.warning("%s: the lock cannot be looked at; training goes on: %s", self.uri, error)
+
+    def offer(self, path: Path) -> None:
+        """Copy a generation when the one before is done; of several that wait the newest is copied.
+
+        It is taken for the newest of the run: copies of later steps are removed.
+        """
+        self._offered = path
+        self._working = self._thread.submit(self._copy_offered)
+
+    def distrust(self, since: int) -> None:
+        """Remove the copies of later steps, when what is being copied is there."""
+        self.wait()
+        try:
+            self._lock.check()
+            self._remove(step for step in self._steps() if step > since)
+        except (AnadilError, OSError) as error:
+            log.warning("%s: copies of steps after %s have to be removed there: %s", self.uri, since, error)
+
+    def wait(self) -> None:
+        """Return when nothing is being copied any more."""
+        if self._working is not None:
+            self._working.result()
+
+    def close(self) -> None:
+        """Break off what is being copied, and let other runs write here."""
+        self._ended.set()
+        self._thread.shutdown(cancel_futures=True)
+        if self._held:
+            self._lock.release()
+            self._held = False
+
+    def fetch(self, folder: Path, origin: Mapping[str, str], above: int = -1) -> None:
+        """Begin to bring the newest sound generation back; `fetched` tells how far that is.
+
+        Args:
+            folder: Where generations are.
+            origin: What decides the losses.
+            above: Of later steps only.
+        """
+        self._working = self._thread.submit(self._fetch, folder, origin, above)
+
+    def fetched(self) -> tuple[bool, int]:
+        """Whether that is over, after `LOOK_S` at most, and the bytes that have come.
+
+        Raises:
+            RecipeError: The newest generation belongs to a run with other settings.
+            PreflightError: The disk has too little space.
+        """
+        assert self._working is not None
+        done, _ = wait([self._working], timeout=LOOK_S)
+        for working in done:
+            working.result()
+        return bool(done), self._moved
+
+    def _fetch(self, folder: Path, origin: Mapping[str, str], above: int) -> None:
+        for step in self._steps():
+            if step <= above:
+                return
+            source = storage.join(self.uri, directory.path_of(Path(), step).name)
+            target = directory.path_of(folder, step)
+            draft = target.with_suffix(directory.DOWNLOAD)
+            try:
+                self._download(source, draft, origin)
+            except IntegrityError as error:
+                log.warning("damaged copy in the archive left out: %s", error)
+                shutil.rmtree(draft, ignore_errors=True)
+                continue
+            storage.Local().put_directory(draft, str(target))
+            log.info("checkpoint of step %s comes from %s", f"{step:,}", self.uri)
+            return
+
+    def _download(self, source: str, draft: Path, origin: Mapping[str, str]) -> None:
+        """Make `draft` hold a generation; what an earlier start has fetched of it is kept."""
+        fetch = prefetch.fetch_from(source)
+
+        def counted(name: str, path: Path, count: storage.Count) -> None:
+            def both(num: int) -> None:
+                count(num)
+                self._count(num)
+
+            fetch(name, path, both)
+
+        try:
+            fetch(MANIFEST, draft / MANIFEST, self._count)
+            manifest = directory.manifest_of(draft)
+            causes = artifact.differences(manifest.origin, origin)
+            if causes:
+                raise RecipeError(
+                    f"{source}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
+                    "restore them, or give another pretrain.copies.archive"
+                )
+            remedy = "put storage.root on a larger disk"
+            prefetch.fill(draft, prefetch.files_of(manifest), counted, source, remedy)
+        except DataError as error:  # an object that is gone
+            raise IntegrityError(str(error)) from None
+
+    def _copy_offered(self) -> None:
+        path, self._offered = self._offered, None
+        if path is None:
+            return  # a newer one was copied instead
+        started = monotonic()
+        try:
+            self._lock.check()
+            if self._has(path):
+                log.info("%s is in %s already", path.name, self.uri)
+            else:
+                self._copy(path)
+                log.info("%s copied to %s in %.1f s", path.name, self.uri, monotonic() - started)
+            self._remove_others(path)
+        except CancelledError:
+            log.info("%s: copying %s is broken off; the next start does it", self.uri, path.name)
+        except (AnadilError, OSError) as error:
+            # Training goes on: the next generation is tried anew, and `check` tells of a lost lock.
+            log.warning("%s: %s is not copied there: %s", self.uri, path.name, error)
+
+    def _has(self, path: Path) -> bool:
+        """Whether this very generation was copied, to be told from one of the same step before a roll-back."""
+        store, manifest = storage.store(self.uri), storage.join(self.uri, path.name, MANIFEST)
+        return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
+
+    def _copy(self, path: Path) -> None:
+        target = storage.join(self.uri, path.name)
+        store = storage.store(self.uri)
+        # put_directory moves its source: for an upload, names of their own for the same files.
+        source = path.with_suffix(directory.UPLOAD) if self._is_remote else Path(target + directory.PARTIAL)
+        shutil.rmtree(source, ignore_errors=True)
+        try:
+            with directory.held(path):
+                shutil.copytree(path, source, copy_function=_link if self._is_remote else self._copy_file)
+            if store.exists(storage.join(target, MANIFEST)):
+                store.remove_directory(target)
+            if self._is_remote:
+                from anadil.artifacts.s3 import S3
+
+                S3().upload_directory(source, target, self._count)
+            else:
+                store.put_directory(source, target)
+        finally:
+            shutil.rmtree(source, ignore_errors=True)
+
+    def _copy_file(self, source: str, target: str) -> None:
+        storage.Local().download(source, Path(target), self._count)
+
+    def _count(self, num: int) -> None:
+        """A piece has gone or come; raises where the run ends."""
+        if self._ended.is_set():
+            # Of all errors in the middle of an upload, botocore repeats the request but for this one.
+            raise CancelledError
+        self._moved += num
+
+    def _remove_others(self, path: Path) -> None:
+        """Keep the newest few up to a step; those above are of a run that has gone back since."""
+        written = directory.step_of(path.name)
+        assert written is not None
+        steps = self._steps()
+        later = [step for step in steps if step > written]
+        if later:
+            log.warning(
+                "%s: the run went on from an earlier step; removing the copies of steps %s",
+                self.uri,
+                directory.listed(later),
+            )
+        self._remove([*later, *steps[len(later) + self._keep :]])
+
+    def _remove(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            name = directory.path_of(Path(), step).name
+            storage.store(self.uri).remove_directory(storage.join(self.uri, name))
+
+    def _settle(self) -> None:
+        """Remove what has no manifest, or not its final name; nobody else writes here."""
+        store = storage.store(self.uri)
+        finished = {directory.path_of(Path(), step).name for step in self._steps()}
+        present = {PurePosixPath(file).relative_to(self.uri).parts[0] for file in store.files(self.uri)}
+        for name in sorted(present - finished):
+            if name.startswith("step-"):
+                store.remove_directory(storage.join(self.uri, name))
+        if self._is_remote:
+            from anadil.artifacts.s3 import S3
+
+            S3().abort_uploads(self.uri)
+
+    def _steps(self) -> list[int]:
+        """Steps of the finished copies, the newest first."""
+        names = [uri.rpartition("/")[2] for uri in storage.store(self.uri).directories(self.uri)]
+        return sorted((step for name in names if (step := directory.step_of(name)) is not None), reverse=True)
+
+
+def _link(source: str, target: str) -> None:
+    """Another name for a file, or a copy where the file system has no such names."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,64 @@
+"""Where a run stands, and a generation that it can go on from."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from torch.distributed.checkpoint.metadata import Metadata
+
+from anadil.core.errors import IntegrityError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where the run stands."""
+
+    step: int
+    """Optimizer steps done."""
+    tokens: int
+    """Target tokens trained on."""
+    seconds: float
+    """Time in training, over all starts."""
+    anomalies: dict[str, Any] = field(default_factory=dict)
+    """What `Anomalies.restore` takes: losses to compare with, and batches that are left out."""
+    journal: str = ""
+    """Lines of `training.jsonl` so far, for a start on a machine that has none; of a saved state only."""
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def from_json(cls, text: bytes, name: str) -> "State":
+        """What `to_json` wrote.
+
+        Args:
+            text: The content of the file.
+            name: The file, for messages.
+
+        Raises:
+            IntegrityError: It is no state of ours.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise IntegrityError(f"{name}: no state of a run ({reason}); remove the generation") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A generation whose every byte has been compared with its manifest."""
+
+    path: Path
+    state: State
+    metadata: Metadata = field(repr=False)
+    """Which tensors its files hold, and where; read without running code."""
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the tensors that it holds: at a phase's border parameters without moments."""
+        tensors: dict[str, Any] = self.metadata.state_dict_metadata
+        return set(tensors)

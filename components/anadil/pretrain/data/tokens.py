@@ -1,0 +1,249 @@
+"""corpus -> token stream: every training document encoded once, kept for a resume.
+
+Each file of the corpus becomes a shard: one file of 32-bit ids, documents one after another,
+each as `[BOS] text [end of text]`, beside an array with the place where each begins. A shard is
+sealed when it is whole, so that a killed run goes on with the next one.
+"""
+
+import errno
+import hashlib
+import logging
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anadil.artifacts import artifact
+from anadil.artifacts.cache_dir import is_whole
+from anadil.core.errors import DataError, PreflightError
+from anadil.core.format import human_bytes
+from anadil.core.progress import progress
+from anadil.model.load import document_ids, load_tokenizer
+from anadil.pretrain.data import encode
+from anadil.pretrain.data.encode import Task
+from anadil.text.corpus import document_files
+
+log = logging.getLogger(__name__)
+
+Ids = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
+
+SMALL_BYTES = 4 * 1024**2
+"""Compressed text that one process encodes before others have started."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+POLL_S = 0.5
+
+
+class Shards:
+    """Arrays of ids one after another, read through their slices without being joined."""
+
+    def __init__(self, arrays: Sequence[Ids]) -> None:
+        self._arrays = list(arrays)
+        self._begins = np.cumsum([0, *map(len, arrays)])
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def __getitem__(self, where: slice) -> Ids:
+        """The ids of a stretch, a view where it lies in one array."""
+        start, stop, step = where.indices(len(self))
+        assert step == 1
+        first = int(np.searchsorted(self._begins, start, side="right")) - 1
+        begin = int(self._begins[min(first, len(self._arrays) - 1)])
+        if first < len(self._arrays) and stop <= self._begins[first + 1]:
+            return self._arrays[first][start - begin : stop - begin]
+        found = [
+            array[max(0, start - at) : max(0, stop - at)]
+            for array, at in zip(self._arrays, self._begins[:-1].tolist(), strict=True)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int32), *found])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """The encoded training part of a corpus."""
+
+    ids: Ids | Shards
+    """(tokens,): all documents, one after another; to be read by slices."""
+    starts: Places
+    """(documents + 1,): where each document begins; the last entry is the number of tokens."""
+    digest: str
+    """Stands for the content: equal digests mean equal ids."""
+
+    def slice(self, start: int, num: int) -> Ids:
+        """`num` ids from `start` on."""
+        return self.ids[start : start + num]
+
+
+def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> Stream:
+    """The stream of a corpus under a tokenizer, from `work` where it is there and undamaged.
+
+    Machines that share `work` share the files of the corpus out among themselves; machines that
+    do not each encode all.
+
+    Args:
+        corpus: Corpus artifact.
+        tokenizer: Tokenizer artifact.
+        work: Directory that keeps the stream.
+        write: Whether this process makes it, one on each machine; the others find it made.
+
+    Raises:
+        DataError: The corpus has no training text.
+        IntegrityError: The corpus is damaged.
+        PreflightError: The disk is full, or a process was killed for lack of memory.
+    """
+    origin = {"corpus": digest_of(corpus), "tokenizer": digest_of(tokenizer)}
+    folder = work / f"tokens-{artifact.key_of(origin)}"
+    files = document_files(corpus, "train")
+    shards = [folder / file.name.partition(".")[0] for file in files]
+    if write:
+        whole = _whole(shards)
+        missing = [number for number in _in_turn(len(files)) if number not in whole]
+        if missing:
+            _make([(files[number], shards[number]) for number in missing], tokenizer, origin)
+    stream = _opened(shards)
+    if not len(stream.ids):
+        raise DataError(f"{corpus}/train: holds no text; run clean with more data or milder rules")
+    return stream
+
+
+def digest_of(path: Path) -> str:
+    """Digest of an artifact's manifest.
+
+    Raises:
+        DataError: There is no manifest.
+    """
+    manifest = artifact.read_manifest(str(path))
+    if manifest is None:
+        raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
+    return manifest.digest
+
+
+def num_cores() -> int:
+    """Cores that this process may use, as its affinity and its container's limit say."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = Path("/sys/fs/cgroup/cpu.max")
+    quota, _, period = limit.read_text().partition(" ") if limit.is_file() else ("max", "", "")
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+def _in_turn(num: int) -> list[int]:
+    """The shards from a place on that is this machine's own, then those before it."""
+    # torchrun's names for machines.
+    machine = int(os.environ.get("GROUP_RANK", "0"))
+    machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    first = machine * num // machines
+    return [*range(first, num), *range(first)]
+
+
+def _whole(shards: Sequence[Path]) -> set[int]:
+    """Numbers of the shards that are there with every byte as it was written."""
+    with ThreadPoolExecutor(min(8, num_cores())) as pool:
+        found = list(pool.map(is_whole, shards))
+    if any(found):
+        log.info("%s of %s shards of the token stream are there", sum(found), len(found))
+    return {number for number, is_whole in enumerate(found) if is_whole}
+
+
+def _opened(shards: Sequence[Path]) -> Stream:
+    arrays, starts, digests = [], [np.zeros(1, dtype=np.int64)], []
+    total = 0
+    for shard in shards:
+        manifest = artifact.read_manifest(str(shard))
+        if manifest is None:
+            raise DataError(
+                f"{shard}: not there; each machine's first process makes it in its work directory"
+            )
+        digests.append(manifest.digest)
+        size = (shard / "ids.bin").stat().st_size
+        # A plain view: slicing np.memmap itself is ten times slower. An empty file cannot be mapped.
+        mapped = (
+            np.memmap(shard / "ids.bin", dtype=np.int32, mode="r") if size else np.empty(0, dtype=np.int32)
+        )
+        arrays.append(mapped.view(np.ndarray))
+        starts.append(np.load(shard / "starts.npy", allow_pickle=False)[1:] + total)
+        total += len(mapped)
+    digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
+    return Stream(ids=Shards(arrays), starts=np.concatenate(starts), digest=digest)
+
+
+def _make(pairs: Sequence[tuple[Path, Path]], tokenizer_dir: Path, origin: dict[str, str]) -> None:
+    tokenizer = load_tokenizer(tokenizer_dir)
+    bos, end = document_ids(tokenizer, str(tokenizer_dir))
+    backend: Any = tokenizer.backend_tokenizer
+    text = backend.to_str()
+    tasks = [
+        Task(file=file, shard=shard, tokenizer=text, bos=bos, end=end, origin={**origin, "part": file.name})
+        for file, shard in pairs
+    ]
+    folder = pairs[0][1].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = sum(file.stat().st_size for file, _ in pairs)
+    try:
+        if sizes < SMALL_BYTES:
+            for task in tasks:
+                encode.encode_file(task)
+        else:
+            _in_processes(tasks, sizes)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        free = shutil.disk_usage(folder).free
+        raise PreflightError(
+            f"{folder}: no space left for the token ids of the corpus ({human_bytes(free)} free), about "
+            "as many bytes as it has of text; free some, or choose another storage.root or ANADIL_WORK, "
+            "and run again: finished parts are kept"
+        ) from None
+
+
+def _in_processes(tasks: Sequence[Task], total: int) -> None:
+    """Encode files on all cores, one process for each; a lone file has the threads of the tokenizer."""
+    cores = num_cores()
+    workers = min(len(tasks), cores)
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    read: Any = context.Value("q", 0)
+    setting = (read, os.getpid(), max(1, cores // workers))
+    with (
+        ProcessPoolExecutor(workers, context, encode.begin_process, setting) as pool,
+        _ended_with(pool),
+        progress("encoding the corpus, MB compressed", max(1, total // 10**6)) as shown,
+    ):
+        left = {pool.submit(encode.encode_file, task) for task in tasks}
+        while left:
+            done, left = wait(left, timeout=POLL_S)
+            shown.advance(max(0, read.value // 10**6 - shown.done))
+            for future in done:
+                _pass_on(future.exception())
+
+
+def _pass_on(error: BaseException | None) -> None:
+    if isinstance(error, BrokenProcessPool):
+        raise PreflightError(
+            "pretrain: a process that encodes the corpus was killed, most likely for lack of memory; "
+            "run the same command again with more of it or fewer cores: finished parts are kept"
+        ) from None
+    if error is not None:
+        raise error
+
+
+@contextmanager
+def _ended_with(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """End the pool's processes at once where the block fails or is stopped."""
+    before = {child.pid for child in multiprocessing.active_children()}
+    try:
+        yield
+    except BaseException:
+        for child in multiprocessing.active_children():
+            if child.pid not in before:
+                child.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise

@@ -1,0 +1,50 @@
+"""Where a step stands: its phase, and how far its learning rate is from the peak."""
+
+import math
+from collections.abc import Sequence
+
+from anadil.recipe.pretrain import Phase, Pretrain
+
+
+def phase_of(step: int, phases: Sequence[Phase]) -> tuple[int, int]:
+    """Phase of an optimizer step (both from 0), and the step's number within it."""
+    for number, phase in enumerate(phases):
+        if step < phase.steps:
+            return number, step
+        step -= phase.steps
+    raise AssertionError("step lies behind the last phase")
+
+
+def ends_phase(num_done: int, phases: Sequence[Phase]) -> bool:
+    """Whether exactly `num_done` steps complete a phase."""
+    total = 0
+    for phase in phases:
+        total += phase.steps
+        if total == num_done:
+            return True
+    return False
+
+
+def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
+    """Share of the peak rate, above 0 and up to 1, in a phase's step (from 0).
+
+    A linear rise reaches the peak by the last step of the warm-up. From there `cosine` falls in half
+    a cosine, and `wsd` stays at the peak but for the last `decay_fraction` of the phase, in which it
+    falls in a line. Both reach `final_lr_fraction` by the last step of the phase.
+
+    Source: `cosine`: Loshchilov & Hutter 2017, "SGDR", arXiv:1608.03983, equation 5 without restarts.
+    `wsd`: Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4.2, which leaves the form of the fall
+    open and itself takes an exponential one; the line is that of Haegele et al. 2024, "Scaling Laws
+    and Compute-Optimal Training Beyond Fixed Training Durations", arXiv:2405.18392, section 3.
+    """
+    warmup = math.ceil(settings.warmup_fraction * phase.steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    floor = settings.final_lr_fraction
+    if settings.schedule == "cosine":
+        progress = (step - warmup + 1) / (phase.steps - warmup)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+    # The warm-up comes first where the two overlap.
+    decay = min(math.ceil(settings.decay_fraction * phase.steps), phase.steps - warmup)
+    fallen = step - (phase.steps - decay) + 1
+    return 1.0 if fallen <= 0 else 1 - (1 - floor) * fallen / decay

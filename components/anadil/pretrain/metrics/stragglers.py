@@ -1,0 +1,265 @@
+"""Which process keeps the others waiting, and in which part of its work.
+
+Processes that train together finish their steps together, so a slow one is not seen in the time of
+a step. What tells it is the time of a process's own work, measured before it waits for others: data,
+compute, save. The host does not see how fast its GPU computes, and a GPU that waits in a collective
+operation looks busy; so on GPUs a small fixed product is timed beside, and stands for how the device's
+compute compares with that of the others. On CPUs that share a model collective operations lie within
+the passes, where they cannot be told from computing: there only the rest of the step is compared.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import mean, median_low
+from typing import Any, Literal, get_args
+
+import torch
+from torch import distributed as dist
+
+from anadil.core.format import human_seconds
+from anadil.pretrain.parallel.process_group import Group
+
+log = logging.getLogger(__name__)
+
+Section = Literal["data", "compute", "save"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+WINDOW = 20
+"""Steps that are looked back on."""
+FEWEST = 10
+"""Steps before anybody is named: the first ones are not alike."""
+LEAST_EXCESS_S = 0.005
+"""Time per step below which a difference is noise. Assumption."""
+IN_A_ROW = 3
+"""Comparisons after which a process on CPUs is named: those are shared, and who has to wait for them changes."""
+AGAIN_S = 3_600.0
+"""Until the same process is named for the same section again. Assumption."""
+PROBE_WIDTH, PROBE_PRODUCTS = 2_048, 64
+"""Products of bf16 matrices that a GPU is timed with: 1.1 TFLOP, some 2 ms of an H100, in 24 MiB."""
+REMEDIES: Mapping[Section, str] = {
+    "data": "look at its machine's disk and CPUs",
+    "compute": "look at the clock, temperature and errors of its device (nvidia-smi -q)",
+    "save": "look at its machine's disk and network",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A process whose own work takes longer than that of the others."""
+
+    rank: int
+    section: Section
+    """Where most of the difference lies."""
+    ratio: float
+    """Its own work over the median of the processes."""
+    section_s: float
+    """Seconds per step in that section."""
+    median_s: float
+    """The same of the median process."""
+
+    def sentence(self) -> str:
+        """What is slow, where, by how much, and what to look at."""
+        return (
+            f"process {self.rank} takes {self.ratio:.2f} x the median of the processes for its own work: "
+            f"{self.section} {human_milliseconds(self.section_s)} a step, median "
+            f"{human_milliseconds(self.median_s)}; {REMEDIES[self.section]}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Own work of every process, the same on each of them."""
+
+    rows: tuple[tuple[float, ...], ...]
+    """Seconds per step of each process, by `SECTIONS`."""
+    slow: tuple[Slow, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Own work of the slowest process over the median."""
+        totals = [sum(row) for row in self.rows]
+        middle = median_low(totals)
+        return max(totals) / middle if middle else 1.0
+
+
+class Stragglers:
+    """Times this process's own work, and compares it with that of the others."""
+
+    def __init__(
+        self, group: Group, ratio: float, device: torch.device, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Measure for `pretrain.faults.straggler_ratio`."""
+        self.group = group
+        self.ratio = ratio
+        self._now = now
+        self._steps: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
+        self._spent = dict.fromkeys(SECTIONS, 0.0)
+        self._whole = 0.0
+        self._open: list[Section | None] = []
+        self._since = now()
+        self._in_a_row: dict[tuple[int, Section], int] = {}
+        self._named_at: dict[tuple[int, Section], float] = {}
+        self._enough = 1 if device.type == "cuda" else IN_A_ROW
+        # Kept from the start, so that a full device still has the room.
+        self._probe = _Probe(device) if device.type == "cuda" and group.size > 1 else None
+
+    @contextmanager
+    def section(self, name: Section | None) -> Iterator[None]:
+        """Count the block's time; None is waiting for others, which a block inside another takes out."""
+        self._settle()
+        self._open.append(name)
+        began = self._since
+        try:
+            yield
+        finally:
+            self._settle()
+            self._open.pop()
+            if name == "compute":
+                self._whole += self._since - began
+
+    def step_done(self) -> None:
+        """An optimizer step is over."""
+        self._settle()
+        self._steps.append((*self._spent.values(), self._whole))
+        self._clear()
+
+    def forget(self) -> None:
+        """Begin anew: what was done until now was no step, such as encoding the corpus."""
+        self._settle()
+        self._steps.clear()
+        self._clear()
+
+    def own(self) -> dict[Section, float]:
+        """Seconds per step of this process in each section, over the last steps."""
+        return dict(zip(SECTIONS, self._typical(), strict=False))
+
+    def compare(self) -> Comparison:
+        """Compare the processes; all of them call this, at the same step. The first one warns of new cases.
+
+        A device of its own that is slow is news at once; on CPUs, which are shared, when it stays so.
+        """
+        own = [*self._typical(), self._probe.seconds() if self._probe else 0.0]
+        rows = self._gathered(own)
+        slow = judge(rows, self.ratio) if len(self._steps) >= FEWEST else ()
+        self._in_a_row = {
+            (each.rank, each.section): self._in_a_row.get((each.rank, each.section), 0) + 1 for each in slow
+        }
+        for each in slow:
+            if self.group.is_first and self._is_news((each.rank, each.section)):
+                log.warning("%s", each.sentence())
+        return Comparison(rows=tuple(_scaled(rows)), slow=slow)
+
+    def _is_news(self, case: tuple[int, Section]) -> bool:
+        now = self._now()
+        if self._in_a_row[case] < self._enough or now < self._named_at.get(case, -AGAIN_S) + AGAIN_S:
+            return False
+        self._named_at[case] = now
+        return True
+
+    def _gathered(self, own: Sequence[float]) -> list[tuple[float, ...]]:
+        if self.group.host is None:
+            return [tuple(own)]
+        mine = torch.tensor(own, dtype=torch.float64)
+        every = [torch.empty_like(mine) for _ in range(self.group.size)]
+        dist.all_gather(every, mine, group=self.group.host)
+        return [tuple(row.tolist()) for row in every]
+
+    def _typical(self) -> list[float]:
+        """Seconds per step by `SECTIONS`, then of compute with its waits.
+
+        Medians, which one uneven step does not move: a pause of the scheduler, the first step. Most
+        steps save nothing, so of that it is the mean.
+        """
+        if not self._steps:
+            return [0.0] * (len(SECTIONS) + 1)
+        columns = list(zip(*self._steps, strict=True))
+        return [
+            mean(column) if i == SECTIONS.index("save") else median_low(column)
+            for i, column in enumerate(columns)
+        ]
+
+    def _clear(self) -> None:
+        self._spent = dict.fromkeys(SECTIONS, 0.0)
+        self._whole = 0.0
+
+    def _settle(self) -> None:
+        now = self._now()
+        if self._open and (name := self._open[-1]) is not None:
+            self._spent[name] += now - self._since
+        self._since = now
+
+
+def judge(rows: Sequence[Sequence[float]], ratio: float) -> tuple[Slow, ...]:
+    """The processes whose own work takes more than `ratio` times the median.
+
+    Of an even number of processes the lower median counts: of two, one can be slow.
+
+    Args:
+        rows: Of each process: seconds per step by `SECTIONS`, then of compute with its waits, then its
+            device's time for the probe (0 for none).
+        ratio: `pretrain.faults.straggler_ratio`.
+    """
+    scaled = _scaled(rows)
+    totals = [sum(row) for row in scaled]
+    middle = median_low(totals)
+    medians = [median_low(column) for column in zip(*scaled, strict=True)]
+    slow = []
+    for rank, (row, total) in enumerate(zip(scaled, totals, strict=True)):
+        if total <= ratio * middle or total - middle < LEAST_EXCESS_S:
+            continue
+        at = max(range(len(SECTIONS)), key=lambda i: row[i] - medians[i])
+        slow.append(
+            Slow(
+                rank=rank,
+                section=SECTIONS[at],
+                ratio=total / middle if middle else float("inf"),
+                section_s=row[at],
+                median_s=medians[at],
+            )
+        )
+    return tuple(slow)
+
+
+def _scaled(rows: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    """Rows by `SECTIONS`; where devices were probed, compute is what the probe makes of the median's.
+
+    To that comes what a host took longer than the others to tell its device what to do.
+    """
+    at, whole, probe = SECTIONS.index("compute"), len(SECTIONS), len(SECTIONS) + 1
+    if not all(row[probe] for row in rows):
+        return [tuple(row[:whole]) for row in rows]
+    host, step, product = (median_low([row[i] for row in rows]) for i in (at, whole, probe))
+    return [
+        (*row[:at], step * row[probe] / product + max(0.0, row[at] - host), *row[at + 1 : whole])
+        for row in rows
+    ]
+
+
+class _Probe:
+    """A fixed product on a GPU. Written from torch 2.13's documentation; no test has a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.matrix = torch.ones(PROBE_WIDTH, PROBE_WIDTH, dtype=torch.bfloat16, device=device)
+        self.product = torch.empty_like(self.matrix)
+        self.device = device
+
+    def seconds(self) -> float:
+        """Time of the products, on an idle device; it waits for what is queued there."""
+        torch.cuda.synchronize(self.device)
+        event: Any = torch.cuda.Event  # torch leaves it untyped
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        torch.mm(self.matrix, self.matrix, out=self.product)  # wakes the device up
+        begin.record()
+        for _ in range(PROBE_PRODUCTS):
+            torch.mm(self.matrix, self.matrix, out=self.product)
+        end.record()
+        torch.cuda.synchronize(self.device)
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+def human_milliseconds(seconds: float) -> str:
+    """Text such as `12 ms` or `3.1 s`."""
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else human_seconds(seconds)

@@ -1,0 +1,135 @@
+"""How fast training is, what share of the devices' peak that is, what it costs, and when to stop paying."""
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anadil.core.errors import PreflightError
+from anadil.core.format import human_seconds
+from anadil.plan.instances import OTHER_FORMS, machines
+from anadil.plan.model_shape import Shape, Trains, shape_from
+from anadil.recipe.cluster import Cluster
+from anadil.recipe.pretrain import Faults
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What turns tokens and seconds into rates; the same on every process."""
+
+    shape: Shape
+    """Sizes of the model that is trained, with its own vocabulary."""
+    context: int
+    """Tokens of a sequence."""
+    devices: int
+    peak_flops: float | None
+    """Of one device, dense, in bf16 whatever the precision; None where it is not known, as on a CPU."""
+
+    def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
+        """Rates of a stretch of training.
+
+        Args:
+            tokens: Target tokens of all devices.
+            seconds: In which they were trained on.
+            trains: What the phase trains; a frozen layer makes no gradients of its weights.
+
+        Source: anadil.plan.model_shape, flops_per_token: 6 N + 12 L h S, with N the numbers that a
+            token is multiplied with; so that measured and planned MFU mean the same.
+        """
+        rate = tokens / max(seconds, 1e-9)
+        each = rate / self.devices
+        found = {"tokens_per_s": round(rate, 1), "tokens_per_s_per_device": round(each, 1)}
+        if self.peak_flops:
+            flops = self.shape.flops_per_token(self.context, trains)
+            found["mfu"] = round(each * flops / self.peak_flops, 5)
+        return found
+
+
+def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -> Rates:
+    """Rates for a model of transformers, by its `config` (after its vocabulary was fitted).
+
+    Raises:
+        DataError: The configuration is not that of a Llama-like model.
+    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    peak = peak_of(name) if name else None
+    if name and peak is None:
+        log.info("%s is not in the table of machines, so MFU is not reported", name)
+    shape = shape_from(config.to_dict(), config.name_or_path or "model")
+    return Rates(shape=shape, context=context, devices=devices, peak_flops=peak)
+
+
+def peak_of(name: str) -> float | None:
+    """Dense bf16 peak of a GPU by its driver's name; None for one that the table does not hold.
+
+    Args:
+        name: Such as `NVIDIA H100 80GB HBM3`, from `torch.cuda.get_device_name`.
+
+    Source: anadil.plan, instances.yaml: data sheets. PCIe and other forms have peaks of their own.
+    """
+    words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    if OTHER_FORMS.search(name.upper()):
+        return None
+    return next((each.flops_bf16 for each in machines() if each.device.split()[0] in words), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Hours and money that a run may take."""
+
+    hours: float | None
+    usd: float | None
+    usd_per_hour: float | None
+    """Of all machines together, on demand; None where it is not known."""
+
+    def cost(self, seconds: float) -> float | None:
+        """USD of the machines for some seconds; None where the price is not known."""
+        return None if self.usd_per_hour is None else self.usd_per_hour * seconds / 3600
+
+    def reached(self, seconds: float) -> str | None:
+        """The text of `BudgetReached` where the budget is used up; say after it that all is saved.
+
+        Args:
+            seconds: On the machines, over all starts.
+        """
+        cost = self.cost(seconds)
+        if self.hours is not None and seconds >= self.hours * 3600:
+            key, spent, budget = "hours", human_seconds(seconds), f"{self.hours:g} hours"
+        elif self.usd is not None and cost is not None and cost >= self.usd:
+            key, spent, budget = "usd", f"{cost:,.2f} USD", f"{self.usd:,g} USD"
+        else:
+            return None
+        return (
+            f"the budget is used up: {spent} of {budget}; training is saved, and the same command goes on "
+            f"from there with a larger pretrain.faults.budget_{key}"
+        )
+
+
+def budget_of(faults: Faults, cluster: Cluster) -> Budget:
+    """The recipe's budget, with the on-demand price of its machines.
+
+    Raises:
+        PreflightError: There is a budget in money, and no price.
+    """
+    price = usd_per_hour(cluster)
+    if faults.budget_usd is not None and price is None:
+        raise PreflightError(
+            f"pretrain.faults.budget_usd is {faults.budget_usd:g}, but the price of cluster.instance "
+            f"({cluster.instance or 'not set'}) is not known; set cluster.instance to a type that "
+            "`anadil plan` prices, or set pretrain.faults.budget_hours instead"
+        )
+    return Budget(hours=faults.budget_hours, usd=faults.budget_usd, usd_per_hour=price)
+
+
+def usd_per_hour(cluster: Cluster) -> float | None:
+    """On-demand price of all machines of a run; None where the type or its price is not known.
+
+    Source: anadil.plan, instances.yaml, which dates each price.
+    """
+    prices = {each.name: each.on_demand for each in machines()}
+    price = prices.get((cluster.instance or "").removeprefix("ml."))
+    return None if price is None else price * cluster.nodes

@@ -1,0 +1,75 @@
+"""FSDP2: parameters, gradients and optimizer state spread over processes, gathered layer by layer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from anadil.model.fsdp_prefetch import gather_ahead
+from anadil.pretrain.parallel.mesh import Mesh
+
+
+def shard(
+    model: nn.Module,
+    layers: Sequence[nn.Module],
+    mesh: Mesh,
+    policy: MixedPrecisionPolicy,
+    *,
+    prefetch: int = 1,
+    reshard: bool = True,
+) -> None:
+    """Spread a model over the processes that `mesh` says, its layers one group each, the rest another.
+
+    Gradients come out summed, not averaged: losses are divided by the tokens of the whole batch.
+
+    Args:
+        model: Its `forward` reads the head's weight itself, which is whole inside of it. Tied tables must
+            lie in `model` outside of `layers`.
+        layers: Modules that are called once in a forward pass, in its order.
+        mesh: `shard` above 1; with several replicas too, gradients are summed over them as well (HSDP).
+        policy: Precision of what is gathered and of the sums.
+        prefetch: Layers that are gathered ahead.
+        reshard: Whether a layer is freed after its forward pass and gathered again; else it is kept.
+    """
+    assert mesh.parameters is not None
+    names = ("replicate", "shard") if mesh.replicas > 1 else ("shard",)
+    devices = mesh.parameters[names]
+    for layer in layers:
+        fully_shard(layer, mesh=devices, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=devices, mp_policy=policy)
+    gather_ahead(layers, prefetch)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            # Without it a divisor of 1 becomes a scaled sum, which gloo does not have.
+            module.set_force_sum_reduction_for_comms(True)
+    model.register_forward_hook(_let_go)
+
+
+def _let_go(model: nn.Module, _inputs: object, _output: object) -> None:
+    """Free what is still gathered when no backward pass follows that would free it.
+
+    Kept from a validation to the next training step it would be trained as in the phase before:
+    gathered parameters learn whether they need a gradient when they are gathered (torch 2.13).
+    """
+    if not torch.is_grad_enabled():
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
+def policy_of(state: str, dtype: torch.dtype) -> MixedPrecisionPolicy:
+    """Gather BF16 and sum gradients in FP32 where weights are FP32 and products BF16; else as they are."""
+    if state == "fp32" and dtype == torch.bfloat16:
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return MixedPrecisionPolicy()
+
+
+def last_pass(model: nn.Module, *, is_last: bool) -> None:
+    """Sum gradients over replicas only in the last backward pass of a step."""
+    changed: Any = model
+    if isinstance(model, FSDPModule):
+        changed.set_requires_all_reduce(is_last)
+        changed.set_is_last_backward(is_last)

@@ -1,0 +1,231 @@
+"""A model laid over the processes: cut, split, compiled, sharded, in the one order that works."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
+from anadil.model.attention import use_packed_attention
+from anadil.model.compile import compile_layers
+from anadil.model.load import cast_parameters, pick_dtype
+from anadil.model.loss import multiplies_bf16, summed_loss
+from anadil.model.low_precision import after_step, check_low_precision, layers_for, use_low_precision
+from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
+from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
+from anadil.pretrain.parallel.loss_forward import train_on
+from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut
+from anadil.pretrain.parallel.tensor import check_tensor, split, summed_loss_of_head
+from anadil.recipe.pretrain import Pretrain
+
+
+@dataclass(slots=True, kw_only=True)
+class Net:
+    """A model that is ready to be trained, whole or this process's part of it."""
+
+    model: PreTrainedModel
+    mesh: Mesh
+    device: torch.device
+    dtype: torch.dtype
+    """Of matrix products."""
+    mixed: bool
+    """Whether autocast chooses the precision: weights are FP32 and nothing casts them before."""
+    tables: frozenset[str]
+    """Names of the embeddings, input and output; a tied model has one."""
+    shapes: dict[str, tuple[int, ...]]
+    """Shape of every parameter of the whole model, by name."""
+    pipeline: Pipeline | None = None
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """By the names of the whole model; tied ones once."""
+        return dict(self.model.named_parameters())
+
+    def replicas_group(self) -> Any:
+        """Processes whose gradients have to be summed, which FSDP does itself; None for none."""
+        if self.mesh.parameters is None or self.mesh.shard > 1 or self.mesh.replicas == 1:
+            return None
+        return self.mesh.parameters["replicate"].get_group()
+
+    def share(self, batch: Batch) -> Batch:
+        """This process's share of the tokens of some sequences, ready to be copied to its device."""
+        if self.mesh.context > 1:
+            batch = slice_of(batch, self.mesh.context_rank, self.mesh.context)
+        return batch.pinned() if self.device.type == "cuda" else batch
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Summed loss of some sequences in FP32, of which a process of a group that shares it holds all."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+            if self.pipeline is not None:
+                return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
+            whole: Any = self.model
+            here = batch.to(self.device)
+            loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
+        return loss
+
+    def backward(
+        self,
+        batches: Sequence[Batch],
+        divisor: float,
+        *,
+        replicas: Replicas,
+        change: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Forward and backward passes of one optimizer step; the summed loss in FP64.
+
+        Args:
+            batches: One for each pass.
+            divisor: Gradients are those of the sum over it.
+            replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
+            change: What becomes of each loss; the loss itself but in tests of faults.
+        """
+        if self.pipeline is not None:
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+                total = self.pipeline.step(batches, divisor)
+            replicas.send()
+        else:
+            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            for number, batch in enumerate(batches, 1):
+                loss = change(self.loss(batch))
+                last = number == len(batches)
+                last_pass(self.model, is_last=last)
+                if last:
+                    replicas.arm()
+                (loss / divisor).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                total += loss.detach()
+        return total
+
+    @property
+    def counts(self) -> bool:
+        """Whether this process's loss counts: it has that of tokens which no other one counts."""
+        return self.mesh.tensor_rank == 0 and self.mesh.is_last_stage
+
+    def after_step(self) -> None:
+        """What a format of matrix products has to do when weights have changed."""
+        after_step(self.model)
+
+
+def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
+    """Refuse what the model, the machine or the recipe's other keys do not go with; before it is loaded.
+
+    Args:
+        settings: Section `pretrain`.
+        config: Of the base model.
+        mesh: This process's place.
+        device: Where it is to be trained.
+
+    Raises:
+        PreflightError: The degrees do not fit the model, or the device has not what is asked for.
+        RecipeError: Keys contradict each other.
+    """
+    length = settings.sequence_length
+    check_context(length, mesh.context, mesh.tensor)
+    check_tensor(config, mesh.tensor, length // mesh.context)
+    tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
+    check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
+    sequences = -(-settings.batch_size // mesh.data)
+    check_passes(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
+    dtype = compute_dtype(settings, device)
+    check_low_precision(
+        settings.matmul,
+        device,
+        dtype,
+        tokens=length // mesh.context,
+        tensor=mesh.tensor,
+        compiled=settings.compile,
+    )
+
+
+def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device) -> Net:
+    """Make a model ready to be trained as the recipe says; it is changed in place.
+
+    Args:
+        model: In FP32, on the meta device or with its weights; the same on every process.
+        settings: Section `pretrain`.
+        mesh: This process's place.
+        device: Where it is to be trained.
+    """
+    # Without dropout: eval mode. So no random number is drawn, and a resume needs none.
+    model.eval()
+    config: Any = model.config
+    dtype = compute_dtype(settings, device)
+    if settings.state == "bf16":
+        # Gradients and moments follow the weights, and so do matrix products, without autocast.
+        cast_parameters(model, torch.bfloat16)
+    if mesh.context > 1:
+        assert mesh.batches is not None
+        use_context_attention(model, mesh.batches["context"].get_group())
+    else:
+        use_packed_attention(model)
+    tables = _tables(model)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
+    loss = partial(_objective, scored, settings.z_loss)
+    if mesh.pipeline > 1:
+        cut(model, mesh.pipeline_rank, mesh.pipeline)
+    layers = decoder_layers(model)
+    _change_layers(model, layers, settings, mesh, config)
+    # FSDP casts what it gathers; all else is cast by autocast.
+    mixed = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
+    net = Net(model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes)
+    if mesh.pipeline == 1:
+        train_on(model, loss)
+    else:
+        assert mesh.parameters is not None
+        group = mesh.parameters["pipeline"].get_group()
+        between = torch.float32 if mixed else dtype
+        net.pipeline = Pipeline(model, loss, group, device=device, dtype=between, tensor=mesh.tensor)
+    if mesh.shard > 1:
+        policy, how = policy_of(settings.state, dtype), settings.parallelism
+        shard(model, layers, mesh, policy, prefetch=how.prefetch, reshard=how.reshard)
+    return net
+
+
+def _objective(
+    scored: Callable[..., torch.Tensor],
+    z_loss: float,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+) -> torch.Tensor:
+    """The loss of training with its z-loss; without gradients, in validation, the loss alone."""
+    return scored(hidden, weight, labels, z_loss=z_loss if torch.is_grad_enabled() else 0.0)
+
+
+def _change_layers(
+    model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
+) -> None:
+    """Precision, tensor parallelism, recomputation and compilation, each on the result of the one before."""
+    chosen = layers_for(model, settings.matmul)
+    use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
+    if mesh.tensor > 1:
+        assert mesh.parameters is not None
+        length = settings.sequence_length // mesh.context
+        split(model, mesh.parameters["tensor"], config=config, sequence_length=length)
+    checkpoint_layers(layers, settings.activation_checkpointing)
+    if settings.compile:
+        compile_layers(layers)
+
+
+def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:
+    """Precision of matrix products: that of the recipe, or FP32 on a CPU that has no BF16 products of its own.
+
+    Such a CPU imitates BF16 10 to 200 times as slowly. Weights kept in BF16 and products in FP8 leave no choice.
+    """
+    if settings.state == "bf16":
+        return torch.bfloat16
+    dtype = pick_dtype(settings.precision, device)
+    return dtype if multiplies_bf16(device) or settings.matmul != "same" else torch.float32
+
+
+def _tables(model: PreTrainedModel) -> frozenset[str]:
+    """Names of the embeddings among the parameters, input and output."""
+    held: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
+    kept = {id(table.weight) for table in held}
+    return frozenset(name for name, parameter in model.named_parameters() if id(parameter) in kept)

@@ -1,0 +1,188 @@
+"""A model that no process holds whole: made without memory, then filled shard by shard from its files."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from anadil.core.errors import DataError, IntegrityError
+from anadil.pretrain.embedding_init import means
+from anadil.pretrain.parallel.safetensors_slices import Weights
+
+INPUT = "model.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+MEANS_AT_A_TIME = 1_024
+"""New embedding rows that are made from one reading of base rows."""
+
+
+def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
+    """The causal language model of a local directory on the meta device, in FP32 and without a cache.
+
+    Args:
+        folder: Hugging Face directory.
+        num_tokens: Embedding rows; those of the directory's own vocabulary where it is None.
+
+    Raises:
+        DataError: The directory holds no config, or an unknown architecture.
+        IntegrityError: Code of its own would have to run.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
+    try:
+        if "auto_map" in json.loads(file.read_text(encoding="utf-8")):
+            raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config.vocab_size = num_tokens or config.vocab_size
+        config.use_cache = False
+        config.pad_token_id = None  # else the row of that id, of an ordinary token here, is never trained
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
+    return model
+
+
+def load_weights(
+    part: nn.Module,
+    weights: Weights,
+    device: torch.device,
+    *,
+    rows: Sequence[Sequence[int]] | None = None,
+) -> None:
+    """Give each parameter of a model on the meta device its memory, and this process's shard of its values.
+
+    Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made.
+    Parameters keep their precision, DTensors their layout, tied weights their tie. Each process
+    reads only what it keeps; a new embedding row is the mean of base rows, of which some are read
+    at a time. Buffers become what transformers makes of them when it loads a model.
+
+    Args:
+        part: A model of transformers, or the stage that a pipeline cut out; names are those of the whole
+            model. Parameters are all on the meta device, or all elsewhere and filled in place.
+        weights: Files of the base model.
+        device: Where the parameters go.
+        rows: Base ids whose rows each token's embeddings are the mean of (`vocabulary_rows`); None
+            where the base's own vocabulary stays.
+
+    Raises:
+        DataError: The architecture has a constant that neither its files nor transformers make.
+        IntegrityError: A tensor is missing, or has another shape than the config says.
+    """
+    names = dict(part.named_parameters())
+    for name, parameter in names.items():
+        _check(name, parameter, weights, rows)
+    if any(parameter.is_meta for parameter in names.values()):
+        _materialise(part, device)
+        _make_buffers(part, weights)
+    with torch.no_grad():
+        for name, parameter in part.named_parameters():
+            _fill(name, parameter, weights, rows if name in (INPUT, OUTPUT) else None)
+
+
+def _check(
+    name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None
+) -> None:
+    shape = weights.shape(name)
+    expected = shape if rows is None or name not in (INPUT, OUTPUT) else (len(rows), *shape[1:])
+    if tuple(parameter.shape) != expected:
+        raise IntegrityError(
+            f"{weights.folder}: weights do not fit config.json ({name} makes {list(expected)}, the model has "
+            f"{list(parameter.shape)}); fetch or make the model again"
+        )
+
+
+def _materialise(part: nn.Module, device: torch.device) -> None:
+    """Memory for every parameter and buffer; `to_empty` alone would untie what is tied."""
+    places: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    for module in part.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places[id(parameter)].append((module, name))
+    tied = [held for held in places.values() if len(held) > 1]
+    trained = {name: parameter.requires_grad for name, parameter in part.named_parameters()}
+    part.to_empty(device=device)
+    for (first, name), *others in tied:
+        for module, other in others:
+            setattr(module, other, getattr(first, name))
+    for name, parameter in part.named_parameters():
+        parameter.requires_grad_(trained[name])
+
+
+def _make_buffers(part: nn.Module, weights: Weights) -> None:
+    """Give every buffer its value: from the files where they hold it, else as transformers initialises it.
+
+    Scales of embeddings, rotary frequencies of each kind of layer and an activation's constants are
+    buffers; memory that nobody fills would be taken for them. So it holds no number before.
+    """
+    model: Any = part
+    for parameter in part.parameters():
+        parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # noqa: SLF001  else transformers draws its weights
+    for module in part.modules():
+        module._is_hf_initialized = False  # type: ignore[assignment]  # noqa: SLF001
+        for buffer in module.buffers(recurse=False):
+            buffer.fill_(math.nan if buffer.is_floating_point() else 0)
+    model.initialize_weights()
+    stored = model.state_dict().keys()
+    for name, buffer in part.named_buffers():
+        if name in stored and name in weights:
+            buffer.copy_(weights.read(name, [0] * buffer.dim(), buffer.shape))
+    for name, tensor in _constants(part):
+        if tensor.is_meta or not tensor.is_floating_point() or bool(tensor.isnan().any()):
+            raise DataError(
+                f"base.model: {name} of a {model.config.model_type} model is made neither from its files nor by "
+                "transformers, so processes cannot share it; set every degree of pretrain.parallelism to 1"
+            )
+
+
+def _constants(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Buffers, and tensors that modules keep as plain attributes, by name."""
+    yield from part.named_buffers()
+    for prefix, module in part.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{prefix}.{name}", value
+
+
+def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None) -> None:
+    local = parameter.data
+    offset = tuple(0 for _ in parameter.shape)
+    if isinstance(local, DTensor):
+        _, offset = compute_local_shape_and_global_offset(local.shape, local.device_mesh, local.placements)
+        local = local.to_local()
+    if not local.numel():
+        return
+    if rows is None:
+        local.copy_(weights.read(name, offset, local.shape))
+        return
+    own = rows[offset[0] : offset[0] + len(local)]
+    for start in range(0, len(own), MEANS_AT_A_TIME):
+        chunk = own[start : start + MEANS_AT_A_TIME]
+        ids = sorted({piece for pieces in chunk for piece in pieces})
+        table = torch.cat(
+            [
+                weights.read(name, (first, *offset[1:]), (count, *local.shape[1:]))
+                for first, count in _runs(ids)
+            ]
+        )
+        place = {piece: number for number, piece in enumerate(ids)}
+        made = means([[place[piece] for piece in pieces] for pieces in chunk], table)
+        local[start : start + len(chunk)].copy_(made)
+
+
+def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Rising numbers as stretches without a gap: first number, and how many."""
+    start = 0
+    for end in range(1, len(ids) + 1):
+        if end == len(ids) or ids[end] != ids[end - 1] + 1:
+            yield ids[start], end - start
+            start = end

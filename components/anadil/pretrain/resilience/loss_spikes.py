@@ -1,0 +1,159 @@
+"""Whether a step's loss and gradient may be used, the same answer in every process.
+
+Both numbers are sums over all processes, so each process judges them alone and all agree.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from anadil.core.errors import RecipeError
+from anadil.recipe.pretrain import Faults
+
+WINDOW = 100
+"""Losses whose median is what is usual."""
+WARM_UP = 20
+"""Steps of a phase that are not compared, because a new phase may change what is usual. The standard
+error of the median of 20 is 1.25 / sqrt(20) = 28 % of one standard deviation of the noise. The largest
+ratio in the recipe `smoke`, logged at each step, is 1.11 (batches of 1,024 tokens), far from 2."""
+
+
+class Finding(StrEnum):
+    """What a step's numbers ask for."""
+
+    FINE = "fine"
+    SKIP = "skip"
+    """Go back to the last copy and leave out the batches since."""
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement on one step."""
+
+    finding: Finding
+    step: int
+    """Optimizer step, from 1."""
+    loss: float
+    norm: float
+    reason: str = ""
+
+
+class Anomalies:
+    """Judges every step, and knows which batches are left out; its `state` belongs into each checkpoint.
+
+    Batches have numbers of their own: while none is left out, optimizer step s (from 0) trains on
+    batch s; each batch left out moves all later steps on by one.
+    """
+
+    def __init__(self, settings: Faults) -> None:
+        """A run without anomalies so far."""
+        self._settings = settings
+        self._phase = -1
+        self._losses: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._left_out: list[tuple[int, int]] = []
+        self.num_skips = 0
+        """Roll-backs so far."""
+
+    def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> Verdict:
+        """Look at a step before the optimizer uses its gradient.
+
+        Args:
+            step: Optimizer step, from 1.
+            loss: Mean nats per token over all processes.
+            norm: Of the gradient over all processes, before clipping.
+            phase: Number of the phase; another one begins anew, since it may change what is usual.
+        """
+        if phase != self._phase:
+            self._phase = phase
+            self._losses.clear()
+        reason = self._reason(loss, norm)
+        if not reason:
+            self._losses.append((step, loss))
+            return Verdict(finding=Finding.FINE, step=step, loss=loss, norm=norm)
+        skips = self._settings.on_anomaly == "skip"
+        finding = Finding.SKIP if skips else Finding.STOP
+        return Verdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
+
+    def rolled_back(self, verdict: Verdict, step: int) -> None:
+        """Leave out the batches that were used since a copy, the judged one included.
+
+        Args:
+            verdict: What the roll-back is due to.
+            step: Optimizer steps done at the copy.
+
+        Raises:
+            RecipeError: There were `most_skips` roll-backs already.
+
+        Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 5.1: restart before the
+        spike and skip the batches around it.
+        """
+        if self.num_skips >= self._settings.most_skips:
+            raise RecipeError(
+                f"pretrain: {verdict.reason} at step {verdict.step}, after {self.num_skips} roll-backs "
+                "(pretrain.faults.most_skips): it is not single batches; lower the learning rate of the phase "
+                f"(pretrain.phases[{self._phase}].lr) or clean the data that work/anomaly-step-*.json names"
+            )
+        first, last = self.batch_of(step), self.batch_of(verdict.step - 1)
+        # Both ends are batches in use, so what was left out before lies inside or outside.
+        outside = [one for one in self._left_out if not first < one[0] < last]
+        self._left_out = sorted([*outside, (first, last)])
+        self.num_skips += 1
+        while self._losses and self._losses[-1][0] > step:
+            self._losses.pop()
+
+    def batch_of(self, step: int) -> int:
+        """Number of the batch that optimizer step `step` (both from 0) trains on."""
+        batch = step
+        for first, last in self._left_out:
+            if batch < first:
+                break
+            batch += last - first + 1
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        """All that a resume needs to repeat the same judgements, for JSON."""
+        return {
+            "phase": self._phase,
+            "losses": [list(one) for one in self._losses],
+            "left_out": [list(one) for one in self._left_out],
+            "skips": self.num_skips,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        self._phase = int(state["phase"])
+        self._losses.clear()
+        self._losses.extend((int(step), float(loss)) for step, loss in state["losses"])
+        self._left_out = [(int(first), int(last)) for first, last in state["left_out"]]
+        self.num_skips = int(state["skips"])
+
+    def _reason(self, loss: float, norm: float) -> str:
+        if not math.isfinite(loss):
+            return f"the loss is {loss:g}"
+        if not math.isfinite(norm):
+            return f"the gradient's norm is {norm:g}"
+        if len(self._losses) < WARM_UP:
+            return ""
+        usual = median(loss for _, loss in self._losses)
+        if loss <= self._settings.spike_ratio * usual:
+            return ""
+        return f"the loss is {loss:.4g}, {loss / usual:.1f} times the median of the last {len(self._losses)}"
+
+
+def refuse(verdict: Verdict, lr: float, report: str) -> RecipeError:
+    """The error that ends a run at a step that cannot be used.
+
+    Args:
+        verdict: On the step.
+        lr: Its learning rate.
+        report: Where its documents are listed.
+    """
+    return RecipeError(
+        f"pretrain: {verdict.reason} at step {verdict.step} (gradient norm {verdict.norm:.4g}, learning rate "
+        f"{lr:.3g}); its documents are listed in {report}: clean them, lower the learning rate, or set "
+        "pretrain.faults.on_anomaly=skip to go on without them (the checkpoint before it is kept)"
+    )

@@ -1,0 +1,125 @@
+"""Whether the copies of the parameters are still the same, bit by bit.
+
+Copies that get the same gradients stay equal in every bit; one that differs was computed by a
+device that is broken, which no loss or norm shows at once.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor
+
+from anadil.core.errors import IntegrityError
+from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.process_group import Group
+
+COLUMNS = 4_096
+"""Numbers that are added up side by side, each with a weight of its own, so that a swap shows too."""
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""What elements of so many bytes are read as."""
+
+
+def checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """A number of int64 on the tensor's device that changes with any one bit.
+
+    Words of 8 bytes are read as integers, so NaN counts like any number. They are summed modulo
+    2**64 in columns, which are summed with odd weights: an odd weight loses no difference. Flips
+    of several bits may cancel, which by chance they hardly do.
+    """
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    flat = local.detach().contiguous().view(-1)
+    if flat.data_ptr() % 8 or flat.storage_offset() * flat.element_size() % 8:
+        flat = flat.clone()  # words of 8 bytes begin at a multiple of 8
+    weights = _weights(flat.device)
+    # Words, not elements: sums of int64 run at the speed of memory, those of int32 as int64 do not.
+    in_words = flat.numel() // (8 // flat.element_size()) * (8 // flat.element_size())
+    words = flat[:in_words].view(torch.int64)
+    whole = words.numel() // COLUMNS * COLUMNS
+    columns = words[:whole].view(-1, COLUMNS).sum(0)
+    rest = words[whole:]
+    last = flat[in_words:].view(INTEGERS[flat.element_size()]).to(torch.int64)
+    return sum(
+        ((part * weights[: len(part)]).sum() for part in (columns, rest, last)),
+        torch.tensor(flat.numel(), device=flat.device),
+    )
+
+
+@lru_cache(maxsize=2)
+def _weights(device: torch.device) -> torch.Tensor:
+    numbers = torch.arange(1, COLUMNS + 1, dtype=torch.int64, device=device)
+    # Knuth's multiplicative hash spreads them over 64 bits; the last bit makes them odd.
+    return (numbers * -7046029254386353131) | 1
+
+
+def checksums(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The checksum of each tensor, in order: (tensors,) of int64 on their device."""
+    return torch.stack([checksum(tensor) for tensor in tensors.values()])
+
+
+def peers_of(mesh: Mesh) -> list[list[int]]:
+    """Ranks that hold the same parameters, group by group; empty where no two do."""
+    if mesh.parameters is None or mesh.replicas == 1:
+        return []
+    # Dimensions pipeline, replicate, shard, tensor.
+    ranks: torch.Tensor = mesh.parameters.mesh
+    groups: list[list[int]] = ranks.movedim(1, -1).reshape(-1, mesh.replicas).tolist()
+    return groups
+
+
+def check_replicas(
+    tensors: Mapping[str, torch.Tensor], peers: Sequence[Sequence[int]], group: Group, *, step: int
+) -> None:
+    """Compare all copies; every process calls it and comes to the same result.
+
+    Args:
+        tensors: What this process holds, whole or a shard, by name.
+        peers: From `peers_of`.
+        group: All processes.
+        step: Optimizer steps done, for the message.
+
+    Raises:
+        IntegrityError: Copies differ: which process, and in which tensor first.
+    """
+    if not peers or group.host is None:
+        return
+    each = checksums(tensors)
+    total = (each * _weights(each.device)[: len(each)]).sum() if len(each) <= COLUMNS else each.sum()
+    mine = total.reshape(1).cpu()  # the only number that leaves the device
+    all_totals = [torch.zeros_like(mine) for _ in range(group.size)]
+    dist.all_gather(all_totals, mine, group=group.host)
+    totals = [int(one.item()) for one in all_totals]
+    if all(len({totals[rank] for rank in ranks}) == 1 for ranks in peers):
+        return
+    told: list[tuple[str, dict[str, int]]] = [("", {})] * group.size
+    detail = (socket.gethostname(), dict(zip(tensors, each.tolist(), strict=True)))
+    dist.all_gather_object(told, detail, group=group.host)
+    faults = [_fault(ranks, totals, told) for ranks in peers if len({totals[rank] for rank in ranks}) > 1]
+    raise IntegrityError(
+        f"silent corruption: after step {step} {'; '.join(faults)}. Take that machine out of service (its GPU or "
+        "memory is broken) and run the same command again; it goes on from a checkpoint that is older than the last "
+        "comparison that found all copies equal"
+    )
+
+
+def _fault(ranks: Sequence[int], totals: Sequence[int], told: Sequence[tuple[str, dict[str, int]]]) -> str:
+    """Who differs among copies: the minority, or all of them where there is none."""
+    votes = Counter(totals[rank] for rank in ranks).most_common()
+    usual, number = votes[0]
+    odd = [rank for rank in ranks if totals[rank] != usual]
+    if 2 * number <= len(ranks):
+        shown = ", ".join(f"rank {rank} on {told[rank][0]}" for rank in ranks)
+        return f"the parameters of {shown} differ at {_first(ranks, told)}, and none of them has a majority"
+    right = next(rank for rank in ranks if totals[rank] == usual)
+    shown = ", ".join(f"rank {rank} on {told[rank][0]}" for rank in odd)
+    return f"the parameters of {shown} differ from the {number} other copies at {_first([right, *odd], told)}"
+
+
+def _first(ranks: Sequence[int], told: Sequence[tuple[str, dict[str, int]]]) -> str:
+    """The first tensor in which some copies differ, and how many do."""
+    sums = [told[rank][1] for rank in ranks]
+    names = [name for name in sums[0] if len({one.get(name) for one in sums}) > 1]
+    return f"{names[0]} ({len(names)} of {len(sums[0])} tensors)"

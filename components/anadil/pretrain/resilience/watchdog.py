@@ -1,0 +1,322 @@
+"""A thread that ends a run that hangs, and says which process is stuck where.
+
+Each process counts what it does (`Watchdog.beat`, nanoseconds) and tells the others through a
+key-value store that needs no collective; a thread in C keeps it in the first process, whatever the
+main thread does. Who does nothing for too long raises the alarm; then each process writes the
+stacks of its threads and ends with exit code 138, so that the job is started again. Where the
+first process is gone or stopped, the store is too, and each of the others watches itself alone.
+
+Three lines of defence, each for what the one before cannot see:
+
+1. This thread sees a main thread that waits in a collective, a read or a loop of Python.
+2. A process that does not run at all (stopped, its machine gone) is seen by the others: its
+   count of ticks stands still.
+3. A main thread that computes in C without letting go of Python's lock stops this thread too. For
+   it `faulthandler`, whose timer is a C thread, writes the stacks, and the kernel's own timer
+   ends the process by SIGALRM (exit code 142, which is started again like 138).
+"""
+
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, TextIO
+
+from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch's C module
+
+from anadil.core.errors import RetryableError
+from anadil.pretrain.parallel.process_group import PATIENCE
+from anadil.pretrain.resilience.hang_report import Progress, culprits
+from anadil.runtime.entry_point import last_words
+
+log = logging.getLogger(__name__)
+
+Section = Literal["start", "load", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
+
+START_AFTER_S = 1_800.0
+"""Silence allowed before the first optimizer step is done: `torch.compile` and the first kernels take
+minutes. Assumption."""
+LOAD_AFTER_S = PATIENCE.total_seconds()
+"""The same while the base model is fetched and loaded and the corpus is encoded: one process of each machine
+may work for hours, and the others wait for it that long."""
+MOST_POLL_S = 5.0
+"""Longest time between two looks of the thread."""
+POLLS = 20
+"""Looks within the time that a hang may last, so that it is noticed 5 % late at most."""
+GATHER_S = 10.0
+"""How long the stacks of the others are waited for, once one process has raised the alarm."""
+STORE_PATIENCE_S = 10.0
+"""How long an answer of the store is waited for; it takes less than a millisecond."""
+ALARM = "alarm"
+SPEAKER = "speaker"
+SAID = "said"
+
+
+class Watchdog:
+    """Watches the main thread of this process, and with a store those of the others."""
+
+    def __init__(
+        self,
+        folder: Path,
+        hang_after_s: float,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        store: Store | None = None,
+        start_after_s: float = START_AFTER_S,
+        on_hang: Callable[[], None] | None = None,
+        end: Callable[[str], None] | None = None,
+    ) -> None:
+        """Nothing runs before `running` is entered.
+
+        Args:
+            folder: Where `hang-rank-N.txt` is written.
+            hang_after_s: Silence that is a hang.
+            rank: Of this process.
+            size: Processes of the job.
+            store: Through which they tell each other; None where there is one process.
+            start_after_s: The same before the first optimizer step.
+            on_hang: Called before this process ends for a hang.
+            end: Called with the reason instead of ending the process; for tests.
+        """
+        self._hang_after_s = hang_after_s
+        self._start_after_s = max(start_after_s, hang_after_s)
+        self._rank, self._size, self._store = rank, size, store
+        self._file = folder / f"hang-rank-{rank}.txt"
+        self._on_hang = on_hang
+        self._end = end or _exit
+        self._poll_s = min(MOST_POLL_S, hang_after_s / POLLS)
+        self._section: Section = "start"
+        self._step = 0
+        self._beats = 0
+        self._at = time.monotonic()
+        self._warm = False
+        self._ticks = 0
+        self._closed = threading.Event()
+        self._stacks: TextIO | None = None
+
+    def beat(self, section: Section, step: int | None = None) -> None:
+        """The main thread begins something.
+
+        Args:
+            section: What; `start` grants the long time again (a phase that compiles anew), `load` the longest.
+            step: Optimizer step, when it changes.
+        """
+        if step is not None and step != self._step:
+            self._step, self._beats = step, 0
+        self._warm = section != "start" and (self._warm or section == "optimizer")
+        self._section = section
+        self._beats += 1
+        self._at = time.monotonic()
+
+    @contextmanager
+    def running(self) -> Iterator["Watchdog"]:
+        """Watch inside the block."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.unlink(missing_ok=True)
+        held = self._file.with_suffix(".held.txt")
+        self._at = time.monotonic()
+        thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        with held.open("w", encoding="utf-8") as self._stacks:
+            thread.start()
+            try:
+                yield self
+            finally:
+                self._closed.set()
+                thread.join(2 * STORE_PATIENCE_S)
+                faulthandler.cancel_dump_traceback_later()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                held.unlink(missing_ok=True)
+
+    @property
+    def allowance_s(self) -> float:
+        """Silence that is granted now; more in a save, which waits for a disk and for the save before it."""
+        if self._section == "load":
+            return max(self._hang_after_s, LOAD_AFTER_S)
+        if self._warm and self._section != "save":
+            return self._hang_after_s
+        return max(self._hang_after_s, self._start_after_s)
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._closed.wait(self._poll_s):
+            now = time.monotonic()
+            if now - before > 4 * self._poll_s + 1:
+                # Nobody could run here: the process was stopped (Ctrl-Z) and goes on.
+                self._at = now
+            before = now
+            self._ticks += 1
+            self._arm_last_resort()
+            silent = now - self._at > self.allowance_s
+            try:
+                alarm = self._told(raise_alarm=silent)
+            except DistError as error:
+                self._lost_store(error)
+                return
+            if (silent or alarm) and not self._closed.is_set():
+                self._give_up()
+                return
+
+    def _arm_last_resort(self) -> None:
+        seconds = self.allowance_s + 2 * GATHER_S + 4 * self._poll_s
+        assert self._stacks is not None
+        faulthandler.dump_traceback_later(seconds, file=self._stacks)
+        # A second later, when the stacks are on the disk. SIGALRM's default ends the process.
+        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+
+    def _told(self, *, raise_alarm: bool) -> bool:
+        """Tell the others what this process does; whether one of them has raised the alarm."""
+        store = self._store
+        if store is None:
+            return False
+
+        def told() -> bool:
+            store.set(f"progress {self._rank}", json.dumps(asdict(self._progress())))
+            if raise_alarm:
+                store.set(ALARM, str(self._rank))
+            return bool(store.check([ALARM]))
+
+        return answered(told)
+
+    def _progress(self) -> Progress:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  as faulthandler does
+        code = frame.f_code if frame else None
+        return Progress(
+            rank=self._rank, host=socket.gethostname(), pid=os.getpid(), step=self._step, beats=self._beats,
+            section=self._section, silent_s=round(time.monotonic() - self._at, 1), ticks=self._ticks,
+            where=f"{Path(code.co_filename).name}:{code.co_name}" if code else "",
+            waits=code is not None and "torch/distributed" in code.co_filename,
+        )  # fmt: skip
+
+    def _give_up(self) -> None:
+        """Write the stacks, find out who is stuck, end."""
+        with self._file.open("w", encoding="utf-8") as file:
+            file.write(f"{self._progress()}\n")
+            file.flush()
+            faulthandler.dump_traceback(file)
+        stacks = self._file.read_text(encoding="utf-8", errors="replace")
+        log.warning("rank %s hangs with the run; its stacks, also in %s:\n%s", self._rank, self._file, stacks)
+        verdict = self._verdict()
+        if self._on_hang is not None:
+            self._on_hang()
+        self._end(verdict)
+
+    def _verdict(self) -> str:
+        """Who is stuck, on the process that is first to ask; empty on the others."""
+        try:
+            found = self._gathered()
+            if self._store is None:
+                return culprits(found, self._rank, self._file.parent)
+            if self._store.add(SPEAKER, 1) == 1:
+                self._await_others(sum(one.runs for one in found.values()))
+                return culprits(found, self._rank, self._file.parent)
+        except DistError as error:
+            return f"the run hangs, and the store of the processes does not answer either ({error})"
+        with contextlib.suppress(DistError):  # the process that keeps the store has ended
+            self._store.wait([SAID], timedelta(seconds=STORE_PATIENCE_S))
+        return ""
+
+    def _await_others(self, number: int) -> None:
+        """Let them end only when each has read what it needs: one of them may keep the store."""
+        assert self._store is not None
+        deadline = time.monotonic() + self._poll_s + 1
+        while self._store.add(SPEAKER, 0) < number and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._store.set(SAID, "yes")
+
+    def _gathered(self) -> dict[int, Progress]:
+        """What every process did last; those that do not tick any more are marked so."""
+        if self._store is None:
+            return {self._rank: self._progress()}
+        self._store.set(f"dumped {self._rank}", "yes")
+        names = [f"progress {rank}" for rank in range(self._size)]
+        before = self._read(names)
+        deadline = time.monotonic() + min(GATHER_S, self._hang_after_s)
+        dumped = [f"dumped {rank}" for rank in range(self._size)]
+        while time.monotonic() < deadline and not self._store.check(dumped):
+            time.sleep(0.05)
+        after = self._read(names)
+        for rank, one in after.items():
+            if rank != self._rank and rank in before and not self._store.check([f"dumped {rank}"]):
+                after[rank] = one.stopped_since(before[rank])
+        return after
+
+    def _read(self, names: list[str]) -> dict[int, Progress]:
+        assert self._store is not None
+        found = {}
+        for rank, name in enumerate(names):
+            if self._store.check([name]):
+                found[rank] = Progress(**json.loads(self._store.get(name)))
+        return found
+
+    def _lost_store(self, error: DistError) -> None:
+        """Without the store nobody is told; a process that ends closes it, which is no hang."""
+        if self._closed.is_set():
+            return
+        log.warning("watchdog: the store of the processes is gone (%s); watching this process alone", error)
+        self._store = None
+        self._watch()
+
+
+def answered(ask: Callable[[], bool]) -> bool:
+    """What the store says; a `Store`'s own timeout does not count while its process is stopped.
+
+    Raises:
+        DistError: It has not said anything, or that it cannot.
+    """
+    answers: list[bool | DistError] = []
+
+    def wait() -> None:
+        try:
+            answers.append(ask())
+        except DistError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=wait, name="watchdog's question", daemon=True)
+    thread.start()
+    thread.join(STORE_PATIENCE_S)
+    answer = answers[0] if answers else DistError(f"no answer in {STORE_PATIENCE_S:.0f} s")
+    if isinstance(answer, DistError):
+        raise answer
+    return answer
+
+
+def connect(rank: int) -> Store | None:
+    """A connection of its own to the store that the processes of the job met at; None without one.
+
+    A `Store` answers one call at a time, so the main thread's cannot be shared.
+
+    Raises:
+        RetryableError: It does not answer.
+
+    Source: `TORCHELASTIC_USE_AGENT_STORE`: torch.distributed.rendezvous, torch 2.13.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if address is None or port is None:
+        return None
+    try:
+        store = TCPStore(address, int(port), is_master=False, timeout=timedelta(seconds=STORE_PATIENCE_S))
+    except DistError as error:
+        raise RetryableError(f"rank {rank}: no answer from the store at {address}:{port} ({error})") from None
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"anadil watchdog {attempt}", store)
+
+
+def _exit(message: str) -> None:
+    """End this process at once, whatever its main thread waits for."""
+    if message:
+        last_words(message, RetryableError.exit_code)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os._exit(RetryableError.exit_code)

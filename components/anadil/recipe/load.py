@@ -1,0 +1,220 @@
+"""Recipes as files: find, read, override, check; every mistake at once, with line and remedy."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from anadil.core.errors import RecipeError
+from anadil.core.log import masked
+from anadil.recipe import strict_yaml
+from anadil.recipe.sections import Recipe
+
+
+def recipes_dir() -> Path:
+    """Directory of the shipped recipes: in the wheel beside this file, in a checkout at its top."""
+    installed = Path(__file__).parents[1] / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
+
+
+def shipped() -> list[Path]:
+    """The shipped recipe files, by name."""
+    return sorted(recipes_dir().glob("*.yaml"))
+
+
+def find(name_or_path: str) -> Path:
+    """The file of a recipe given by path or by the name of a shipped one.
+
+    Raises:
+        RecipeError: There is no such file or name.
+    """
+    path = Path(name_or_path)
+    try:
+        is_file = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise RecipeError(f"recipe {name_or_path[:100]}: {error.strerror}") from None
+    if path.suffix in (".yaml", ".yml", ".json") or is_file:
+        if not is_file:
+            raise RecipeError(f"recipe {name_or_path}: no such file")
+        return path
+    names = [recipe.stem for recipe in shipped()]
+    if name_or_path in names:
+        return recipes_dir() / f"{name_or_path}.yaml"
+    guess = _nearest(name_or_path, names)
+    raise RecipeError(
+        f"recipe {name_or_path}: neither a file nor a shipped recipe ({', '.join(names)}){guess}"
+    )
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read, override and check a recipe.
+
+    Args:
+        name_or_path: A file, the name of a shipped recipe, or JSON text.
+        overrides: `key.path=value` texts, each value in YAML.
+
+    Raises:
+        RecipeError: With every mistake, a line each: key, reason, value, nearest key.
+    """
+    if name_or_path.lstrip().startswith("{"):
+        return parse_recipe(name_or_path, "recipe", overrides)
+    path = find(name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path}: cannot be read: {error}") from None
+    return parse_recipe(text, str(path), overrides)
+
+
+def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Check the text of a recipe; `name` is what error messages call it."""
+    data, lines = strict_yaml.parse(text, name)
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(f"{name}: a recipe is a table of keys, not {type(data).__name__}")
+    given = [_apply(data, override) for override in overrides]
+    try:
+        # JSON mode, because strict checking takes a list for a tuple only there.
+        return Recipe.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        raise RecipeError(mistakes(error, data, lines, name, Recipe, given)) from None
+
+
+def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
+    """Put an override into the data; the path that it has there."""
+    key, equals, text = override.partition("=")
+    if not equals or not key or not all(key.split(".")):
+        raise RecipeError(f"--set {override!r}: write key.path=value, such as pretrain.batch_size=8")
+    value, _ = strict_yaml.parse(text, f"--set {key}")
+    *parents, last = key.split(".")
+    node: dict[str, object] | list[object] = data
+    path: strict_yaml.Path = ()
+    for depth, part in enumerate(parents):
+        place = _place(node, part, override)
+        path = (*path, place)
+        inner = _item(node, place)
+        if not isinstance(inner, dict | list):
+            if isinstance(node, list):
+                raise RecipeError(f"--set {override!r}: item {part} of the list is no table")
+            inner = node[part] = _default_at(parents[: depth + 1])
+        node = inner
+    place = _place(node, last, override)
+    node[place] = value  # type: ignore[index]  # _place gives what fits the node
+    return (*path, place)
+
+
+def _place(node: dict[str, object] | list[object], part: str, override: str) -> str | int:
+    """The key of a table or the index of a list that a part of a path names."""
+    if isinstance(node, dict):
+        return part
+    places = {str(index): index for index in range(len(node))}
+    if part not in places:
+        raise RecipeError(f"--set {override!r}: {part!r} is no place in a list of {len(node)}")
+    return places[part]
+
+
+def _item(node: dict[str, object] | list[object], place: str | int) -> object:
+    if isinstance(node, dict):
+        return node.get(str(place))
+    return node[int(place)]
+
+
+def _default_at(keys: list[str]) -> dict[str, object] | list[object]:
+    """The default of a list (so that one of its items can be set); an empty table elsewhere."""
+    node: object = Recipe()
+    for key in keys:
+        node = getattr(node, key, None) if isinstance(node, BaseModel) else None
+    if isinstance(node, tuple):
+        return [i.model_dump(mode="json") if isinstance(i, BaseModel) else i for i in node]
+    return {}
+
+
+def mistakes(
+    error: ValidationError,
+    data: object,
+    lines: Mapping[strict_yaml.Path, int],
+    name: str,
+    model: type[BaseModel],
+    given: Sequence[strict_yaml.Path] = (),
+) -> str:
+    """Every mistake of a file, a line each: line, key, reason, value, nearest key.
+
+    Args:
+        error: What the check of the file found.
+        data: The file's content.
+        lines: Path of a key -> its line.
+        name: What the message calls the file.
+        model: What it was checked against.
+        given: Paths of the keys that the command line has set, which stand on no line of the file.
+    """
+    texts = []
+    found = error.errors(include_url=False)
+    for mistake in found:
+        path = mistake["loc"]
+        inside = (other["loc"] for other in found if len(other["loc"]) > len(path))
+        if mistake["type"] == "too_short" and any(loc[: len(path)] == path for loc in inside):
+            continue  # the list is short only because its wrong items do not count
+        reason = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1], model))}"
+        where = _where(path, lines, given)
+        got = (
+            ""
+            if mistake["type"] == "missing" or not path or "password" in reason
+            else f" (got {_show(data, path)})"
+        )
+        texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
+    return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
+
+
+def _where(
+    path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int], given: Sequence[strict_yaml.Path]
+) -> str:
+    """Where a mistake was made: on a line of the file, on the command line, or where both meet."""
+    if any(path[: len(other)] == other for other in given):
+        return "command line: "
+    line = _line_of(path, lines)
+    in_file = [f"line {line}"] if line else []
+    below = ["command line"] if any(other[: len(path)] == path for other in given) else []
+    places = " or ".join(in_file + below)
+    return f"{places}: " if places else ""
+
+
+def _line_of(path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int]) -> int | None:
+    """The line of a key, or of the table that lacks it."""
+    return lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)
+
+
+def _show(data: Any, path: tuple[int | str, ...]) -> str:
+    for key in path:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            break
+    text = masked(json.dumps(data, ensure_ascii=False))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    for key in path:
+        field = model.model_fields.get(str(key)) if isinstance(key, str) else None
+        inner = _model_in(field.annotation) if field else None
+        model = inner or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that an annotation such as `tuple[Phase, ...]` holds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in found if model), None)
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

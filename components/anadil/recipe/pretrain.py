@@ -1,0 +1,202 @@
+"""The recipe's section `pretrain`: what is trained, how devices share it, how it lives through faults.
+
+"Azercell" is "Azerbaijani Llama on Amazon SageMaker AI" (AWS Machine Learning Blog, with Azercell
+Telecom).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from anadil.recipe.fields import Directory, Fraction, Place, Table
+
+
+class Phase(Table):
+    """A stretch of continued pre-training with its own trainable set and learning rate."""
+
+    trains: Literal["embeddings", "all"]
+    """`embeddings` freezes the backbone, so that new tokens find their place first."""
+    steps: PositiveInt
+    """Optimizer steps, not micro-batches."""
+    lr: PositiveFloat
+    """Peak learning rate, reached after warm-up."""
+    embedding_lr: PositiveFloat | None = None
+    """Peak learning rate of the embeddings, input and output; `lr` where it is not set."""
+
+
+class Parallelism(Table):
+    """How the devices of a run share one model; `anadil plan --write` fills it in."""
+
+    shard: PositiveInt = 1
+    """Devices that share one copy of parameters, gradients and optimizer state (FSDP2); 1 is a copy each (DDP)."""
+    tensor: PositiveInt = 1
+    """Devices that share each matrix product, and the norms between them (sequence parallel)."""
+    context: PositiveInt = 1
+    """Devices that share each sequence."""
+    pipeline: PositiveInt = 1
+    """Devices that share the layers, one stretch each."""
+    prefetch: Annotated[int, Field(ge=0, le=8)] = 1
+    """Layers that are gathered ahead where `shard` is above 1; 0 gathers none early in the backward pass."""
+    reshard: bool = True
+    """Where `shard` is above 1: free a layer after its forward pass and gather it again; false keeps it (as ZeRO-2)."""
+
+
+class Copies(Table):
+    """Checkpoints beside those of `checkpoint_every`: nearer, faster, and sooner lost."""
+
+    memory_every: NonNegativeInt = 0
+    """Optimizer steps between copies in main memory, for `faults.on_anomaly: skip` alone; 0 is `checkpoint_every`."""
+    local_every: NonNegativeInt = 0
+    """Optimizer steps between checkpoints on each machine's own disk; 0 writes none."""
+    local_path: Directory | None = None
+    """Directory on the machine's own disk (NVMe), which outlives a restart of the processes."""
+    local_keep: PositiveInt = 2
+    """Generations kept on the machine's own disk."""
+    archive: Place | None = None
+    """Directory or `s3://` prefix that each checkpoint of `checkpoint_every` is copied to while training goes on."""
+    archive_keep: PositiveInt = 3
+    """Generations kept in the archive. Source: the storage estimate of AWS's guide to large-scale training."""
+
+
+class Faults(Table):
+    """What training does when a device, a machine or the data goes wrong."""
+
+    on_anomaly: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that is no number, or a spike: `skip` goes back to the last copy and leaves the batches out."""
+    spike_ratio: Annotated[float, Field(gt=1)] = 2.0
+    """A loss this many times the median of the last 100 is a spike. Assumption; a clean run stays under 1.2."""
+    most_skips: PositiveInt = 3
+    """Roll-backs after which training stops, since the data or the learning rate is to blame."""
+    on_out_of_memory: Literal["stop", "halve"] = "stop"
+    """`halve` goes on with half the micro-batch and twice the accumulation: the same step, in less memory."""
+    hang_after_s: PositiveFloat = 600
+    """Seconds without a step that end the run, with stacks; 1,800 at its start and in saves. Source: NCCL's timeout."""
+    straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
+    """A process whose own work takes this many times the median is named. Assumption."""
+    replica_check_every: NonNegativeInt = 100
+    """Optimizer steps between comparisons of the replicas' weights, bit by bit; 0 never compares."""
+    burn_in: Literal["auto", "always", "never"] = "auto"
+    """Tests of device, network and disk before the first step; `auto` on GPUs."""
+    budget_hours: PositiveFloat | None = None
+    """Hours of training after which a run saves and ends with exit code 7."""
+    budget_usd: PositiveFloat | None = None
+    """The same for the price of its machines, on demand."""
+
+
+class Pretrain(Table):
+    """corpus, tokenizer -> model."""
+
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
+        Phase(trains="embeddings", steps=5_000, lr=0.0032),
+        Phase(trains="all", steps=15_000, lr=0.0024),
+    )
+    """Stretches of training, one after another. Source: Azercell."""
+    batch_size: PositiveInt = 224
+    """Sequences of one optimizer step over all devices. Source: Azercell, 14 on each of 16 GPUs."""
+    micro_batch_size: PositiveInt = 14
+    """Most sequences that one device holds at a time. Source: Azercell."""
+    sequence_length: Annotated[int, Field(ge=8)] = 2_048
+    """Tokens of a packed sequence. Source: Azercell."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """`auto` is BF16 mixed precision on a GPU (Azercell) and FP32 on a CPU; so is `bf16` where a CPU has none."""
+    matmul: Literal["same", "float8_tensorwise", "float8_rowwise", "mxfp8", "nvfp4"] = "same"
+    """Precision of the layers' matrix products: that of `precision`, or less on GPUs that have it."""
+    state: Literal["fp32", "bf16"] = "fp32"
+    """Weights, gradients and moments: 16 bytes a parameter, or 8 as published, which drops small updates."""
+    kernels: Literal["auto", "liger", "torch"] = "auto"
+    """`auto` is Liger's fused kernels on a GPU (Azercell) and torch's elsewhere."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Activations made again in the backward pass: none, all but matrix products and attention, all."""
+    compile: bool = False
+    """Whether `torch.compile` compiles each layer; the first step takes minutes."""
+    parallelism: Parallelism = Parallelism()
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    """Learning rate after warm-up: half a cosine (Azercell), or flat with a linear fall at the end (WSD)."""
+    decay_fraction: Fraction = 0.1
+    """Share of each phase's steps in which `wsd` falls. Source: MiniCPM, arXiv:2404.06395, section 4.3."""
+    warmup_fraction: Fraction = 0.05
+    """Share of each phase's steps with a rising rate. Source: Chinese-LLaMA-Alpaca, arXiv:2304.08177."""
+    final_lr_fraction: Fraction = 0.1
+    """The rate ends at this share of the peak. Source: Hoffmann et al. 2022, arXiv:2203.15556."""
+    weight_decay: NonNegativeFloat = 0.1
+    """AdamW; not on vectors. Source: Llama 2, arXiv:2307.09288, section 2.2."""
+    embedding_weight_decay: NonNegativeFloat | None = None
+    """AdamW on the embeddings, input and output; `weight_decay` where it is not set."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    """AdamW. Source: Llama 2, arXiv:2307.09288, section 2.2."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Gradient clipping. Source: Llama 2, arXiv:2307.09288, section 2.2."""
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of the squared log of the softmax's sum. PaLM, arXiv:2204.02311, section 5, has 1e-4; Llama none."""
+    checkpoint_every: PositiveInt = 500
+    """Optimizer steps between checkpoints."""
+    keep_checkpoints: PositiveInt = 3
+    """Generations kept. Source: the storage estimate of AWS's guide to large-scale training."""
+    copies: Copies = Copies()
+    faults: Faults = Faults()
+    validate_every: NonNegativeInt = 500
+    """Optimizer steps between bits per byte of the corpus's held-out part, also at each phase's end; 0 never."""
+    validate_documents: PositiveInt = 200
+    """Most held-out documents of a validation, the first ones."""
+    profile_steps: NonNegativeInt = 0
+    """Optimizer steps traced by torch's profiler, after ten, or the last of a shorter run; the trace goes into the work directory."""
+    log_every: PositiveInt = 10
+    """Optimizer steps between logged lines. Source: TRL, SFTConfig."""
+
+    @model_validator(mode="after")
+    def _precision_fits_state(self) -> "Pretrain":
+        if self.state == "bf16" and self.precision == "fp32":
+            raise ValueError(
+                "precision fp32 contradicts state bf16: weights kept in BF16 are computed with in BF16; "
+                "set precision to auto or bf16, or state to fp32"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _local_copies_have_a_place(self) -> "Pretrain":
+        if self.copies.local_every and self.copies.local_path is None:
+            raise ValueError(
+                "copies.local_every is set without copies.local_path; name a directory on the machine's disk"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _copies_in_memory_are_read(self) -> "Pretrain":
+        if self.copies.memory_every and self.faults.on_anomaly != "skip":
+            raise ValueError(
+                f"copies.memory_every is {self.copies.memory_every}, but nothing reads copies in memory while "
+                f"faults.on_anomaly is {self.faults.on_anomaly}; set faults.on_anomaly to skip, or "
+                "copies.memory_every to 0"
+            )
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of all phases together."""
+        return sum(phase.steps for phase in self.phases)
+
+
+NEUTRAL = frozenset(
+    {
+        "activation_checkpointing",
+        "checkpoint_every",
+        "compile",
+        "copies",
+        "faults",
+        "keep_checkpoints",
+        "log_every",
+        "micro_batch_size",
+        "parallelism",
+        "profile_steps",
+        "validate_documents",
+        "validate_every",
+    }
+)
+"""Keys of `pretrain` that leave the losses as they are, but for rounding: a resume may change them."""

@@ -1,0 +1,233 @@
+"""The recipe: one typed tree, closed and frozen, that says everything a run does.
+
+A default that was published carries its source. "Azercell" is "Azerbaijani Llama on
+Amazon SageMaker AI" (AWS Machine Learning Blog, with Azercell Telecom); where nothing is
+published the text says where the value comes from. `recipe.py` reads and checks files.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from anadil.core.log import masked
+from anadil.recipe.cluster import Cluster
+from anadil.recipe.fields import Fraction, Place, Table, Text
+from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.tracking_address import tracking_fault
+
+Strategy = Literal["base", "extend", "replace"]
+PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
+"""What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
+
+
+class Base(Table):
+    """The foundation model that is taught."""
+
+    model: Text = "meta-llama/Llama-3.2-1B"
+    """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
+    revision: str | None = None
+    """Commit of a hub model; pin it, so that the run can be repeated."""
+
+
+class Rules(Table):
+    """Limits of the document filters; a key left out takes the language's own limit."""
+
+    min_words: NonNegativeInt | None = None
+    """Fewest words of a document."""
+    max_words: PositiveInt | None = None
+    """Most words of a document."""
+    min_mean_word_length: NonNegativeFloat | None = None
+    """Least mean length of its words, in characters."""
+    max_mean_word_length: PositiveFloat | None = None
+    """Largest mean length of its words, in characters."""
+    min_alpha_words: Fraction | None = None
+    """Least share of words that hold a letter."""
+    min_stop_words: NonNegativeInt | None = None
+    """Fewest different stop words of the language."""
+    max_duplicate_lines: Fraction | None = None
+    """Largest share of lines that repeat an earlier line."""
+    max_top_ngram: Fraction | None = None
+    """Largest share of characters in the most frequent word 2-gram."""
+    max_duplicate_ngrams: Fraction | None = None
+    """Largest share of characters in repeated word 5-grams."""
+    max_isolated: Fraction | None = None
+    """Largest share of words that are one stray letter, the mark of damaged PDF text."""
+    min_script: Fraction | None = None
+    """Least share of letters that belong to the language's script."""
+
+
+class Clean(Table):
+    """raw -> corpus."""
+
+    inputs: tuple[str, ...] = ()
+    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.txt`, `.html`, `.warc[.gz]` and `.parquet`."""
+    text_field: str = "text"
+    """Key (JSONL) or column (Parquet) that holds the text."""
+    rules: Rules = Rules()
+    minhash_bands: PositiveInt = 14
+    """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
+    minhash_rows: PositiveInt = 8
+    """Hashes in a band. Source: FineWeb, arXiv:2406.17557, section 3.4."""
+    minhash_shingle: PositiveInt = 5
+    """Words (az) or characters (ja) in a shingle. Source: FineWeb; for ja Swallow, arXiv:2404.17733."""
+    heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Share of documents, chosen by the hash of their text, that training never sees."""
+    heldout_max_documents: PositiveInt = 2_000
+    """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
+    max_bad_records: Fraction = 0.001
+    """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
+
+
+class Tokenizer(Table):
+    """corpus -> tokenizer."""
+
+    strategies: Annotated[tuple[Strategy, ...], Field(min_length=1)] = ("base", "extend", "replace")
+    """Candidates: the base's own tokenizer, the base's extended, a new one. Source: Azercell."""
+    vocab_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (100_000,)
+    """For `replace`: size of the vocabulary; for `extend`: tokens added to the base's. Source: Azercell."""
+    choice: Literal["base", "extend", "replace", "auto"] = "auto"
+    """Which strategy goes on; `auto`: fewest held-out tokens a word, within 2 % one that keeps the base's."""
+    min_frequency: PositiveInt = 2
+    """Least count of a pair that is merged. Source: tokenizers, ByteLevelBPETokenizer.train."""
+
+    @model_validator(mode="after")
+    def _choice_is_a_candidate(self) -> "Tokenizer":
+        if self.choice != "auto" and self.choice not in self.strategies:
+            raise ValueError(f"choice {self.choice!r} is not one of strategies {list(self.strategies)}")
+        return self
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that goes on; for `auto` the one that a plan counts with."""
+        if self.choice != "auto":
+            return self.choice
+        return next(name for name in PREFERENCE if name in self.strategies)
+
+
+class Finetune(Table):
+    """model, chats -> adapter."""
+
+    inputs: tuple[str, ...] = ()
+    """`.jsonl` files of chats: `messages`, or `prompt` and `response`."""
+    rank: PositiveInt = 64
+    """LoRA rank. Source: Azercell."""
+    alpha: PositiveInt = 28
+    """LoRA alpha; the update is scaled by alpha / rank = 0.4375. Source: Azercell."""
+    dropout: Fraction = 0.05
+    """LoRA dropout. Source: Azercell."""
+    lr: PositiveFloat = 1e-4
+    """Peak learning rate. Source: Azercell."""
+    max_length: PositiveInt = 1_024
+    """Tokens of a chat; a longer one is left out and counted, so that no answer loses its end. Source: Azercell."""
+    epochs: PositiveFloat = 3.0
+    """Passes over the chats. Source: transformers' TrainingArguments."""
+    batch_size: PositiveInt = 8
+    """Chats of one optimizer step and device. Source: transformers' TrainingArguments."""
+    checkpoint_every: PositiveInt = 100
+    """Optimizer steps between checkpoints."""
+
+
+class Gate(Table):
+    """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
+
+    max_fertility_ratio: PositiveFloat = 1.0
+    """Tokens per word, over the base's (published: 1.59 / 3.22 = 0.49)."""
+    max_bits_per_byte_ratio: PositiveFloat = 1.0
+    """Bits per byte, over the base's (published: 0.5795 / 0.6830 = 0.85)."""
+    max_finetuned_bits_per_byte_ratio: PositiveFloat = 1.05
+    """Bits per byte of the finetuned model, over the adapted one's: chats cost running text a little. Chosen by us."""
+    max_retained_ratio: PositiveFloat = 1.25
+    """Bits per byte on the built-in English text, over the base's; raise it if English may be lost. Chosen by us."""
+    max_loop_rate: Fraction = 0.5
+    """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
+
+
+class Evaluate(Table):
+    """model, adapter -> scores."""
+
+    heldout: tuple[str, ...] = ()
+    """Text to score: `.jsonl[.gz|.zst]`, `.txt`, `.parquet`; left out, the corpus's held-out part."""
+    context: PositiveInt | None = None
+    """Tokens that a model sees at a time; left out, `pretrain.sequence_length`."""
+    stride: PositiveInt | None = None
+    """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
+    prompts: tuple[str, ...] = ()
+    """Beginnings that each model continues; left out, the language's own."""
+    max_new_tokens: PositiveInt = 64
+    """Longest continuation."""
+    gate: Gate = Gate()
+
+
+class Report(Table):
+    """scores of all stages -> one page."""
+
+    title: str | None = None
+    """Heading of the page; left out, it names the language and the base model."""
+
+
+class Storage(Table):
+    """Where artifacts live."""
+
+    root: Place | None = None
+    """Directory or `s3://` URI under which every artifact is written; `anadil run` takes its `--work`."""
+
+
+class Tracking(Table):
+    """Where MLflow listens."""
+
+    uri: str | None = None
+    """Server (`http://`, `https://`, ARN), database such as `sqlite:///file`, or `off`; left out, MLFLOW_TRACKING_URI, else (in `anadil run`) SQLite."""
+    experiment: str = "anadil"
+    """MLflow experiment that holds the runs."""
+
+    @field_validator("uri")
+    @classmethod
+    def _is_an_address_without_a_password(cls, uri: str | None) -> str | None:
+        # The recipe goes into manifests and pipelines, where others read it.
+        if uri is not None and masked(uri) != uri:
+            raise ValueError(
+                "holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+                "or the whole URI as MLFLOW_TRACKING_URI"
+            )
+        if uri is not None and (fault := tracking_fault(uri)):
+            raise ValueError(fault)
+        return uri
+
+
+class Recipe(Table):
+    """Everything that a run does."""
+
+    language: Literal["az", "ja"] = "az"
+    """ISO 639-1 code of the language that is taught."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of every random choice; NumPy takes 32 bits."""
+    base: Base = Base()
+    storage: Storage = Storage()
+    tracking: Tracking = Tracking()
+    cluster: Cluster = Cluster()
+    clean: Clean = Clean()
+    tokenizer: Tokenizer = Tokenizer()
+    pretrain: Pretrain = Pretrain()
+    finetune: Finetune = Finetune()
+    evaluate: Evaluate = Evaluate()
+    report: Report = Report()
+
+    @model_validator(mode="after")
+    def _stride_fits_context(self) -> "Recipe":
+        stride = self.evaluate.stride
+        if stride is not None and stride > self.context:
+            raise ValueError(f"evaluate.stride {stride} is larger than the context {self.context}")
+        return self
+
+    @property
+    def context(self) -> int:
+        """Tokens that a model sees at a time when it is scored."""
+        return self.evaluate.context or self.pretrain.sequence_length

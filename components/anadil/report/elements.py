@@ -1,0 +1,112 @@
+"""What a template can show: tables and charts, the same for the page and for Markdown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from anadil.report.charts import Band, Bar, Estimate, Line, bar_chart, interval_chart, line_chart
+from anadil.report.format import cell, evenly, figure, table_of, whole, words_of
+
+TABLE_ROWS = 20
+"""Most rows of the table under a line chart; the artifact holds every one."""
+
+
+FACTS_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells as text; the first column names the row."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[int, ...] = ()
+    """Columns, beside the first, that hold words and are aligned as such."""
+    marked: int | None = None
+    """Row that stands out."""
+    note: str = ""
+    keys: tuple[int, ...] = ()
+    """Colours of the first rows in the chart beside it; the rows after them are sums."""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it only pairs names with values, so that its header would say nothing."""
+        return self.columns == ("", "value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A picture with the numbers it was drawn from."""
+
+    title: str
+    svg: Markup
+    table: Table
+
+
+def lines(
+    title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False
+) -> Chart | None:
+    """A line chart and, under it, some of its points; None where there is no point."""
+    svg = line_chart(drawn, title=title, unit=unit, bands=bands, from_zero=from_zero)
+    if not svg:
+        return None
+    steps = sorted({x for line in drawn for x, _ in line.points})
+    values = [dict(line.points) for line in drawn]
+    shown = evenly(steps, TABLE_ROWS)
+    rows = tuple((figure(whole(x)), *(figure(known.get(x)) for known in values)) for x in shown)
+    some = len(shown) < len(steps)
+    return Chart(
+        title=title,
+        svg=svg,
+        table=Table(
+            caption=f"{title} ({unit})",
+            columns=("step", *(line.label for line in drawn)),
+            rows=rows,
+            note=f"{len(shown)} of {len(steps):,} logged steps." if some else "",
+        ),
+    )
+
+
+def bars(title: str, unit: str, drawn: Sequence[Bar], table: Table) -> Chart | None:
+    """A bar chart and its table; None where there is no bar."""
+    svg = bar_chart(drawn, title=title, unit=unit)
+    return Chart(title=title, svg=svg, table=table) if svg else None
+
+
+def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: Table) -> Chart | None:
+    """Estimates with their intervals and a table; None where there is none."""
+    svg = interval_chart(drawn, title=title, unit=unit)
+    return Chart(title=title, svg=svg, table=table) if svg else None
+
+
+def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> Table:
+    """A row for each field of a JSON table, and of the tables in it; lists are counted."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        inner = table_of(value)
+        flat = [(f"{key}_{name}", item) for name, item in inner.items()] if inner else [(key, value)]
+        rows += [
+            (words_of(name), figure(len(item)) if isinstance(item, list) else cell(name, item))
+            for name, item in flat
+            if key not in skipped and not isinstance(item, dict)
+        ]
+    return Table(caption=caption, columns=("", "value"), rows=tuple(rows[:FACTS_ROWS]))
+
+
+def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> Table:
+    """A row for each named JSON table, a column for each small field that any of them has."""
+    found = dict.fromkeys(key for _, record in records for key, value in record.items() if _is_small(value))
+    keys = [key for key in found if key != "name"]
+    words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
+    return Table(
+        caption=caption,
+        columns=(named, *(words_of(key) for key in keys)),
+        rows=tuple((name, *(cell(key, record.get(key)) for key in keys)) for name, record in records),
+        words=tuple(place + 1 for place, is_word in enumerate(words) if is_word),
+    )
+
+
+def _is_small(value: object) -> bool:
+    return not isinstance(value, dict | list)

@@ -1,0 +1,166 @@
+"""A stage inside a training job of SageMaker: its command line, its secrets, where its machines meet.
+
+    python -m anadil.runtime.sagemaker pretrain --corpus URI --tokenizer URI --out URI
+
+An argument of a container has at most 256 characters there, so the recipe comes as
+hyperparameters `recipe_0`, `recipe_1`, ... of 2,500 each; everything else is as on any machine.
+
+Source: Amazon SageMaker AI developer guide, "How Amazon SageMaker AI provides training
+information"; the limits are those of the API model of CreateTrainingJob.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+
+CONFIG = Path("/opt/ml/input/config")
+RESOURCES = CONFIG / "resourceconfig.json"
+"""What SageMaker tells each container about the others."""
+HYPERPARAMETERS = CONFIG / "hyperparameters.json"
+FAILURE = Path("/opt/ml/output/failure")
+"""File whose first 1,024 characters become the job's FailureReason."""
+CHECKPOINTS = "/opt/ml/checkpoints"
+"""Directory that SageMaker copies to S3 as it changes, and back before a job starts again."""
+PORT = 29_400
+"""Any free one; torchrun's own default."""
+RECIPE = "recipe_"
+"""Prefix of the hyperparameters that hold the recipe; a number follows."""
+SECRETS = "ANADIL_SECRETS"
+"""Environment variable: JSON, secret of AWS Secrets Manager -> its keys that become variables."""
+ATTEMPTS = 5
+
+
+def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
+    """Where the machines of this job meet, in torchrun's own variables; none on one machine alone.
+
+    Args:
+        resources: File that SageMaker writes.
+
+    Raises:
+        PreflightError: The file is not what SageMaker writes.
+    """
+    if not resources.is_file():
+        return {}
+    try:
+        told = json.loads(resources.read_text(encoding="utf-8"))
+        # SageMaker sorts as text, which puts algo-10 before algo-2; the log that people read is algo-1's.
+        hosts, here = sorted(told["hosts"], key=lambda host: (len(host), host)), told["current_host"]
+        rank = hosts.index(here)
+    except (ValueError, LookupError, TypeError) as error:
+        raise PreflightError(
+            f"{resources}: not SageMaker's ({error!r}); run the image on SageMaker"
+        ) from None
+    if len(hosts) == 1:
+        return {}
+    interface = told.get("network_interface_name")
+    sockets = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
+    return {
+        "PET_NNODES": str(len(hosts)),
+        "PET_NODE_RANK": str(rank),
+        "PET_MASTER_ADDR": hosts[0],
+        "PET_MASTER_PORT": str(PORT),
+        "PET_NPROC_PER_NODE": os.environ.get("PET_NPROC_PER_NODE", "auto"),
+        **{name: value for name, value in sockets.items() if name not in os.environ},
+    }
+
+
+def command(arguments: Sequence[str], hyperparameters: Path = HYPERPARAMETERS) -> list[str]:
+    """The command line of a stage, its recipe put together again.
+
+    Args:
+        arguments: Name of the stage, then its arguments but for the recipe.
+        hyperparameters: File that SageMaker writes.
+
+    Raises:
+        PreflightError: The file is not what `anadil launch` asked for.
+    """
+    try:
+        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
+        parts = sorted((int(name.removeprefix(RECIPE)), given[name]) for name in given if RECIPE in name)
+        recipe = "".join(text for _, text in parts)
+        stage, *rest = arguments
+    except (OSError, ValueError, TypeError) as error:
+        raise PreflightError(f"{hyperparameters}: no recipe in it ({error}); use anadil launch") from None
+    return [sys.executable, "-m", f"anadil.{stage}", "--recipe", recipe, *rest]
+
+
+def secrets(names: str) -> dict[str, str]:
+    """Variables out of AWS Secrets Manager, which neither the request nor the log of a job shows.
+
+    Args:
+        names: JSON, secret -> keys of the JSON object that it holds.
+
+    Raises:
+        PreflightError: A secret or a key is not there, or the job's role may not read it.
+        RetryableError: Secrets Manager does not answer.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    retries = Config(retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, read_timeout=20)
+    found = {}
+    for name, keys in json.loads(names).items():
+        try:
+            client = boto3.Session().client("secretsmanager", config=retries)
+            held = json.loads(client.get_secret_value(SecretId=name)["SecretString"])
+            found.update({key: str(held[key]) for key in keys})
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            raise PreflightError(
+                f"secret {name}: {code}; create it in Secrets Manager and grant the job's role "
+                "secretsmanager:GetSecretValue"
+            ) from None
+        except BotoCoreError as error:
+            raise RetryableError(f"secret {name}: Secrets Manager does not answer ({error})") from None
+        except (ValueError, LookupError, TypeError):
+            raise PreflightError(f"secret {name}: write it as a JSON object with {', '.join(keys)}") from None
+    return found
+
+
+def check_work(work: str) -> None:
+    """Refuse to train for days where nothing can be saved.
+
+    Raises:
+        PreflightError: The image's user may not write there.
+    """
+    if not os.access(work, os.W_OK):
+        raise PreflightError(
+            f"{work}: user {os.getuid()} may not write there, so no checkpoint would be kept; SageMaker "
+            "gives these directories to root: build the image for SageMaker with USER 0 as its last line"
+        )
+
+
+def tell_failure(words: str, file: Path = FAILURE) -> None:
+    """Leave the last words of a failure for SageMaker; those of the process that failed first stay.
+
+    Args:
+        words: Text.
+        file: Where SageMaker looks; nothing is written where its directory is not there.
+    """
+    with contextlib.suppress(OSError), file.open("x", encoding="utf-8") as told:
+        told.write(words[:1_024])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the stage, so that signals and the exit code are its own; an exit code only of a failure."""
+    try:
+        line = command(arguments)
+        check_work(os.environ.get("ANADIL_WORK", CHECKPOINTS))
+        if "AWS_REGION" in os.environ:  # which SageMaker sets, and boto3 does not read
+            os.environ.setdefault("AWS_DEFAULT_REGION", os.environ["AWS_REGION"])
+        os.environ.update(secrets(os.environ.get(SECRETS, "{}")))
+    except AnadilError as error:
+        tell_failure(json.dumps({"exit_code": error.exit_code, "message": str(error)}))
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return os.execv(line[0], line)  # noqa: S606  no shell is wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

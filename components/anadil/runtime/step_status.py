@@ -1,0 +1,130 @@
+"""How each step of a pipeline run ended, beside the artifacts, for whoever looks at the whole run.
+
+Kubeflow Pipelines tells its exit handler nothing about the steps, and their logs go with the
+pods; so each step leaves `<storage.root>/runs/<run>/<stage>.json`.
+"""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from anadil.artifacts import storage
+from anadil.core import errors
+from anadil.core.errors import AnadilError, DataError
+from anadil.core.log import masked
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of one step."""
+
+    stage: str
+    status: Literal["finished", "failed", "stopped"]
+    exit_code: int = 0
+    message: str = ""
+    """Why it failed."""
+    uri: str = ""
+    """The artifact."""
+    seconds: float = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """What a step fills in while it runs."""
+
+    uri: str = ""
+    """The artifact, if this process has made it."""
+    exit_code: int = 0
+    """Of processes whose error is not known here."""
+
+
+def outcome_uri(root: str, run: str, stage: str) -> str:
+    """Where the outcome of a stage lies."""
+    return storage.join(root, "runs", run, f"{stage}.json")
+
+
+@contextlib.contextmanager
+def recorded(root: str | None, run: str, stage: str) -> Iterator[Record]:
+    """Write how the block ended; nothing without a run or a root.
+
+    Args:
+        root: `storage.root` of the recipe.
+        run: Id of the pipeline run.
+        stage: Name of the stage.
+    """
+    record, started = Record(), time.monotonic()
+    if not root or not run:
+        yield record
+        return
+
+    def end(code: int, message: str = "") -> None:
+        outcome = Outcome(
+            stage=stage,
+            status="finished" if not code else "stopped" if code in STOPPED else "failed",
+            exit_code=code,
+            message=masked(message)[:MAX_MESSAGE_CHARS],
+            uri=record.uri,
+            seconds=round(time.monotonic() - started, 1),
+        )
+        _write(root, run, outcome)
+
+    try:
+        yield record
+    except AnadilError as error:
+        end(error.exit_code, str(error))
+        raise
+    except KeyboardInterrupt:
+        end(errors.INTERRUPTED, "interrupted")
+        raise
+    except Exception as error:
+        end(errors.BUG, f"bug: {type(error).__name__}: {error}")
+        raise
+    # What the processes of a group have said themselves, with the artifact's URI or the error, stays.
+    if record.uri:
+        end(0)
+    elif record.exit_code and not _has_failed(root, run, stage):
+        end(record.exit_code)
+
+
+STOPPED = (errors.INTERRUPTED, errors.Stopped.exit_code)
+
+
+def outcomes(root: str, run: str, stages: list[str]) -> list[Outcome]:
+    """The outcomes that the stages of a run have left, in this order.
+
+    Raises:
+        AnadilError: Storage cannot be read.
+    """
+    found = []
+    for stage in stages:
+        uri = outcome_uri(root, run, stage)
+        if not storage.store(uri).exists(uri):
+            continue
+        try:
+            found.append(Outcome(**json.loads(storage.store(uri).read(uri))))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{uri}: no outcome of a step ({error}); remove it") from None
+    return found
+
+
+def _has_failed(root: str, run: str, stage: str) -> bool:
+    with contextlib.suppress(AnadilError):
+        return any(each.exit_code for each in outcomes(root, run, [stage]))
+    return False
+
+
+def _write(root: str, run: str, outcome: Outcome) -> None:
+    uri = outcome_uri(root, run, outcome.stage)
+    try:
+        storage.store(uri).write(uri, json.dumps(asdict(outcome), ensure_ascii=False).encode())
+    except (AnadilError, OSError) as error:
+        # The step itself has ended as it has; only the page about the run knows less.
+        log.warning("%s: cannot be written: %s", uri, error)

@@ -1,0 +1,106 @@
+"""Figures that compare models and tokenizers: pure functions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anadil.core.errors import DataError
+
+MAX_LOOP_TOKENS = 32
+MIN_LOOP_REPEATS = 4
+
+
+def fertility(num_tokens: int, num_words: int) -> float:
+    """Tokens per word: what a text costs in this tokenizer; lower is better.
+
+    Args:
+        num_tokens: Tokens of the text, special tokens left out.
+        num_words: Words of the same text, as its language defines them.
+
+    Raises:
+        DataError: `num_words` is 0.
+    """
+    if num_words == 0:
+        raise DataError("fertility: the text has no words; give held-out text")
+    return num_tokens / num_words
+
+
+def words_in_context(context: int, tokens_per_word: float) -> int:
+    """How many words fit into `context` tokens."""
+    return int(context / tokens_per_word)
+
+
+def bits_per_byte(nats: float, num_bytes: int) -> float:
+    """Turn summed cross-entropy into bits per UTF-8 byte; lower is better.
+
+    Perplexity per token rewards a vocabulary for cutting text coarsely; bits per byte
+    does not, so it can compare a model before and after its tokenizer changed.
+
+    Args:
+        nats: Sum of -ln p over the tokens of the text; special tokens left out.
+        num_bytes: Length of that text in UTF-8.
+
+    Raises:
+        DataError: `num_bytes` is 0.
+
+    Source: Gao et al. 2020, "The Pile", arXiv:2101.00027, section 3.1.
+    """
+    if num_bytes == 0:
+        raise DataError("bits per byte: the text has no bytes; give held-out text")
+    return nats / math.log(2) / num_bytes
+
+
+def deciding_scores(scores: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of `scores.json` by which whole runs are compared, such as `bits_per_byte/adapted`."""
+    found: dict[str, Any] = {"gate_passed": _table(scores, "gate").get("passed")}
+    for name, table in _table(scores, "candidates").items():
+        for key in ("bits_per_byte", "fertility"):
+            found[f"{key}/{name}"] = table.get(key) if isinstance(table, dict) else None
+        for code, value in _table(table, "retained").items():
+            found[f"retained_{code}/{name}"] = value
+        found[f"loop_rate/{name}"] = _table(_table(table, "repetition"), "greedy").get("loop_rate")
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _table(node: object, key: str) -> dict[str, Any]:
+    """A table inside a table; an empty one where something else or nothing is there."""
+    inner = node.get(key) if isinstance(node, Mapping) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def distinct(tokens: Sequence[int], n: int) -> float:
+    """Share of different n-grams among all n-grams; 0 for a text shorter than n.
+
+    Source: Li et al. 2016, "A Diversity-Promoting Objective Function", arXiv:1510.03055.
+    """
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0
+
+
+def is_loop(tokens: Sequence[int]) -> bool:
+    """Whether a text ends in a loop: its last 1 to 32 tokens stand there four times or more."""
+    for length in range(1, MAX_LOOP_TOKENS + 1):
+        if len(tokens) < length * MIN_LOOP_REPEATS:
+            return False
+        tail = list(tokens[-length:])
+        ends = range(len(tokens) - length * MIN_LOOP_REPEATS, len(tokens), length)
+        if all(list(tokens[i : i + length]) == tail for i in ends):
+            return True
+    return False
+
+
+def model_flops_utilization(
+    *, tokens_per_s: float, num_parameters: int, num_layers: int, hidden: int, context: int, peak_flops: float
+) -> float:
+    """Share of the hardware's peak that the model's own arithmetic uses (MFU).
+
+    Counts 6 FLOPs a parameter and token and 12 * layers * hidden * context for attention.
+
+    Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
+    """
+    per_token = 6 * num_parameters + 12 * num_layers * hidden * context
+    return tokens_per_s * per_token / peak_flops

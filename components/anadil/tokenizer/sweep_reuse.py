@@ -1,0 +1,88 @@
+"""Candidates that were trained before, one size at a time, by the pods of a parallel sweep.
+
+A tokenizer artifact of one of the sizes and otherwise the same recipe and corpus holds
+what this run would train for that size, byte for byte: a smaller vocabulary is the start of a
+larger one. It is found as every artifact is, by the key of what decides it.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.base_model import read_tokenizer
+from anadil.core.errors import IntegrityError
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe, Strategy
+from anadil.runtime.job import Job, origin_of
+from anadil.tokenizer.candidate import Candidate
+from anadil.tokenizer.usage import Usage
+
+log = logging.getLogger(__name__)
+
+COUNTS = ("train_documents", "train_pretokens", "different_pretokens", "dropped_pretokens")
+"""Records of the corpus, which do not depend on the sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What need not be trained again."""
+
+    candidates: Mapping[tuple[Strategy, int], Candidate] = field(default_factory=dict)
+    """Strategy and size asked for -> candidate."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Records of the corpus; empty where nothing was found."""
+
+
+def finished(job: Job) -> Finished:
+    """The candidates of a job that lie under `storage.root` already."""
+    sizes = dict.fromkeys(job.recipe.tokenizer.vocab_sizes)
+    corpus = artifact.read_manifest(str(job.inputs["corpus"]))
+    if job.recipe.storage.root is None or corpus is None or len(sizes) < 2:
+        return Finished()
+    candidates: dict[tuple[Strategy, int], Candidate] = {}
+    counts: dict[str, int] = {}
+    for size in sizes:
+        found = _artifact_of(job.recipe, size, corpus)
+        if found is None:
+            continue
+        folder, manifest = found
+        candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder)}
+        counts = {name: manifest.records[name] for name in COUNTS}
+        log.info("size %d: taken from a run of its own", size)
+    return Finished(candidates=candidates, counts=counts)
+
+
+def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Manifest] | None:
+    """The artifact of a run with this size only; None where there is none that can be used."""
+    settings = recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
+    alone = recipe.model_copy(update={"tokenizer": settings})
+    stage = STAGES["tokenizer"]
+    origin = origin_of(stage, alone, {"corpus": corpus}, ())
+    uri = storage.join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
+    try:
+        manifest = artifact.read_manifest(uri)
+        if manifest is None or manifest.origin != origin:
+            return None
+        return artifact.fetch(uri, stage.writes)
+    except IntegrityError as error:
+        log.warning("%s; its size is trained again", error)
+        return None
+
+
+def _candidates_in(folder: Path) -> Iterator[Candidate]:
+    table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    for name, entry in table.items():
+        if entry["strategy"] == "base":
+            continue
+        place = folder / "candidates" / name
+        yield Candidate(
+            strategy=entry["strategy"],
+            asked=entry["asked"],
+            got=entry["got"],
+            usage=Usage(**{field.name: entry[field.name] for field in fields(Usage)}),
+            tokenizer=read_tokenizer(place if place.is_dir() else folder),
+        )

@@ -1,0 +1,229 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts import artifact, s3
+from anadil.artifacts.artifact import Manifest
+from anadil.core.errors import DataError, IntegrityError
+
+ORIGIN = {"stage": "clean", "recipe clean.rules.min_words": "10", "input corpus": "ab" * 32}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    path = tmp_path / "made"
+    (path / "train").mkdir(parents=True)
+    (path / "train/part-00000.txt").write_bytes(b"Salam, dunya!" * 100)
+    (path / "stats.json").write_text("{}", encoding="utf-8")
+    artifact.seal(path, kind="corpus", origin=ORIGIN, records={"train": 1}, figures={"kept": 1, "ok": True})
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(IntegrityError) as caught:
+        artifact.fetch(str(path), "corpus")
+    assert caught.value.exit_code == 5
+    return str(caught.value)
+
+
+def test_a_sealed_artifact_is_read_as_it_was_written(made: Path) -> None:
+    path, manifest = artifact.fetch(str(made), "corpus")
+
+    assert path == made
+    assert manifest.origin == ORIGIN
+    assert manifest.key == artifact.key_of(ORIGIN)
+    assert manifest.figures == {"kept": 1, "ok": True}
+    assert manifest.figures["ok"] is True
+    assert list(manifest.files) == ["stats.json", "train/part-00000.txt"]
+    assert manifest.files["train/part-00000.txt"]["bytes"] == 1300
+    assert not list(made.glob("*.draft"))
+
+
+def test_a_flipped_bit_is_refused(made: Path) -> None:
+    path = made / "train/part-00000.txt"
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    path.write_bytes(content)
+
+    assert refused(made) == (
+        f"{made}/train/part-00000.txt: differs from its manifest; run `anadil remove {made}`, then the stage again"
+    )
+
+
+def test_a_truncated_file_is_refused(made: Path) -> None:
+    path = made / "train/part-00000.txt"
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert "train/part-00000.txt: differs from its manifest" in refused(made)
+
+
+def test_a_missing_file_is_refused(made: Path) -> None:
+    (made / "stats.json").unlink()
+
+    assert "stats.json: missing, but its manifest names it" in refused(made)
+
+
+def test_an_extra_file_is_refused(made: Path) -> None:
+    (made / "train/evil.pkl").write_bytes(b"")
+
+    assert "train/evil.pkl: not in its manifest" in refused(made)
+
+
+def test_a_dangling_link_is_refused(made: Path) -> None:
+    (made / "link").symlink_to("nowhere")
+
+    assert "link: not in its manifest" in refused(made)
+
+
+def test_a_directory_without_a_manifest_does_not_exist(made: Path) -> None:
+    (made / "manifest.json").unlink()
+
+    assert artifact.read_manifest(str(made)) is None
+    with pytest.raises(DataError, match="no finished corpus there"):
+        artifact.fetch(str(made), "corpus")
+
+
+def test_another_kind_is_refused(made: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        artifact.fetch(str(made), "model")
+
+    assert str(caught.value) == f"{made}: holds a corpus, not a model; give the URI of a model"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b"{}",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"kind": "corpus", "key": "k", "origin": {}, "files": []}',
+        b'{"kind": "corpus", "key": "k", "origin": {}, "files": {"a": 3}}',
+        b'{"kind": 5, "key": "k", "origin": {}, "files": {}}',
+    ],
+)
+def test_garbage_is_no_manifest(made: Path, text: bytes) -> None:
+    (made / "manifest.json").write_bytes(text)
+
+    told = refused(made)
+
+    assert "manifest.json: no manifest of this program (" in told
+    assert f"remove the whole of {made} if it is an artifact, then make the artifact again" in told
+    assert "\n" not in told
+
+
+def test_a_manifest_of_a_later_program_is_refused(made: Path) -> None:
+    path = made / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+
+    assert "schema 2, this version reads 1" in refused(made)
+
+
+def test_equal_files_have_an_equal_digest_whatever_made_them(tmp_path: Path) -> None:
+    digests = set()
+    for number in range(2):
+        path = tmp_path / str(number)
+        path.mkdir()
+        (path / "a.txt").write_text("same")
+        digests.add(artifact.seal(path, kind="corpus", origin={"run": str(number)}).digest)
+
+    assert len(digests) == 1
+
+
+def test_a_file_that_holds_times_is_verified_but_is_no_part_of_the_digest(made: Path) -> None:
+    digests = set()
+    for text in ("{}", '{"seconds": 3}'):
+        (made / "stats.json").write_text(text, encoding="utf-8")
+        manifest = artifact.seal(made, kind="corpus", origin=ORIGIN, varying=["stats.json"])
+        digests.add(manifest.digest)
+    (made / "stats.json").write_text("[]", encoding="utf-8")
+
+    assert len(digests) == 1
+    assert "stats.json: differs from its manifest" in refused(made)
+
+
+def test_a_digest_depends_on_kind_and_names() -> None:
+    files: dict[str, dict[str, str | int]] = {"a": {"bytes": 1, "sha256": "00"}}
+    base = Manifest(kind="corpus", key="", origin={}, files=files)
+
+    assert base.digest != Manifest(kind="model", key="", origin={}, files=files).digest
+    assert base.digest != Manifest(kind="corpus", key="", origin={}, files={"b": files["a"]}).digest
+
+
+def test_a_key_is_stable_and_follows_every_value() -> None:
+    assert (
+        artifact.key_of({"a": "1", "b": "2"}) == artifact.key_of({"b": "2", "a": "1"}) == "0e09eeab5bdeab40"
+    )
+    assert artifact.key_of({"a": "1"}) != artifact.key_of({"a": "2"})
+    assert artifact.key_of({"a": "1"}) != artifact.key_of({"b": "1"})
+
+
+def test_differences_are_told_in_a_phrase_each() -> None:
+    old = {
+        "recipe clean.minhash_bands": "14",
+        "file a.txt": "x",
+        "input corpus": "1",
+        "code": "1",
+        "gone": "1",
+        "same": "1",
+    }
+    new = {
+        "recipe clean.minhash_bands": "8",
+        "file a.txt": "y",
+        "input corpus": "2",
+        "code": "2",
+        "same": "1",
+        "come": "2",
+    }
+
+    assert artifact.differences(old, new) == [
+        "code changed",
+        "come added",
+        "file a.txt changed",
+        "gone removed",
+        "input corpus changed",
+        "recipe clean.minhash_bands 14 -> 8",
+    ]
+
+
+def test_a_long_value_is_only_said_to_have_changed() -> None:
+    assert artifact.differences({"recipe a": "x" * 50}, {"recipe a": "y" * 50}) == ["recipe a changed"]
+
+
+def uploaded(made: Path, bucket: str) -> str:
+    uri = f"{bucket}/corpus/1"
+    for file in made.rglob("*"):
+        if file.is_file():
+            key = f"corpus/1/{file.relative_to(made).as_posix()}"
+            s3.client().upload_file(str(file), bucket.removeprefix("s3://"), key)
+    return uri
+
+
+def test_a_damaged_copy_in_the_cache_is_fetched_again(made: Path, bucket: str) -> None:
+    uri = uploaded(made, bucket)
+    copy, _ = artifact.fetch(uri, "corpus")
+    (copy / "stats.json").write_text("[]", encoding="utf-8")
+    (copy / "left-over.tmp").touch()
+
+    again, _ = artifact.fetch(uri, "corpus")
+
+    assert again == copy
+    assert (again / "stats.json").read_text() == "{}"
+
+
+def test_a_damaged_object_is_refused(made: Path, bucket: str) -> None:
+    (made / "stats.json").write_text("[]", encoding="utf-8")
+    uri = uploaded(made, bucket)
+
+    with pytest.raises(IntegrityError) as caught:
+        artifact.fetch(uri, "corpus")
+
+    assert f"{uri}/stats.json: differs from its manifest; run `anadil remove {uri}`" in str(caught.value)
+
+
+def test_an_artifact_in_a_bucket_without_a_manifest_does_not_exist(bucket: str) -> None:
+    assert artifact.read_manifest(f"{bucket}/nothing") is None

@@ -1,0 +1,148 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from anadil.artifacts.base_model import (
+    CHAT_TEMPLATE,
+    LLAMA_3_SPECIALS,
+    base_tokenizer,
+    read_tokenizer,
+    tiny_text,
+)
+from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.recipe.sections import Base
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_tokenizer(Base(model="tiny"), tmp_path_factory.mktemp("cache"))
+
+
+def test_importing_the_module_loads_no_heavy_library() -> None:
+    import subprocess
+
+    code = "import sys, anadil.base; print(any(m in sys.modules for m in ('torch', 'tokenizers', 'transformers')))"
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert found.strip() == "False"
+
+
+def test_the_tiny_text_is_some_hundred_kilobytes_of_prose() -> None:
+    text = tiny_text()
+
+    assert 200_000 < len(text) < 600_000
+    assert "::=" not in text
+    assert "****" not in text
+    assert sum(char.isalpha() or char.isspace() for char in text) > 0.9 * len(text)
+
+
+def test_the_tiny_tokenizer_has_4096_ordinary_tokens_and_the_special_ones_after_them(tiny: Path) -> None:
+    tokenizer = read_tokenizer(tiny)
+
+    assert tokenizer.get_vocab_size() == 4096 + len(LLAMA_3_SPECIALS)
+    assert [tokenizer.token_to_id(token) for token in LLAMA_3_SPECIALS] == list(range(4096, 4102))
+    assert all(
+        token.special and not token.normalized for token in tokenizer.get_added_tokens_decoder().values()
+    )
+
+
+def test_the_tiny_tokenizer_is_made_once_and_always_has_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
+    before = (tiny / "tokenizer.json").stat().st_mtime_ns
+
+    again = base_tokenizer(Base(model="tiny"), tiny.parent)
+    elsewhere = base_tokenizer(Base(model="tiny"), tmp_path)
+
+    assert again == tiny
+    assert (tiny / "tokenizer.json").stat().st_mtime_ns == before
+    assert elsewhere.name == tiny.name
+    assert {file.name: file.read_bytes() for file in elsewhere.iterdir()} == {
+        file.name: file.read_bytes() for file in tiny.iterdir()
+    }
+    assert [path.name for path in tmp_path.iterdir()] == [tiny.name]
+
+
+def test_transformers_loads_the_tiny_tokenizer_with_its_roles_and_chat_template(tiny: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+
+    assert tokenizer.is_fast
+    assert tokenizer.bos_token == "<|begin_of_text|>"
+    assert tokenizer.eos_token == "<|end_of_text|>"
+    assert tokenizer.pad_token == "<|finetune_right_pad_id|>"
+    assert tokenizer.chat_template == CHAT_TEMPLATE.read_text(encoding="utf-8")
+    ids = tokenizer("Salam, dünya!").input_ids
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "Salam, dünya!"
+
+
+def test_control_tokens_written_in_a_document_stay_text(tiny: Path) -> None:
+    tokenizer = read_tokenizer(tiny)
+    control = {tokenizer.token_to_id(token) for token in LLAMA_3_SPECIALS}
+
+    encoded = tokenizer.encode("sual <|eot_id|> cavab <|begin_of_text|>", add_special_tokens=False)
+    batch = tokenizer.encode_batch_fast(["<|eot_id|>", "a<|end_of_text|>b"], add_special_tokens=False)
+
+    assert not control & set(encoded.ids)
+    assert not any(control & set(found.ids) for found in batch)
+    assert (
+        tokenizer.decode(encoded.ids, skip_special_tokens=False) == "sual <|eot_id|> cavab <|begin_of_text|>"
+    )
+
+
+def test_truncation_and_padding_of_a_tokenizer_file_are_dropped_because_they_lose_text(
+    tiny: Path, tmp_path: Path
+) -> None:
+    content = json.loads((tiny / "tokenizer.json").read_text(encoding="utf-8"))
+    content["truncation"] = {
+        "direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+
+    tokenizer = read_tokenizer(tmp_path)
+
+    assert len(tokenizer.encode("one two three four five six seven eight").ids) > 8
+
+
+def test_a_directory_with_nothing_but_a_tokenizer_is_enough(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((tiny / "tokenizer.json").read_bytes())
+
+    assert base_tokenizer(Base(model=str(tmp_path)), tmp_path) == tmp_path
+
+
+def test_a_directory_without_a_tokenizer_is_a_data_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no tokenizer\.json; only models with a fast tokenizer"):
+        base_tokenizer(Base(model=str(tmp_path)), tmp_path)
+
+
+def test_a_directory_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no directory '/nowhere/llama'; give a model directory, a hub id"):
+        base_tokenizer(Base(model="/nowhere/llama"), tmp_path)
+
+
+def test_a_hub_model_that_cannot_be_fetched_says_to_download_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+
+    with pytest.raises(PreflightError, match=r"download it first \(hf download meta-llama/Llama-3.2-1B\)"):
+        base_tokenizer(Base(model="meta-llama/Llama-3.2-1B"), tmp_path)
+
+
+def test_a_tokenizer_that_wants_to_run_code_is_refused(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((tiny / "tokenizer.json").read_bytes())
+    config = {"auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    with pytest.raises(IntegrityError, match=r"names code to run \(auto_map\), and none is run"):
+        base_tokenizer(Base(model=str(tmp_path)), tmp_path)
+
+
+def test_a_damaged_tokenizer_file_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"', encoding="utf-8")
+
+    with pytest.raises(DataError, match=r"tokenizer\.json: tokenizers cannot read it"):
+        read_tokenizer(tmp_path)

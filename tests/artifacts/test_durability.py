@@ -1,0 +1,111 @@
+"""An artifact on a disk: what reaches it in which order, and what a disk that fails leaves behind."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts import artifact, lock
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime import entry_point, execute
+
+CLEAN = STAGES["clean"]
+Steps = list[tuple[str, Path]]
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int, Path], bool] = lambda *_: False) -> Steps:
+    """Every fsync and rename of this process, in their order; `fails` says which fsync does."""
+    steps: Steps = []
+    sync, rename = os.fsync, os.rename
+
+    def fsync(number: int) -> None:
+        path = Path(f"/proc/self/fd/{number}").readlink()
+        steps.append(("sync", path))
+        if fails(len([step for step, _ in steps if step == "sync"]), path):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(number)
+
+    def move(source: Any, target: Any, **more: Any) -> None:
+        steps.append(("rename", Path(target)))
+        rename(source, target, **more)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", move)
+    return steps
+
+
+def test_files_directories_manifest_and_name_reach_the_disk_in_this_order(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    steps = recorded(monkeypatch)
+
+    made = execute.execute(CLEAN, recipe, {}, (), str(out))
+
+    files = [partial / name for name in made.manifest.files]
+    folders = [partial, *{file.parent for file in files}]
+    sealed, named = steps.index(("rename", partial / "manifest.json")), steps.index(("rename", out))
+    draft = steps.index(("sync", partial / "manifest.json.draft"))
+    first = [steps.index(("sync", file)) for file in files]
+    then = [steps.index(("sync", folder)) for folder in folders]
+    assert max(first) < min(then)
+    assert max(then) < draft < sealed < named
+    assert ("sync", partial) in steps[sealed:named]
+    assert steps[named + 1] == ("sync", tmp_path)
+
+
+def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = recorded(monkeypatch)
+    execute.execute(CLEAN, recipe, {}, (), str(tmp_path / "sound/out"))
+    num_syncs = len([step for step, _ in steps if step == "sync"])
+    monkeypatch.undo()
+    monkeypatch.setenv("ANADIL_LOG", "")
+
+    for number in range(1, num_syncs + 1):
+        out = tmp_path / f"at-{number}/out"
+        with pytest.MonkeyPatch.context() as patch:
+            recorded(patch, lambda at, _, number=number: at == number)  # type: ignore[misc]  # mypy takes no defaults
+            code = entry_point.guarded(lambda out=out: bool(execute.execute(CLEAN, recipe, {}, (), str(out))))  # type: ignore[misc]
+
+        assert code == 138
+        assert not Path(f"{out}.partial").exists()
+        # The last sync is that of the name; what has it was synced before.
+        assert out.exists() == (number == num_syncs)
+        assert "Traceback" not in capsys.readouterr().err
+        assert artifact.fetch(execute.execute(CLEAN, recipe, {}, (), str(out)).uri, "corpus")
+
+
+def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    assert entry_point.guarded(lambda: bool(execute.execute(CLEAN, recipe, {}, (), str(out)))) == 4
+    assert not Path(f"{out}.partial").exists()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+
+    with lock.locked(tmp_path / "work"):
+        pass
+
+    assert "this file system has no locks" in caplog.text

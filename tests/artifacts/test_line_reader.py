@@ -1,0 +1,158 @@
+import gzip
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from anadil.artifacts import line_reader
+from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.core.format import MIB
+from tests.kit.child import peak_memory
+
+Pack = Callable[[bytes], bytes]
+PACKS: dict[str, Pack] = {
+    "": bytes,
+    ".gz": partial(gzip.compress, compresslevel=1),
+    ".zst": zstandard.compress,
+}
+LONG_MIB = 400
+"""Of one line; more than any process here may hold."""
+
+CLEAN = """
+import sys
+from anadil.clean.read import Tally, records
+tally = Tally()
+print([raw.text for raw in records(sys.argv[1], "a.jsonl", "text", tally)], tally.places)
+"""
+CHATS = """
+import sys
+from anadil.errors import DataError
+from anadil.finetune.chats import Dropped, read_chats
+try:
+    list(read_chats(sys.argv[1:], Dropped()))
+except DataError as error:
+    print(error)
+"""
+HELDOUT = """
+import sys
+from pathlib import Path
+from anadil.errors import DataError
+from anadil.evaluate.heldout import read_heldout
+try:
+    read_heldout(Path(), sys.argv[1:], "text", "az")
+except DataError as error:
+    print(error)
+"""
+
+
+def with_long_line(path: Path, mib: int = LONG_MIB) -> Path:
+    """A good line, one of zeros without an end, a good line."""
+    good = b'{"text": "bir", "prompt": "bir", "response": "iki"}\n'
+    with path.open("wb") as file:
+        file.write(good)
+        file.seek(mib * MIB, 1)
+        file.write(b"\n" + good)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        (CLEAN, "['bir', 'bir'] ['a.jsonl:2: line of 400.0 MiB is longer than 16.0 MiB']"),
+        (CHATS, "a.jsonl:2: line of 400.0 MiB is longer than 16.0 MiB; write each chat as a line of its own"),
+        (HELDOUT, "a.jsonl:2: line of 400.0 MiB is longer than 16.0 MiB; write each document as a line"),
+    ],
+    ids=["clean", "chats", "heldout"],
+)
+def test_a_line_without_end_is_named_and_needs_no_memory(tmp_path: Path, reader: str, said: str) -> None:
+    path = with_long_line(tmp_path / "a.jsonl")
+
+    peak, printed = peak_memory(reader, path)
+
+    assert said in printed
+    assert peak < 250
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("reader", [CLEAN, HELDOUT], ids=["clean", "heldout"])
+def test_a_line_that_unpacks_without_end_needs_no_memory(tmp_path: Path, reader: str, suffix: str) -> None:
+    plain = with_long_line(tmp_path / "a.jsonl").read_bytes()
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(PACKS[suffix](plain))
+
+    peak, printed = peak_memory(reader, path)
+
+    assert ":2: line of 400.0 MiB is longer than 16.0 MiB" in printed
+    assert peak < 250
+
+
+def zst_with_window(path: Path, log: int, mib: int) -> Path:
+    parameters = zstandard.ZstdCompressionParameters(window_log=log, compression_level=1)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    with path.open("wb") as file:
+        for _ in range(mib):
+            file.write(compressor.compress(b"0" * (MIB - 1) + b"\n"))
+        file.write(compressor.flush())
+    return path
+
+
+@pytest.mark.parametrize(("log", "expected"), [(27, "600"), (28, "refused"), (30, "refused")])
+def test_a_zstd_window_over_the_usual_limit_is_refused_before_it_takes_memory(
+    tmp_path: Path, log: int, expected: str
+) -> None:
+    path = zst_with_window(tmp_path / "a.jsonl.zst", log, 600)
+    code = """
+import sys
+from pathlib import Path
+from anadil.line_reader import DAMAGED, bounded_lines
+try:
+    print(sum(1 for _ in bounded_lines(Path(sys.argv[1]))))
+except DAMAGED:
+    print("refused")
+"""
+
+    peak, printed = peak_memory(code, path)
+
+    assert printed == expected
+    assert peak < 220
+
+
+@pytest.mark.parametrize("suffix", list(PACKS))
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", []),
+        (b"a", [b"a"]),
+        (b"a\r\n\nb", [b"a\r\n", b"\n", b"b"]),
+        (b"1234567\n", [b"1234567\n"]),
+        (b"12345678\n", [TooLong(9)]),
+        (b"12345678", [TooLong(8)]),
+        (b"a\n" + b"1" * 30 + b"\nb\n", [b"a\n", TooLong(31), b"b\n"]),
+    ],
+)
+def test_lines_come_with_their_ends_and_long_ones_with_their_size(
+    tmp_path: Path,
+    suffix: str,
+    content: bytes,
+    expected: list[bytes | TooLong],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 8)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(PACKS[suffix](content))
+
+    assert list(bounded_lines(path)) == expected
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_damaged_bytes_are_told_from_a_disk_that_cannot_be_read(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"no such format")
+
+    with pytest.raises(DAMAGED):
+        list(bounded_lines(path))
+    with pytest.raises(FileNotFoundError):
+        list(bounded_lines(tmp_path / f"none{suffix}"))
+    assert not issubclass(FileNotFoundError, DAMAGED)

@@ -1,0 +1,269 @@
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from anadil.clean.readers import MAX_RECORD_BYTES, Raw, Tally, check_suffixes, records
+from anadil.core.errors import DataError
+from tests.kit.clean_stage import members, page, warc_record
+from tests.kit.texts import AZERBAIJANI
+
+Pack = Callable[[bytes], bytes]
+
+
+def everything(path: Path, text_field: str = "text") -> tuple[list[Raw], Tally]:
+    tally = Tally()
+    return list(records(str(path), path.name, text_field, tally)), tally
+
+
+def line(text: str, **more: object) -> bytes:
+    return json.dumps({"text": text, **more}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".JSONL"])
+def test_jsonl_is_read_compressed_or_not(tmp_path: Path, suffix: str) -> None:
+    packs: dict[str, Pack] = {".gz": gzip.compress, "zst": zstandard.compress}
+    pack = packs.get(suffix[-3:], bytes)
+    path = tmp_path / f"xəbərlər{suffix}"
+    path.write_bytes(pack(line("Salam", url="https://a.az", source="jurnal") + b"\r\n" + line("Sağ ol")))
+
+    found, tally = everything(path)
+
+    assert [raw.text for raw in found] == ["Salam", "Sağ ol"]
+    assert (found[0].url, found[0].source) == ("https://a.az", f"{path.name}:1 jurnal")
+    assert (tally.records, tally.bad) == (2, 0)
+
+
+def test_all_frames_of_a_zst_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstandard.compress(line("bir")) + zstandard.compress(line("iki")))
+
+    assert [raw.text for raw in everything(path)[0]] == ["bir", "iki"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (b'{"text": "yar', "not JSON: Invalid control character"),
+        (b'{"text": "a",}', "not JSON: "),
+        (b"\xff\xfe{}", "not JSON: "),
+        (b'["text"]', "not a JSON object but a list"),
+        (b'{"body": "a", "id": 1}', "no key 'text' (clean.text_field) among 'body', 'id'"),
+        (b'{"text": null}', "'text' is not text but a NoneType"),
+        (b"[" * 100_000, "not JSON: "),
+    ],
+)
+def test_a_bad_line_is_counted_with_its_place(tmp_path: Path, bad: bytes, why: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("bir") + bad + b"\n" + line("iki"))
+
+    found, tally = everything(path)
+
+    assert [raw.text for raw in found] == ["bir", "iki"]
+    assert tally.places[0].startswith(f"a.jsonl:2: {why}")
+
+
+def test_one_bad_line_of_ten_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("bir") * 6 + b"iki\n" + line("uc") * 3)
+    _, tally = everything(path)
+
+    with pytest.raises(DataError) as refused:
+        tally.judge(0.001)
+
+    assert str(refused.value) == (
+        "1 of 10 records are unreadable (10.00%), more than clean.max_bad_records (0.001) allows; "
+        "correct them or raise it:\n  a.jsonl:7: not JSON: Expecting value: line 1 column 1 (char 0)"
+    )
+
+
+def test_bad_records_within_the_budget_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("bir") * 6 + b"iki\n")
+    _, tally = everything(path)
+
+    tally.judge(0.5)
+
+    assert "1 of 7 records are unreadable (14.29%) and were left out:\n  a.jsonl:7" in caplog.text
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_a_decompression_bomb_needs_no_memory(tmp_path: Path, suffix: str, pack: Pack) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(pack(line("bir") + b"0" * (5 * MAX_RECORD_BYTES) + b"\n" + line("iki")))
+
+    tracemalloc.start()
+    found, tally = everything(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert [raw.text for raw in found] == ["bir", "iki"]
+    assert tally.places == [f"a.jsonl{suffix}:2: line of 80.0 MiB is longer than 16.0 MiB"]
+    assert peak < 4 * MAX_RECORD_BYTES
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_damaged_compressed_data_is_one_bad_record(tmp_path: Path, suffix: str, pack: Pack) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
+    packed = bytearray(pack(b"".join(line(f"{n} {AZERBAIJANI}") for n in range(3_000))))
+    packed[len(packed) // 2 :] = b"\0" * 100
+    path.write_bytes(packed)
+
+    _, tally = everything(path)
+
+    assert tally.bad == 1
+
+
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+    path = tmp_path / "nağıl.txt"
+    path.write_bytes("\ufeffBiri var idi, biri yox idi.".encode())
+
+    found, tally = everything(path)
+
+    assert [raw.text for raw in found] == ["Biri var idi, biri yox idi."]
+    assert tally.recoded == 0
+
+
+def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "haber.txt"
+    path.write_bytes(("Dün akşam şehirde güçlü rüzgâr esti ve ağaçlar devrildi. " * 5).encode("cp1254"))
+
+    found, tally = everything(path)
+
+    assert "akşam şehirde güçlü" in found[0].text
+    assert tally.recoded == 1
+    assert "haber.txt: not UTF-8; read as cp1254" in caplog.text
+
+
+def test_parquet_is_read_by_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"mətn": ["bir", None, "iki"], "url": ["https://a.az", None, None]}), path)
+
+    found, tally = everything(path, "mətn")
+
+    assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az"), ("iki", "")]
+    assert tally.places == ["a.parquet:2: 'mətn' is not text"]
+
+
+def test_parquet_without_the_column_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"body": ["bir"]}), path)
+
+    with pytest.raises(DataError, match=r"a\.parquet: no column 'text' \(clean\.text_field\) among body"):
+        everything(path)
+
+
+def test_bytes_that_are_no_parquet_are_a_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 nothing PAR1")
+
+    assert everything(path)[1].bad == 1
+
+
+def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(DataError) as refused:
+        check_suffixes(("a.jsonl", "b.docx"))
+
+    assert str(refused.value) == (
+        "clean.inputs: 1 file(s) of unknown kind, such as b.docx; known are "
+        ".jsonl .jsonl.gz .jsonl.zst .txt .html .htm .warc .warc.gz .parquet"
+    )
+
+
+def test_a_warc_gives_its_web_pages_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.gz"
+    body = page(AZERBAIJANI)
+    path.write_bytes(
+        b"".join(
+            members(
+                [
+                    warc_record(body, url="https://a.az/1"),
+                    warc_record(b"{}", kind="application/json"),
+                    warc_record(body, status="404 Not Found"),
+                    warc_record(body, url="https://a.az/2", kind="text/html; charset=utf-8"),
+                ]
+            )
+        )
+    )
+
+    found, tally = everything(path)
+
+    assert [(raw.url, raw.html) for raw in found] == [("https://a.az/1", body), ("https://a.az/2", body)]
+    assert tally.skipped == 2
+
+
+@pytest.mark.parametrize("suffix", [".warc", ".warc.gz"])
+def test_a_torn_last_record_is_left_out_and_excused(tmp_path: Path, suffix: str) -> None:
+    wholes = [warc_record(page(AZERBAIJANI), url=f"https://a.az/{n}") for n in range(4)]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"".join(members(wholes) if suffix == ".warc.gz" else wholes)[:-200])
+
+    found, tally = everything(path)
+    tally.judge(0.001)
+
+    assert len(found) == 3
+    assert (tally.bad, tally.excused) == (1, 1)
+
+
+def test_reading_goes_on_after_a_garbled_member(tmp_path: Path) -> None:
+    packed = members(warc_record(page(AZERBAIJANI), url=f"https://a.az/{n}") for n in range(5))
+    garbled = bytearray(packed[2])
+    garbled[40:80] = bytes(value ^ 0xFF for value in garbled[40:80])
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(b"".join([*packed[:2], garbled, *packed[3:]]))
+
+    found, tally = everything(path)
+
+    assert [raw.url[-1] for raw in found] == ["0", "1", "3", "4"]
+    assert tally.bad == 1
+
+
+def test_garbage_between_uncompressed_records_is_skipped(tmp_path: Path) -> None:
+    wholes = [warc_record(page(AZERBAIJANI), url=f"https://a.az/{n}") for n in range(3)]
+    path = tmp_path / "a.warc"
+    path.write_bytes(wholes[0] + b"garbage here\r\nand there\r\n" + wholes[1] + wholes[2])
+
+    assert len(everything(path)[0]) == 3
+
+
+@pytest.mark.parametrize("content", [b"Salam, d\xc3\xbcnya\n" * 100, b""])
+def test_a_file_without_warc_records_is_bad(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.warc"
+    path.write_bytes(content)
+
+    _, tally = everything(path)
+
+    assert tally.places[0].startswith("a.warc:0: ")
+    assert tally.excused == 0
+
+
+def test_a_compressed_page_that_unpacks_to_more_than_the_limit_is_left_unread(tmp_path: Path) -> None:
+    bomb = gzip.compress(b"<p>" + b"0" * (4 * MAX_RECORD_BYTES))
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(b"".join(members([warc_record(bomb, extra="Content-Encoding: gzip\r\n")])))
+
+    found, tally = everything(path)
+
+    assert [(raw.too_large, raw.html) for raw in found] == [(True, b"")]
+    assert tally.bad == 0
+
+
+def test_any_damage_to_a_warc_leaves_no_traceback(tmp_path: Path) -> None:
+    good = b"".join(members(warc_record(page(AZERBAIJANI), url=f"https://a.az/{n}") for n in range(4)))
+    path = tmp_path / "a.warc.gz"
+
+    for position in range(0, len(good), 23):
+        damaged = bytearray(good)
+        damaged[position : position + 3] = b"\x00\xff\x7f"
+        path.write_bytes(damaged)
+        found, tally = everything(path)
+
+        assert len(found) + tally.bad >= 3

@@ -1,0 +1,128 @@
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anadil.cli.calibrate.results import (
+    cpu_model,
+    default_folder,
+    device_of,
+    find,
+    keep,
+    key_of,
+    line_of,
+    load,
+    read_logs,
+    results_in,
+    versions,
+)
+from anadil.core.errors import DataError
+from anadil.plan.instances import machine
+from tests.kit.calibration import LAYOUT, WORK, measurement
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    one = measurement()
+
+    keep(one, tmp_path / "runs")
+
+    assert find(replace(one, status="failed", step_s=None), tmp_path / "runs") == one
+    assert load(tmp_path / "runs") == [one]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"device": "A100 80 GB"},
+        {"layout": replace(LAYOUT, recompute="none")},
+        {"work": replace(WORK, trains="embeddings")},
+        {"versions": versions() | {"torch": "2.99.0"}},
+    ],
+)
+def test_another_device_layout_work_or_version_is_another_measurement(
+    changed: dict[str, object], tmp_path: Path
+) -> None:
+    keep(measurement(), tmp_path)
+
+    assert find(measurement(**changed), tmp_path) is None
+
+
+def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = measurement()
+    keep(one, tmp_path)
+    path = tmp_path / f"{key_of(one)}.json"
+    path.write_text(path.read_text()[:100])
+
+    found = find(one, tmp_path)
+
+    assert (found, load(tmp_path)) == (None, [])
+    assert f"{path}: no measurement (damaged, or of another version); it is not used" in caplog.text
+
+
+def test_a_place_that_cannot_be_written_costs_no_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+
+    keep(measurement(), tmp_path / "file" / "runs")
+
+    assert "the measurement cannot be kept" in caplog.text
+
+
+def test_the_folder_follows_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ANADIL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "anadil" / "measurements"
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_folder() == Path.home() / ".cache" / "anadil" / "measurements"
+
+
+def test_a_cpu_is_named_by_its_model(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: AMD EPYC 7R13\n")
+
+    assert cpu_model(info) == "AMD EPYC 7R13"
+    assert cpu_model(tmp_path / "none")
+    assert device_of(machine("p5.48xlarge")) == "H100"
+
+
+def test_the_build_of_torch_is_no_other_version() -> None:
+    assert "+" not in versions()["torch"]
+
+
+def test_results_are_found_in_what_kubectl_printed(tmp_path: Path) -> None:
+    one, other = measurement(), measurement(work=replace(WORK, trains="embeddings"))
+    log = tmp_path / "job.log"
+    log.write_text(
+        '{"ts":"2026-01-01T00:00:00Z","msg":"starting"}\nNCCL version 2.27\n'
+        f"[pod/anadil-measure-1-worker-0/pytorch] 2026-01-01T00:00:01Z {line_of([one, other])}\nbye\n"
+    )
+
+    found = read_logs([log], tmp_path / "runs")
+
+    assert found == [one, other]
+    assert sorted(load(tmp_path / "runs"), key=key_of) == sorted(found, key=key_of)
+
+
+def test_the_process_that_ran_out_of_memory_is_believed_and_not_those_it_stopped() -> None:
+    stopped, full = measurement(status="stopped"), measurement(status="out of memory")
+
+    for lines in ([stopped, full], [full, stopped]):
+        assert results_in("\n".join(line_of([line]) for line in lines)) == [full]
+
+
+def test_a_log_without_results_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(line_of([measurement()])[:-30])
+
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(DataError, match="holds no results; give what `kubectl"),
+    ):
+        read_logs([log], tmp_path)
+
+    assert "a line of results cannot be read" in caplog.text
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_logs([tmp_path / "none"], tmp_path)

@@ -1,0 +1,139 @@
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from anadil.cli.calibrate.results import results_in
+from anadil.cli.calibrate.spec import Ask
+from anadil.cli.calibrate.worker import (
+    is_out_of_memory,
+    random_model,
+    random_tokens,
+    reset_resident_peak,
+    resident_bytes,
+    run,
+    works,
+)
+from anadil.core.errors import PreflightError, Stopped
+from anadil.pretrain.data.packing import batch_of
+from anadil.pretrain.trainer import Step, Trainer
+from tests.kit.calibration import LAYOUT, SHAPE, WORK, recipe
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="expects a machine without a GPU")
+ASK = Ask.of(LAYOUT, recipe("embeddings", "all"), SHAPE, WORK, "CPU, of a test", steps=1)
+
+
+def test_a_run_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(ASK)
+
+    out = capsys.readouterr().out
+    assert (code, out.count("\n")) == (0, 1)
+    assert [(each.status, each.work.trains) for each in results_in(out)] == [
+        ("ok", "embeddings"),
+        ("ok", "all"),
+    ]
+
+
+def test_bf16_state_is_measured_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(replace(ASK, work=replace(WORK, state="bf16", compute="bf16"), trains=("all",)))
+
+    assert code == 0
+    assert [each.work.state for each in results_in(capsys.readouterr().out)] == ["bf16"]
+
+
+def test_too_little_memory_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    # More than an address can name, so that no system promises it.
+    code = run(replace(ASK, shape=replace(SHAPE, hidden=10**6, vocabulary=2 * 10**9)))
+
+    found = results_in(capsys.readouterr().out)
+    assert code == PreflightError.exit_code
+    assert [each.status for each in found] == ["out of memory", "out of memory"]
+    assert "can't allocate memory" in found[0].message
+
+
+def test_sigterm_is_a_result(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Trainer.step
+
+    def interrupted(trainer: Trainer, number: int) -> Step:
+        # In the loop: a library that is still being loaded may take the error for one of its own.
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(trainer, number)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+
+    with pytest.raises(Stopped):
+        run(replace(ASK, steps=1_000_000))
+
+    assert {each.status for each in results_in(capsys.readouterr().out)} == {"stopped"}
+
+
+def test_what_this_device_cannot_run_is_a_result_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PreflightError):
+        run(replace(ASK, work=replace(WORK, kernels="liger")))
+
+    (first, _) = results_in(capsys.readouterr().out)
+    assert first.status == "failed"
+    assert "Liger's kernels need a GPU" in first.message
+
+
+def test_a_layout_takes_as_many_processes_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PreflightError, match=r"takes 2 device\(s\) and 1 process\(es\) run; start as many"):
+        run(replace(ASK, layout=replace(LAYOUT, data=2)))
+
+    assert {each.status for each in results_in(capsys.readouterr().out)} == {"failed"}
+
+
+def test_only_a_lack_of_memory_counts_as_one() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    assert is_out_of_memory(RuntimeError("NCCL error: Cuda failure 2 'out of memory'"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shape '[2]' is invalid for input of size 3"))
+
+
+def test_the_model_has_the_sizes_of_the_shape_and_is_the_same_each_time() -> None:
+    one, other = (random_model(SHAPE, WORK, CPU, seed=1) for _ in range(2))
+
+    assert sum(parameter.numel() for parameter in one.parameters()) == SHAPE.parameters
+    assert all(
+        torch.equal(mine, yours) for mine, yours in zip(one.parameters(), other.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("packed", "documents"), [(True, 4), (False, 1)])
+def test_random_tokens_fill_their_sequences(packed: bool, documents: int) -> None:
+    tokens = random_tokens(SHAPE, replace(WORK, packed=packed), 6, seed=1)
+
+    batch = batch_of(tokens, np.arange(6))
+    assert (tokens.num_sequences, tokens.waste) == (6, 0)
+    assert (batch.position_ids == 0).sum(dim=1).tolist() == [documents] * 6
+    assert int(batch.input_ids.max()) < SHAPE.vocabulary
+
+
+def test_left_out_the_work_is_what_training_does_here() -> None:
+    (embeddings, whole) = works(replace(ASK, work=None), CPU)
+
+    assert (embeddings.trains, whole.trains) == ("embeddings", "all")
+    assert (whole.compute, whole.kernels, whole.packed) == ("fp32", "torch", False)
+    assert whole.sequence_length == 2_048
+
+
+def test_resident_memory_has_a_peak_that_begins_anew() -> None:
+    if not reset_resident_peak():
+        pytest.skip("this system does not tell")
+    before = resident_bytes("VmHWM")
+
+    table = np.ones(30_000_000)
+    now = resident_bytes("VmRSS")
+    del table
+    after = resident_bytes("VmHWM")
+
+    assert before is not None
+    assert now is not None
+    assert after is not None
+    # The kernel counts in batches, so that the two differ by some pages.
+    assert min(now, after) > before + 200_000_000

@@ -1,0 +1,287 @@
+"""`anadil doctor --cluster` against a server that speaks the Kubernetes protocol."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from anadil.cli.doctor import timeout as bounds
+from anadil.cli.doctor.cluster import examine_cluster
+from anadil.cli.doctor.kubernetes import launcher_rules
+from anadil.cli.doctor.local import Check
+from anadil.recipe.sections import Recipe
+from tests.cli.doctor.lines import line, names
+from tests.kit.fake_cluster import TOKEN, Cluster, serving
+from tests.kit.harness import again
+
+SPACE = "/api/v1/namespaces/hyperpod-ns-team"
+
+
+def test_a_cluster_that_has_everything_passes_every_line(cluster: Cluster, wanted: Recipe) -> None:
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == set()
+    # The data lie on a claim that this machine does not mount.
+    unseen = {"clean.inputs", "finetune.inputs", "evaluate.heldout", "base.model"}
+    assert names(checks, "skipped") == {"kubeflow pipelines", "mlflow", *unseen}
+    assert names(checks, "passed") == {
+        "kubernetes", "namespace", "pod security", "job API", "training operator", "permissions", "queue",
+        "claim fsx", "service account", "secret hub", "secret alerts", "node health", "nodes", "GPUs", "EFA",
+        "images", "storage",
+    }  # fmt: skip
+
+
+def test_checkpoints_that_machines_do_not_share_are_a_line_of_their_own(
+    cluster: Cluster, wanted: Recipe, bucket: str
+) -> None:
+    settings = [f"storage.root={bucket}/az", "cluster.work=null", "pretrain.parallelism.shard=16"]
+
+    assert line(again(wanted, *settings), "checkpoints").status == "failed"
+
+
+def test_looking_changes_nothing_in_the_cluster(cluster: Cluster, wanted: Recipe) -> None:
+    examine_cluster(wanted)
+
+    posted = {path for method, path in cluster.asked if method != "GET"}
+    assert posted == {
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+    }
+
+
+def test_no_value_of_a_secret_and_no_token_is_told(cluster: Cluster, wanted: Recipe) -> None:
+    told = repr(examine_cluster(wanted))
+
+    assert "HF_TOKEN" in told
+    assert "aGZfY2FuYXJ5" not in told
+    assert "hf_canary" not in told
+    assert TOKEN not in told
+
+
+def test_an_api_that_is_away_is_one_failure(
+    wanted: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Cluster()) as gone:
+        monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path)))
+    started = time.monotonic()
+
+    checks = examine_cluster(wanted)
+
+    assert time.monotonic() - started < 3
+    assert names(checks, "failed") == {"kubernetes"}
+    assert f"http://127.0.0.1:{gone.port}" in checks[0].detail
+    assert "KUBECONFIG" in checks[0].remedy
+    assert {"namespace", "permissions", "nodes"} <= names(checks, "skipped")
+    assert {"images", "storage"} <= names(checks, "passed")
+
+
+def test_an_api_that_says_nothing_is_given_up(
+    cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.silent = True
+    monkeypatch.setattr("anadil.cli.doctor.client.READ_S", 0.3)
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == {"kubernetes"}
+    assert "timed out" in checks[0].detail
+
+
+def test_a_check_that_hangs_is_left_behind() -> None:
+    def hang() -> list[Check]:
+        time.sleep(2)
+        return []
+
+    [check] = bounds.bounded("slow", hang, seconds=0.05)
+
+    assert check.status == "failed"
+    assert check.detail == "no answer in 0 s"
+
+
+@pytest.mark.parametrize("content", ["", "no: [kube", "apiVersion: v1\nkind: Config\n"])
+def test_no_usable_kubeconfig_is_one_failure(
+    wanted: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == {"kubernetes"}
+    assert checks[0].detail.startswith("no usable kubeconfig: ")
+
+
+def test_an_old_token_is_told_as_such(cluster: Cluster, wanted: Recipe, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    config = yaml.safe_load(path.read_text())
+    config["users"][0]["user"]["token"] = "old"
+    path.write_text(yaml.safe_dump(config))
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == {"kubernetes"}
+    assert checks[0].detail == "401 Unauthorized"
+    assert "log in again" in checks[0].remedy
+
+
+def test_a_server_that_is_no_kubernetes_is_told(
+    cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "version", ("one", "x", "y"))
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == {"kubernetes"}
+    assert "cannot be read" in checks[0].detail
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [(("1", "28+", "v1.28.9-eks"), "passed"), (("1", "27", "v1.27.1"), "failed")]
+)
+def test_hyperpod_has_a_span_of_versions(
+    cluster: Cluster, wanted: Recipe, version: tuple[str, str, str], status: str
+) -> None:
+    cluster.version = version
+
+    check = line(wanted, "kubernetes")
+
+    assert check.status == status
+    assert version[2] in check.detail
+
+
+def test_a_namespace_that_is_not_there_is_one_failure(cluster: Cluster, wanted: Recipe) -> None:
+    del cluster.objects[SPACE]
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == {"namespace"}
+    assert {"permissions", "queue", "volumes", "secrets", "service account"} <= names(checks, "skipped")
+    [check] = [check for check in checks if check.name == "namespace"]
+    assert check.remedy.startswith("kubectl create namespace hyperpod-ns-team")
+
+
+def test_hyperpod_resumes_only_in_its_namespaces(cluster: Cluster, wanted: Recipe) -> None:
+    check = line(again(wanted, "cluster.namespace=team"), "namespace")
+
+    assert check.status == "failed"
+    assert "begin with hyperpod" in check.detail
+
+
+def test_without_a_namespace_in_the_recipe_that_of_the_context_counts(
+    cluster: Cluster, wanted: Recipe
+) -> None:
+    recipe = again(wanted, "cluster.namespace=null", "cluster.hyperpod=false")
+
+    check = line(recipe, "namespace")
+
+    assert check.detail == "team: there is none"
+
+
+def test_a_missing_job_api_names_how_to_install_it(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.serve_group("kubeflow.org", "v1", "notebooks")
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == {"job API"}
+    assert "training operator" in names(checks, "skipped")
+    [check] = [check for check in checks if check.name == "job API"]
+    assert check.detail == "pytorchjobs.kubeflow.org v1 is not served (the group is served in v1)"
+    assert "kubectl apply" in check.remedy
+    assert "trainjob" not in check.remedy
+
+
+def test_the_other_job_api_is_offered_where_it_is_here(cluster: Cluster, wanted: Recipe) -> None:
+    del cluster.objects["/apis/kubeflow.org/v1"]
+    del cluster.objects["/apis/kubeflow.org"]
+    cluster.serve_group("trainer.kubeflow.org", "v1alpha1", "trainjobs")
+
+    check = line(wanted, "job API")
+
+    assert "not served at all" in check.detail
+    assert "set cluster.backend: trainjob" in check.remedy
+
+
+def test_sagemaker_needs_no_nodes_here(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.objects["/api/v1/nodes"]["items"] = []
+
+    checks = examine_cluster(again(wanted, "cluster.backend=sagemaker", "cluster.hyperpod=false"))
+
+    assert names(checks, "failed") == set()
+    assert "nodes" in names(checks, "skipped")
+
+
+def test_a_trainjob_needs_its_runtime(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.serve_group("trainer.kubeflow.org", "v1alpha1", "trainjobs")
+    recipe = again(wanted, "cluster.backend=trainjob")
+
+    without = line(recipe, "training runtime")
+    cluster.put("/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/torch-distributed")
+    with_it = line(recipe, "training runtime")
+
+    assert (without.status, with_it.status) == ("failed", "passed")
+    assert "overlays/runtimes" in without.remedy
+
+
+def test_an_operator_that_is_not_ready_fails(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.objects["/apis/apps/v1/deployments/training-operator"]["status"] = {}
+
+    check = line(wanted, "training operator")
+
+    assert check.status == "failed"
+    assert check.detail.startswith("kubeflow/training-operator (")
+
+
+def test_an_operator_that_hyperpod_does_not_know_is_told(cluster: Cluster, wanted: Recipe) -> None:
+    deployment = cluster.objects["/apis/apps/v1/deployments/training-operator"]
+    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "x/training-operator:v1.9.4"
+
+    check = line(wanted, "training operator")
+
+    assert check.status == "passed"
+    assert "v1.8.1" in check.remedy
+
+
+def test_what_may_not_be_read_is_skipped(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.forbidden = {"/api/v1/nodes", "/apis/apps/v1/deployments", SPACE, f"{SPACE}/secrets/hub"}
+
+    checks = examine_cluster(wanted)
+
+    assert names(checks, "failed") == set()
+    assert {"nodes", "training operator", "namespace", "secret hub"} <= names(checks, "skipped")
+
+
+def test_a_missing_right_names_the_rule(cluster: Cluster, wanted: Recipe) -> None:
+    cluster.denied = {("create", "pytorchjobs"), ("delete", "pytorchjobs"), ("get", "pods/log")}
+
+    check = line(wanted, "permissions")
+
+    assert check.status == "failed"
+    assert "may not: create, delete pytorchjobs; get pods/log" in check.detail
+    assert (
+        '{apiGroups: ["kubeflow.org"], resources: ["pytorchjobs"], verbs: [create, delete]}' in check.remedy
+    )
+    assert '{apiGroups: [""], resources: ["pods/log"], verbs: [get]}' in check.remedy
+    assert "system:serviceaccount:kubeflow:pipeline-runner" in check.remedy
+
+
+def test_steps_that_train_in_their_own_pod_need_no_job_api(cluster: Cluster, wanted: Recipe) -> None:
+    del cluster.objects["/apis/kubeflow.org/v1"]
+
+    checks = examine_cluster(again(wanted, "cluster.backend=local"))
+
+    assert names(checks, "failed") == set()
+    assert {"job API", "training operator", "permissions", "queue"} <= names(checks, "skipped")
+
+
+def test_the_rights_that_are_asked_for_are_those_that_are_given() -> None:
+    path = Path(__file__).parents[3] / "manifests" / "components" / "launcher" / "launcher.yaml"
+    [role] = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Role"]
+
+    asked = [
+        {"apiGroups": [rule.group], "resources": [rule.name], "verbs": list(rule.verbs)}
+        for rule in launcher_rules("pytorchjob")
+    ]
+
+    assert asked == role["rules"]

@@ -1,0 +1,165 @@
+import importlib.util
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anadil.cli import main
+from anadil.cli.doctor import local
+from anadil.cli.doctor.local import Check, examine, missing_packages
+
+TINY = "base.model=tiny"
+
+
+def found(name: str, *overrides: str, work: Path) -> Check:
+    [check] = [check for check in examine("smoke", [TINY, *overrides], work) if check.name == name]
+    return check
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_this_machine_can_run_the_built_in_recipe(tmp_path: Path) -> None:
+    checks = examine("smoke", [], tmp_path)
+
+    assert [check for check in checks if check.status == "failed"] == []
+    assert {check.name for check in checks} >= {
+        "python",
+        "packages",
+        "recipe",
+        "clean.inputs",
+        "base.model",
+        "storage",
+    }
+
+
+def test_the_command_prints_a_line_each_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main.main(["doctor", "smoke", "--work", str(tmp_path), "--set", "clean.inputs=[/none/*.txt]"])
+
+    printed = capsys.readouterr().out
+    assert code == 4
+    assert "FAILED   clean.inputs: clean.inputs: no file matches '/none/*.txt'" in printed
+    assert "\n         -> correct clean.inputs\n" in printed
+    assert "ok       base.model: tiny, made on the spot" in printed
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.main(["doctor", "-o", "json", "--work", str(tmp_path)])
+
+    checks = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert all(set(check) == {"name", "status", "detail", "remedy"} for check in checks)
+
+
+def test_a_wrong_recipe_fails_with_every_mistake(tmp_path: Path) -> None:
+    [*_, last] = examine("smoke", ["seed=x", "language=xx"], tmp_path)
+
+    assert (last.name, last.status) == ("recipe", "failed")
+    assert "2 mistake(s)" in last.detail
+
+
+def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+
+    check = found("base.model", f"base.model={tmp_path}", work=tmp_path)
+    gone = found("base.model", f"base.model={tmp_path}/none", work=tmp_path)
+
+    assert check.status == gone.status == "failed"
+    assert f"{tmp_path} has no tokenizer.json and no *.safetensors; give a Hugging Face" in check.detail
+    assert f"{tmp_path}/none: no such directory" in gone.detail
+    assert check.remedy == gone.remedy == "correct base.model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "set_to", "detail"),
+    [
+        (
+            "mixtral",
+            "shard=1",
+            "model type 'mixtral' is a mixture of experts, which is not supported; take a dense",
+        ),
+        (
+            "granite",
+            "pipeline=2",
+            "pretrain.parallelism.pipeline: 2 is not proven for the model type 'granite'",
+        ),
+        ("granite", "shard=2", "model.safetensors: has 0 bytes, and no header"),
+    ],
+)
+def test_a_model_type_that_is_not_trained_is_told(
+    tmp_path: Path, kind: str, set_to: str, detail: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+
+    check = found("base.model", f"base.model={tmp_path}", f"pretrain.parallelism.{set_to}", work=tmp_path)
+
+    assert (check.status, detail in check.detail) == ("failed", True)
+
+
+def test_a_hub_model_without_a_network_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    check = found("base.model", "base.model=meta-llama/Llama-3.2-1B", work=tmp_path)
+
+    assert check.status == "failed"
+    assert "give the directory as base.model" in check.remedy
+
+
+def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "MIN_FREE_BYTES", 10**18)
+
+    check = found("storage", work=tmp_path / "not" / "there" / "yet")
+
+    assert check.status == "failed"
+    assert check.remedy.endswith("or choose another --work")
+
+
+def test_a_bucket_is_listed_and_missing_credentials_are_told(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = found("storage", f"storage.root={bucket}/runs", work=tmp_path)
+    gone = found("storage", "storage.root=s3://no-such-bucket-here/runs", work=tmp_path)
+
+    assert (there.status, gone.status) == ("passed", "failed")
+    assert "does not exist; check bucket and key" in gone.detail
+
+
+def test_a_tracking_server_that_is_down_stops_nobody(tmp_path: Path, listening: int) -> None:
+    up = found("tracking", f"tracking.uri=http://127.0.0.1:{listening}", work=tmp_path)
+    down = found("tracking", "tracking.uri=http://127.0.0.1:9", work=tmp_path)
+    off = found("tracking", "tracking.uri=off", work=tmp_path)
+
+    assert up.status == "passed"
+    assert down.status == "skipped"
+    assert "does not answer" in down.detail
+    assert (off.status, off.detail) == ("skipped", "off")
+
+
+def test_a_password_in_the_environments_uri_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@db/mlflow")
+
+    assert found("tracking", work=tmp_path).detail == "postgresql://me:***@db/mlflow"
+
+
+def test_an_extra_that_is_installed_misses_nothing() -> None:
+    assert missing_packages("laptop") == []
+    assert missing_packages("s3") == []
+    assert missing_packages("tracking") == []
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    assert missing_packages("report") == ["jinja2"]
+    assert "kfp" in missing_packages("laptop")

@@ -1,0 +1,207 @@
+"""Kubeflow Pipelines and MLflow as small servers of this machine."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from anadil.cli.doctor import services
+from anadil.cli.doctor.local import Check
+from anadil.recipe.sections import Recipe
+from tests.kit.harness import again
+
+HEALTHZ = "/apis/v2beta1/healthz"
+SEARCH = "/api/2.0/mlflow/experiments/search"
+
+
+class Server:
+    """Answers by path; may refuse names and strangers as MLflow does."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str]] = {}
+        self.allowed_host = ""
+        self.login = ""
+        self.port = 0
+        self.location = ""
+
+    def answer(self, path: str, headers: Any) -> tuple[int, str]:
+        path = path.partition("?")[0]
+        if path != "/health" and self.allowed_host and headers["Host"] != self.allowed_host:
+            return 403, "Invalid Host header - possible DNS rebinding attack detected"
+        if path != "/health" and self.login and headers.get("Authorization") != self.login:
+            return 401, "You are not authenticated."
+        return self.answers.get(path, (404, "no such page"))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    known = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            status, text = known.answer(self.path, self.headers)
+            self.send_response(status)
+            if known.location:
+                self.send_header("Location", known.location)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    known.port = httpd.server_address[1]
+    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.delenv("KF_PIPELINES_ENDPOINT", raising=False)
+    yield known
+    httpd.shutdown()
+    httpd.server_close()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
+def kubeflow(host: str | None) -> Check:
+    [check] = services.check_kubeflow(host)
+    return check
+
+
+def mlflow(recipe: Recipe, uri: str) -> Check:
+    [check] = services.check_mlflow(again(recipe, f"tracking.uri={uri}"))
+    return check
+
+
+@pytest.mark.parametrize(
+    ("health", "status"),
+    [
+        ({"commit_sha": "x", "tag_name": "2.17.0", "multi_user": False}, "passed"),
+        ({"tag_name": "2.16.1"}, "passed"),
+        ({"tag_name": "2.5.0"}, "failed"),
+        ({"apiServerTagName": "2.4.1", "frontendTagName": "2.17.0"}, "failed"),
+    ],
+)
+def test_kubeflow_has_to_be_new_enough(server: Server, health: dict[str, Any], status: str) -> None:
+    server.answers[HEALTHZ] = (200, json.dumps(health))
+
+    check = kubeflow(f"http://127.0.0.1:{server.port}/")
+
+    assert check.status == status
+    assert str(health.get("tag_name") or health["apiServerTagName"]) in check.detail
+    assert ("2.16" in check.remedy) == (status == "failed")
+
+
+def test_kubeflow_that_does_not_tell_its_version_passes(server: Server) -> None:
+    server.answers[HEALTHZ] = (200, json.dumps({"tag_name": "unknown", "multi_user": True}))
+
+    check = kubeflow(f"http://127.0.0.1:{server.port}")
+
+    assert check.status == "passed"
+    assert "2.16" in check.remedy
+
+
+def test_kubeflow_is_found_by_the_variable_of_its_client(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers[HEALTHZ] = (200, json.dumps({"tag_name": "2.17.0"}))
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", f"127.0.0.1:{server.port}")
+
+    assert kubeflow(None).status == "passed"
+
+
+def test_kubeflow_behind_a_login_is_told(server: Server) -> None:
+    server.answers[HEALTHZ] = (302, "")
+    server.location = f"http://127.0.0.1:{server.port}/dex/auth"
+    server.answers["/dex/auth"] = (200, "<form>")
+
+    check = kubeflow(f"http://127.0.0.1:{server.port}")
+
+    assert check.status == "failed"
+    assert "wants a login" in check.remedy
+
+
+def test_a_page_that_is_no_kubeflow_is_told(server: Server) -> None:
+    server.answers[HEALTHZ] = (200, "<html>welcome</html>")
+
+    assert "without its health" in kubeflow(f"http://127.0.0.1:{server.port}").detail
+
+
+@pytest.mark.parametrize("host", ["http://127.0.0.1:{port}", "ftp://127.0.0.1", "http://[bad"])
+def test_kubeflow_that_cannot_be_reached_fails(closed_port: int, host: str) -> None:
+    check = kubeflow(host.format(port=closed_port))
+
+    assert check.status == "failed"
+    assert "port-forward" in check.remedy
+
+
+def test_without_an_address_kubeflow_is_skipped(server: Server) -> None:
+    assert kubeflow(None).status == "skipped"
+
+
+def test_mlflow_answers(server: Server, wanted: Recipe) -> None:
+    server.answers = {"/health": (200, "OK"), SEARCH: (200, "{}")}
+
+    check = mlflow(wanted, f"http://127.0.0.1:{server.port}/")
+
+    assert (check.status, check.remedy) == ("passed", "")
+
+
+def test_mlflow_that_refuses_the_name_by_which_it_is_called(server: Server, wanted: Recipe) -> None:
+    server.answers = {"/health": (200, "OK"), SEARCH: (200, "{}")}
+    server.allowed_host = "localhost"
+
+    check = mlflow(wanted, f"http://127.0.0.1:{server.port}")
+
+    assert check.status == "failed"
+    assert "Invalid Host header" in check.detail
+    assert f"--allowed-hosts '127.0.0.1:{server.port}'" in check.remedy
+
+
+def test_mlflow_with_accounts_needs_them(
+    server: Server, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = {"/health": (200, "OK"), SEARCH: (200, "{}")}
+    server.login = "Basic dGVhbTpjYW5hcnktcGFzc3dvcmQ="  # team:canary-password
+    without = mlflow(wanted, f"http://127.0.0.1:{server.port}")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "team")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "canary-password")
+
+    with_login = mlflow(wanted, f"http://127.0.0.1:{server.port}")
+
+    assert without.status == "failed"
+    assert "MLFLOW_TRACKING_USERNAME" in without.remedy
+    assert with_login.status == "passed"
+    assert "canary" not in repr(with_login)
+
+
+def test_mlflow_with_a_password_in_its_address_tells_none(
+    server: Server, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = {"/health": (200, "OK"), SEARCH: (500, "")}
+    server.login = "Basic dGVhbTpjYW5hcnktcGFzc3dvcmQ="
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://team:canary-password@127.0.0.1:{server.port}")
+
+    [check] = services.check_mlflow(again(wanted, "tracking.uri=null"))
+
+    assert "answers 500" in check.detail
+    assert "canary" not in repr(check)
+
+
+def test_mlflow_that_is_away_is_no_failure(closed_port: int, wanted: Recipe) -> None:
+    check = mlflow(wanted, f"http://127.0.0.1:{closed_port}")
+
+    assert check.status == "skipped"
+    assert "inside the cluster" in check.remedy
+
+
+def test_pods_do_not_share_a_database_file(wanted: Recipe) -> None:
+    assert mlflow(wanted, "sqlite:///mlflow.db").status == "failed"

@@ -1,0 +1,91 @@
+"""The probe of `storage.root`, against a server that speaks the protocol of S3."""
+
+import socket
+import time
+
+import pytest
+
+from anadil.artifacts import s3, storage
+from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.storage import check_checkpoints, check_storage
+from anadil.cli.doctor.timeout import bounded
+from anadil.recipe.sections import Recipe
+from tests.kit.harness import again
+
+
+def probe(recipe: Recipe, root: str) -> Check:
+    [check] = bounded("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
+    return check
+
+
+def test_an_object_is_written_read_and_removed(bucket: str, wanted: Recipe) -> None:
+    check = probe(wanted, f"{bucket}/az")
+
+    assert check.status == "passed"
+    assert storage.store(bucket).files(bucket) == []
+
+
+def test_nothing_stays_where_reading_fails(
+    bucket: str, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(**_: object) -> None:
+        raise ConnectionResetError("cut")
+
+    monkeypatch.setattr(s3.client(), "get_object", cut)
+
+    check = probe(wanted, f"{bucket}/az")
+
+    assert check.status == "failed"
+    assert storage.store(bucket).files(bucket) == []
+
+
+def test_a_missing_bucket_is_named(bucket: str, wanted: Recipe) -> None:
+    check = probe(wanted, f"{bucket}-none/az")
+
+    assert check.status == "failed"
+    assert f"{bucket}-none" in check.detail
+
+
+def test_storage_that_is_away_is_given_up(wanted: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3.client.cache_clear()
+    started = time.monotonic()
+
+    check = probe(wanted, "s3://bucket/az")
+
+    assert time.monotonic() - started < 10
+    assert check.status == "failed"
+
+
+def test_without_credentials_the_remedy_says_which(wanted: Recipe) -> None:
+    check = probe(wanted, "s3://bucket/az")
+
+    assert check.status == "failed"
+    assert "no AWS credentials" in check.detail
+
+
+def test_a_directory_has_to_be_on_a_volume(wanted: Recipe) -> None:
+    on_volume = probe(wanted, "/fsx/other")
+    elsewhere = probe(wanted, "/home/leyla/az")
+    unset = probe(wanted, "null")
+
+    assert on_volume.status == "passed"
+    assert elsewhere.status == "failed"
+    assert "no pod would see it" in elsewhere.detail
+    assert unset.detail == "storage.root is not set"
+
+
+def test_shared_checkpoints_have_to_have_a_place(wanted: Recipe) -> None:
+    settings = ["storage.root=s3://bucket/az", "cluster.work=null", "pretrain.parallelism.shard=16"]
+
+    [check] = check_checkpoints(again(wanted, *settings))
+
+    assert check.status == "failed"
+    assert check.detail.startswith("cluster.work: not set, and beside s3://bucket/az each of the 2 machines")
+    assert check.remedy.startswith("put cluster.work on a volume")
+    assert list(check_checkpoints(again(wanted, *settings, "cluster.work=/fsx/work"))) == []

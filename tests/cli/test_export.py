@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from anadil.artifacts import artifact
+from anadil.cli import main
+from anadil.model.load import load_model, load_tokenizer
+from anadil.pretrain.run import run
+from tests.kit.pretraining import (
+    generations,
+    make_corpus,
+    make_job,
+    make_model,
+    make_recipe,
+    make_tokenizer_artifact,
+)
+
+
+def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_corpus(tmp_path / "corpus")
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    base = make_model(tmp_path / "model")
+    job = make_job(tmp_path, make_recipe(base))
+    run(job)
+    arguments = ["export", str(generations(job)[0]), "--set", f"base.model={base}", "--tokenizer"]
+    arguments += [str(tmp_path / "tokenizer"), "--out", str(tmp_path / "exported")]
+
+    codes = [main.main(arguments), main.main(arguments)]
+
+    printed = capsys.readouterr()
+    assert codes == [0, 3]
+    assert printed.out == f"{tmp_path / 'exported'}\n"
+    assert "holds files that are no artifact" in printed.err
+    assert len(load_tokenizer(tmp_path / "exported")) == 300
+    made, trained = load_model(tmp_path / "exported"), load_model(job.out)
+    for one, other in zip(made.parameters(), trained.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not (tmp_path / "exported.partial").exists()
+
+
+def test_another_tokenizer_than_that_of_the_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_corpus(tmp_path / "corpus")
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    make_tokenizer_artifact(tmp_path / "other", vocab_size=290)
+    base = make_model(tmp_path / "model")
+    job = make_job(tmp_path, make_recipe(base))
+    run(job)
+    arguments = ["export", str(generations(job)[0]), "--set", f"base.model={base}", "--tokenizer"]
+
+    code = main.main([*arguments, str(tmp_path / "other"), "--out", str(tmp_path / "exported")])
+
+    assert code == 3
+    assert "other: is not the tokenizer that" in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_directory_that_is_no_checkpoint_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    base = make_model(tmp_path / "model")
+    arguments = ["export", str(tmp_path / "nowhere"), "--set", f"base.model={base}", "--tokenizer"]
+
+    code = main.main([*arguments, str(tmp_path / "tokenizer"), "--out", str(tmp_path / "exported")])
+
+    assert code == 3
+    assert "nowhere: no finished checkpoint there" in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("model", "is a finished model, not a checkpoint, and needs no export: transformers and vLLM load "),
+        ("adapter", "{path}/merged as it is"),
+        ("corpus", "holds a corpus; give a checkpoint, a directory .../checkpoints/step-N"),
+    ],
+)
+def test_an_artifact_is_told_from_a_checkpoint(
+    kind: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "finished"
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    artifact.seal(path, kind=kind, origin={})
+
+    code = main.main(["export", str(path), "--tokenizer", "none", "--out", str(tmp_path / "exported")])
+
+    assert code == 2
+    assert message.format(path=path) in capsys.readouterr().err

@@ -1,0 +1,241 @@
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from anadil import __version__
+from anadil.cli import main
+from anadil.core.stages import FLOW
+from anadil.recipe.load import load_recipe
+from tests.golden.render import SCHEMA
+
+HEAVY = ("pydantic", "yaml", "torch", "kfp", "mlflow", "boto3", "numpy", "transformers", "zstandard")
+MAX_HELP_CPU_S = 0.5
+
+
+def anadil(*words: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "anadil", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=os.environ | (env or {})
+    )
+
+
+def test_help_is_immediate() -> None:
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert anadil("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    assert min(times) < MAX_HELP_CPU_S
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom anadil import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print('loaded', sorted(set(sys.modules) & set({HEAVY!r})))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+def test_help_names_every_stage_in_order_and_every_exit_code() -> None:
+    told = anadil("--help").stdout
+
+    places = [told.index(f"\n    {stage.name} ") for stage in FLOW]
+    assert places == sorted(places)
+    for code in (0, 2, 3, 4, 5, 6, 7, 70, 130, 138, 143):
+        assert re.search(rf"\s{code} \w", told), code
+
+
+@pytest.mark.parametrize("stage", [stage.name for stage in FLOW])
+def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main([stage, "--help"])
+
+    told = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert told.startswith(f"usage: anadil {stage} ")
+    for word in next(item for item in FLOW if item.name == stage).reads:
+        assert f"--{word} URI" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["recipe"],
+        ["recipe", "nonsense"],
+        ["clean", "--nonsense"],
+        ["run", "--until", "x"],
+        ["compile", "smoke"],
+    ],
+)
+def test_a_wrong_command_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+
+    assert ended.value.code == 2
+    assert "usage: anadil" in capsys.readouterr().err
+
+
+def test_verbose_may_stand_before_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["-v", "tokenizer", "--recipe", "smoke"]) == 2
+    assert "tokenizer: --corpus missing" in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["--version"])
+
+    assert capsys.readouterr().out == f"anadil {__version__}\n"
+
+
+def test_recipes_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["recipe", "list"]) == 0
+    table = capsys.readouterr().out
+    assert main.main(["recipe", "list", "-o", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+
+    assert list(listed) == ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "smoke"]
+    assert table.splitlines()[0].startswith("azerbaijani-1b  Llama 3.2 1B")
+    assert all(listed.values())
+
+
+def test_a_recipe_is_copied_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "deep" / "my.yaml"
+
+    first = main.main(["recipe", "copy", "smoke", str(path)])
+    printed = capsys.readouterr()
+    path.write_text("mine", encoding="utf-8")
+    second = main.main(["recipe", "copy", "smoke", str(path)])
+
+    assert (first, second) == (0, 2)
+    assert printed.out == f"{path}\n"
+    assert f"{path}: exists already; choose another name" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_shown_recipe_is_complete_and_can_be_used(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["recipe", "show", "smoke", "--set", "seed=5", "-o", form]) == 0
+    path = tmp_path / f"shown.{form}"
+    path.write_text(capsys.readouterr().out, encoding="utf-8")
+
+    assert load_recipe(str(path)) == load_recipe("smoke", ["seed=5"])
+
+
+def test_a_recipe_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("seed: x\nlanguage: xx\n", encoding="utf-8")
+
+    good, bad = main.main(["recipe", "check", "smoke"]), main.main(["recipe", "check", str(path)])
+
+    printed = capsys.readouterr()
+    assert (good, bad) == (0, 2)
+    assert printed.out == "smoke: no mistakes\n"
+    assert f"{path}: 2 mistake(s)" in printed.err
+
+
+def test_the_schema_command_prints_the_shipped_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["recipe", "schema"]) == 0
+
+    assert capsys.readouterr().out == SCHEMA.read_text(encoding="utf-8")
+
+
+def test_output_in_a_pipe_has_no_colour() -> None:
+    done = anadil("recipe", "list", env={"FORCE_COLOR": "1", "NO_COLOR": ""})
+
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_a_run_that_lacks_its_data_fails_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main.main(["run", "--work", str(tmp_path / "w"), "--set", "finetune.inputs=[/none.jsonl]"])
+
+    assert code == 3
+    assert "finetune.inputs: no file matches '/none.jsonl'" in capsys.readouterr().err
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--work", "{file}"],
+        ["run", "--work", "{file}/below"],
+        ["run", "--work", "{folder}/work", "--set", "storage.root={file}"],
+        ["doctor", "--work", "{file}/below"],
+        ["clean", "--out", "{file}/below"],
+        ["clean", "--set", "storage.root={file}"],
+    ],
+)
+def test_a_file_in_the_place_of_a_directory_is_told(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    code = main.main([word.format(file=file, folder=tmp_path) for word in words])
+
+    said = capsys.readouterr()
+    assert code == (4 if words[0] == "doctor" else 2)
+    assert f"{file} is a file, not a directory; give another place or remove it" in said.out + said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_a_place_that_leads_to_itself_is_told(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    code = main.main([command, "--work", str(loop)])
+
+    said = capsys.readouterr()
+    assert code == (4 if command == "doctor" else 2)
+    assert f"{loop} is a file, not a directory" in said.out + said.err
+
+
+def test_a_place_with_too_long_a_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.main(["run", "--work", str(tmp_path / ("long" * 100))])
+
+    assert code == 2
+    assert "longlong: File name too long; give another place" in capsys.readouterr().err
+
+
+def test_a_pipeline_is_compiled_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "deep" / "pipeline.yaml"
+
+    code = main.main(["compile", "smoke", "-f", str(path)])
+
+    assert code == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert (
+        next(yaml.safe_load_all(path.read_text(encoding="utf-8")))["pipelineInfo"]["name"] == "anadil-adapt"
+    )
+
+
+def test_a_pipeline_has_the_name_of_a_yaml_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.main(["compile", "smoke", "-f", str(tmp_path / "pipeline.zip")])
+
+    assert code == 2
+    assert "a pipeline is YAML; give a name that ends in .yaml" in capsys.readouterr().err

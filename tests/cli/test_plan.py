@@ -1,0 +1,179 @@
+"""`anadil plan` as a user types it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anadil.cli import main
+from anadil.plan.instances import machines
+from anadil.recipe.load import load_recipe
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANADIL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yaml"
+    assert main.main(["recipe", "copy", "azerbaijani-1b", str(path)]) == 0
+    return str(path)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    capsys.readouterr()
+    assert main.main(["plan", *arguments, "-o", "json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main.main(["plan", *arguments])
+    return code, capsys.readouterr().err
+
+
+def test_a_plan_says_first_whether_it_fits_and_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.main(["plan", "azerbaijani-1b", "--tokens", "2.5e9"])
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert out.startswith("azerbaijani-1b. Fits: ")
+    assert "2 x p4d.24xlarge" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_options_go_before_what_the_recipe_says(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(capsys, "azerbaijani-1b", "--instance", "p5.48xlarge", "--nodes", "4")
+
+    assert plan["machine"]["instance"] == "p5.48xlarge"  # type: ignore[index]
+    assert plan["machine"]["devices"] == 32  # type: ignore[index]
+    assert plan["from"] == "recipe"
+
+
+def test_degrees_that_do_not_divide_the_devices_of_an_option_are_planned_anew(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+
+    code = main.main(["plan", mine, "--instance", "p5.48xlarge", "--nodes", "1", "--write"])
+
+    said = capsys.readouterr()
+    assert code == 0
+    assert (
+        "the recipe's degrees of parallelism do not divide 8 device(s) (1 x p5.48xlarge); planned with FSDP 8, "
+        "micro-batch 28 (--write puts it into the recipe)"
+    ) in " ".join(said.err.split())
+    assert load_recipe(mine).pretrain.parallelism.shard == 8
+    assert planned(capsys, mine)["from"] == "recipe"
+
+
+def test_without_an_instance_this_machine_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(capsys, "smoke")
+
+    assert plan["machine"]["instance"] == "local"  # type: ignore[index]
+    assert plan["from"] == "recipe"
+
+
+def test_write_puts_the_fastest_layout_into_the_file(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(mine).read_text()
+
+    plan = planned(capsys, mine, "--instance", "p5.48xlarge", "--nodes", "2", "--write")
+
+    recipe = load_recipe(mine)
+    best = plan["search"]["best"][0]  # type: ignore[index]
+    assert recipe.pretrain.micro_batch_size == best["micro_batch_size"]
+    assert recipe.pretrain.parallelism.shard == best["shard"]
+    assert recipe.pretrain.activation_checkpointing == best["activation_checkpointing"]
+    assert (recipe.cluster.instance, recipe.cluster.nodes) == ("p5.48xlarge", 2)
+    assert before.splitlines()[0] in Path(mine).read_text()
+    assert planned(capsys, mine)["from"] == "recipe"
+
+
+def test_a_shipped_recipe_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "azerbaijani-1b", "--write")
+
+    assert code == 2
+    assert "anadil recipe copy" in said
+
+
+def test_what_fits_nowhere_is_refused_with_settings_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "japanese-70b", "--instance", "p4d.24xlarge", "--nodes", "1")
+
+    assert code == 4
+    assert "does not fit" in said
+    assert "  --set pretrain.parallelism.shard=8 --set cluster.instance=p6-b300.48xlarge  (" in said
+    # The recipe's own degree does not divide eight devices, so that each line has to name one that does.
+    assert all("pretrain.parallelism.shard=" in line for line in said.splitlines()[1:])
+    taken = ["--set", "pretrain.parallelism.shard=8", "--nodes", "1", "--instance", "p6-b300.48xlarge"]
+    assert planned(capsys, "japanese-70b", *taken)["from"] == "recipe"
+
+
+def test_a_type_that_is_not_known_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "azerbaijani-1b", "--instance", "p5.48xlarg")
+
+    assert code == 2
+    assert "p5.48xlarge" in said
+
+
+def test_every_known_machine_gives_a_plan_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in machines():
+        code = main.main(["plan", "azerbaijani-1b", "--instance", kind.name, "--nodes", "2"])
+
+        captured = capsys.readouterr()
+        assert code in (0, 4), captured.err
+        assert captured.out if code == 0 else "does not fit" in captured.err
+
+
+def test_prices_of_ones_own_change_the_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("p4d.24xlarge:\n  on_demand: 10\n")
+
+    plan = planned(capsys, "azerbaijani-1b", "--prices", str(prices))
+
+    assert plan["cost"]["per_hour"]["on_demand"] == 20  # type: ignore[index]
+
+
+def test_the_page_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "deep" / "plan.html"
+
+    planned(capsys, "azerbaijani-1b", "--page", str(page))
+
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "HSDP" in text or "FSDP" in text
+    assert not list(page.parent.glob(".*"))
+
+
+def test_the_exact_run_stands_beside_the_closed_form(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(capsys, "smoke", "--exact")
+
+    exact = plan["exact"]
+    assert abs(exact["difference_percent"]) < 3  # type: ignore[index]
+    assert exact["allocated_bytes"] > 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("given", ["0", "-3", "x", "1.5", "inf", "nan"])
+def test_a_count_that_is_none_is_a_mistake_of_usage(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main.main(["plan", "smoke", "--nodes", given])
+
+    assert stopped.value.code == 2
+    assert "--nodes" in capsys.readouterr().err
+
+
+def test_run_refuses_a_model_that_does_not_fit_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+
+    huge = ["--set", "pretrain.sequence_length=1000000", "--set", "pretrain.micro_batch_size=8"]
+    code = main.main(["run", "smoke", "--work", str(work), *huge])
+
+    said = capsys.readouterr().err
+    assert code == 4
+    assert "pretrain does not fit" in said
+    assert "--set pretrain." in said
+    assert not work.exists()

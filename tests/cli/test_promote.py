@@ -1,0 +1,169 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.cli import main
+from anadil.cli.promote import check_promotable
+from anadil.core.errors import DataError, GateError, IntegrityError
+
+
+def model(folder: Path, text: str = "weights", kind: str = "model") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_text(text)
+    artifact.seal(folder, kind=kind, origin={"stage": "pretrain"})
+    return folder
+
+
+def scores(folder: Path, *of: Path, adapted: bool = True, finetuned: bool = True) -> Path:
+    """Scores of a model and perhaps an adapter, whose checks of bits per byte hold or not."""
+    folder.mkdir(parents=True)
+    checks = [
+        {"name": "adapted.fertility", "value": 0.5, "limit": 1.0, "passed": True, "enforced": True},
+        {"name": "adapted.bits_per_byte", "value": 1.25, "limit": 1.0, "passed": adapted, "enforced": True},
+        {
+            "name": "adapted.bits_per_byte_significant",
+            "value": 0.1, "limit": 0, "passed": False, "enforced": False,
+        },
+    ]  # fmt: skip
+    manifests = [artifact.read_manifest(str(path)) for path in of]
+    origin = {f"input {found.kind}": found.digest for found in manifests if found is not None}
+    passed = adapted
+    if "input adapter" in origin:
+        row = {"name": "finetuned.bits_per_byte", "value": 1.21, "limit": 1.05, "passed": finetuned}
+        checks.append(row | {"enforced": True})
+        passed = finetuned
+    (folder / "scores.json").write_text(json.dumps({"gate": {"passed": passed, "checks": checks}}))
+    artifact.seal(folder, kind="scores", origin=origin)
+    return folder
+
+
+def test_a_model_that_passed_is_taken(tmp_path: Path) -> None:
+    made = model(tmp_path / "model")
+
+    manifest = check_promotable(str(scores(tmp_path / "scores", made)), str(made))
+
+    assert manifest.kind == "model"
+
+
+def test_a_model_that_did_not_pass_is_refused_with_the_checks_that_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model(tmp_path / "model")
+    judged = scores(tmp_path / "scores", made, adapted=False)
+
+    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
+        check_promotable(str(judged), str(made))
+    assert main.main(["promote", "--scores", str(judged), "--model", str(made)]) == 6
+    assert "significant" not in capsys.readouterr().err
+
+
+def test_each_kind_is_judged_by_its_own_checks(tmp_path: Path) -> None:
+    made, adapter = model(tmp_path / "model"), model(tmp_path / "adapter", "lora", "adapter")
+    bad_adapter = str(scores(tmp_path / "1", made, adapter, finetuned=False))
+    bad_model = str(scores(tmp_path / "2", made, adapter, adapted=False))
+
+    assert check_promotable(bad_adapter, str(made)).kind == "model"
+    with pytest.raises(GateError, match=r"finetuned\.bits_per_byte 1\.21 above 1\.05; nothing was promoted"):
+        check_promotable(bad_adapter, str(adapter))
+    assert check_promotable(bad_model, str(adapter)).kind == "adapter"
+    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
+        check_promotable(bad_model, str(made))
+
+
+def test_scores_without_checks_of_the_kind_promote_nothing(tmp_path: Path) -> None:
+    adapter = model(tmp_path / "adapter", "lora", "adapter")
+    judged = scores(tmp_path / "scores", adapter)
+    rows = json.loads((judged / "scores.json").read_text())
+    rows["gate"]["checks"].pop()
+    (judged / "scores.json").write_text(json.dumps(rows))
+    manifest = artifact.read_manifest(str(judged))
+    assert manifest is not None
+    artifact.seal(judged, kind="scores", origin=manifest.origin)
+
+    with pytest.raises(DataError, match="holds no checks of the finetuned model; run evaluate again"):
+        check_promotable(str(judged), str(adapter))
+
+
+def test_the_scores_of_another_model_promote_nothing(tmp_path: Path) -> None:
+    judged = scores(tmp_path / "scores", model(tmp_path / "model"))
+
+    with pytest.raises(IntegrityError, match="the scores are not of"):
+        check_promotable(str(judged), str(model(tmp_path / "other", "other weights")))
+
+
+def test_a_directory_that_is_no_model_is_named(tmp_path: Path) -> None:
+    judged = scores(tmp_path / "scores", model(tmp_path / "model"))
+
+    with pytest.raises(DataError, match="no finished model or adapter"):
+        check_promotable(str(judged), str(tmp_path))
+
+
+def test_without_a_server_the_remedy_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = model(tmp_path / "model")
+    judged = scores(tmp_path / "scores", made)
+
+    assert main.main(["promote", "--scores", str(judged), "--model", str(made)]) == 2
+    assert "set it or MLFLOW_TRACKING_URI" in capsys.readouterr().err
+
+
+def test_a_model_that_was_changed_since_promotes_nothing(tmp_path: Path) -> None:
+    made = model(tmp_path / "model")
+    judged = scores(tmp_path / "scores", made)
+    (made / "model.safetensors").write_text("other bytes")
+
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: differs from its manifest"):
+        check_promotable(str(judged), str(made))
+
+
+def test_a_server_is_given_no_path_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model(tmp_path / "model")
+    judged = scores(tmp_path / "scores", made)
+    command = ["promote", "--scores", str(judged), "--model", str(made)]
+
+    assert main.main([*command, "--set", "tracking.uri=http://127.0.0.1:9"]) == 4
+    assert f"--model {made}: a path of this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_relative_path_is_registered_so_that_another_directory_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores(tmp_path / "scores", model(tmp_path / "model"))
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.chdir(tmp_path)
+
+    command = ["promote", "--scores", "scores", "--model", "model/", "--name", "az"]
+    assert main.main([*command, "--set", f"tracking.uri={database}"]) == 0
+
+    from mlflow import MlflowClient
+
+    version = MlflowClient(tracking_uri=database).get_model_version_by_alias("az", "champion")
+    assert version.source == str(tmp_path / "model")
+    assert version.tags["anadil.scores"] == str(tmp_path / "scores")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_alias_moves_and_equal_bytes_stay_one_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = model(tmp_path / "1"), model(tmp_path / "2", "more weights")
+    registry = ["--set", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", "--name", "az"]
+
+    for made in (first, second, first):
+        judged = tmp_path / f"scores-{made.name}"
+        if not judged.exists():
+            scores(judged, made)
+        assert main.main(["promote", "--scores", str(judged), "--model", str(made), *registry]) == 0
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert client.get_model_version_by_alias("az", "champion").source == str(first)
+    assert len(client.search_model_versions("name = 'az'")) == 2
+    assert "az version 1 is champion" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""`anadil remove`: of what is damaged or not needed, and of nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts import artifact, storage
+from anadil.cli import main
+from anadil.core.errors import IntegrityError
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime import execute
+from anadil.runtime.execute import Outcome
+
+
+def damaged(corpus: Outcome) -> Path:
+    part = next(Path(corpus.uri).glob("train/*"))
+    part.write_bytes(part.read_bytes()[:-1])
+    return part
+
+
+def test_a_damaged_artifact_is_not_reused_and_the_command_of_the_error_mends_it(
+    corpus: Outcome, recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = damaged(corpus)
+    with pytest.raises(IntegrityError) as refused:
+        execute.execute(STAGES["clean"], recipe, {}, (), None)
+    command = str(refused.value).partition("`anadil ")[2].partition("`")[0]
+
+    code = main.main(command.split())
+
+    assert f"{part}: has " in str(refused.value)
+    assert code == 0
+    assert f"removed {corpus.uri}: " in capsys.readouterr().err
+    assert execute.execute(STAGES["clean"], recipe, {}, (), None).manifest.digest == corpus.manifest.digest
+
+
+def test_a_small_file_of_the_same_size_is_noticed_too(corpus: Outcome, recipe: Recipe) -> None:
+    stats = Path(corpus.uri) / "stats.json"
+    stats.write_bytes(stats.read_bytes().replace(b"1", b"2"))
+
+    with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest; run `anadil remove"):
+        execute.execute(STAGES["clean"], recipe, {}, (), None)
+
+
+@pytest.mark.parametrize("damage", ["missing", "extra"])
+def test_files_that_are_missing_or_too_many_are_noticed(corpus: Outcome, recipe: Recipe, damage: str) -> None:
+    stats = Path(corpus.uri) / "stats.json"
+    stats.rename(stats.with_name("stats.old"))
+    if damage == "extra":
+        stats.write_bytes(stats.with_name("stats.old").read_bytes())
+
+    with pytest.raises(
+        IntegrityError, match="stats.json: missing" if damage == "missing" else "stats.old: not in"
+    ):
+        execute.execute(STAGES["clean"], recipe, {}, (), None)
+
+
+def test_an_artifact_in_a_bucket_is_removed(corpus: Outcome, bucket: str) -> None:
+    uri = f"{bucket}/corpus/1"
+    storage.store(uri).put_directory(Path(corpus.uri), uri)
+
+    assert main.main(["remove", uri]) == 0
+
+    assert storage.store(uri).files(uri) == []
+
+
+def test_a_dry_run_removes_nothing(corpus: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["remove", "--dry-run", corpus.uri]) == 0
+
+    assert f"would remove {corpus.uri}: " in capsys.readouterr().err
+    assert artifact.read_manifest(corpus.uri)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "code", "words"),
+    [
+        (None, 3, "no artifact there (no manifest.json); nothing is removed"),
+        ("{}", 5, "no manifest of this program"),
+        (
+            json.dumps({"kind": "checkpoint", "key": "k", "origin": {}, "files": {}}),
+            3,
+            "holds a checkpoint, which is no artifact of a stage; nothing is removed",
+        ),
+    ],
+)
+def test_somebodys_directory_is_never_removed(
+    corpus: Outcome,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    manifest: str | None,
+    code: int,
+    words: str,
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    if manifest:
+        (home / "manifest.json").write_text(manifest)
+
+    assert main.main(["remove", corpus.uri, str(home)]) == code
+
+    assert words in capsys.readouterr().err
+    assert (home / "thesis.txt").is_file()
+    assert artifact.read_manifest(corpus.uri)

@@ -1,0 +1,190 @@
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from anadil.core import log as logs
+from anadil.core.format import human_bytes, human_figure, human_seconds
+from anadil.core.progress import SECONDS_BETWEEN_LINES, progress, track
+
+log = logging.getLogger("anadil.example")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return [json.loads(line) for line in printed.err.splitlines()]
+
+
+def test_a_container_speaks_json_one_line_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("clean", container=True)
+
+    log.info("iki sətir\nvə %d sənəd", 3, extra={"figures": {"kept": 3}})
+
+    [line] = lines(capsys)
+    assert list(line) == ["ts", "level", "stage", "rank", "msg", "figures"]
+    assert line["ts"].endswith("Z")
+    assert (line["level"], line["stage"], line["rank"]) == ("info", "clean", 0)
+    assert line["msg"] == "iki sətir\nvə 3 sənəd"
+    assert line["figures"] == {"kept": 3}
+
+
+def test_a_failure_in_json_has_type_and_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("clean", container=True)
+
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        log.exception("bug")
+
+    [line] = lines(capsys)
+    assert line["err"]["type"] == "ZeroDivisionError"
+    assert "Traceback" in line["err"]["stack"]
+
+
+@pytest.mark.parametrize("letter", ["a", "ə", "\n", "\x01", "\U0001f600"])
+def test_no_line_is_longer_than_a_container_runtime_takes(
+    capsys: pytest.CaptureFixture[str], letter: str
+) -> None:
+    logs.set_up("clean", container=True)
+
+    try:
+        raise ValueError(letter * 30_000)
+    except ValueError:
+        log.exception("%s", letter * 30_000)
+
+    text = capsys.readouterr().err
+    assert len(text.encode()) <= 16_384
+    assert json.loads(text)["msg"].startswith(letter)
+
+
+def test_a_person_reads_text(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("clean")
+
+    log.info("3 documents")
+    log.warning("one is empty")
+
+    assert capsys.readouterr().err == "clean: 3 documents\nclean: warning: one is empty\n"
+
+
+@pytest.mark.parametrize(("wish", "container"), [("json", False), ("text", True)])
+def test_the_environment_chooses_the_form(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wish: str, container: bool
+) -> None:
+    monkeypatch.setenv("ANADIL_LOG", wish)
+    logs.set_up("clean", container=container)
+
+    log.info("hello")
+
+    assert capsys.readouterr().err.startswith("{" if wish == "json" else "clean: hello")
+
+
+@pytest.mark.parametrize("container", [True, False])
+def test_secrets_are_masked_in_messages_and_in_tracebacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, container: bool
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    monkeypatch.setenv("HF_TOKEN", "hf_opensesame")
+    logs.set_up("clean", container=container)
+
+    try:
+        raise ValueError("key wJalrXUtnFEMI at http://me:hunter2@mlflow:5000/api")
+    except ValueError:
+        log.exception("cannot use %s", "hf_opensesame")
+
+    told = capsys.readouterr().err
+    assert "cannot use ***" in told
+    assert "http://me:***@mlflow:5000/api" in told
+    for secret in ("wJalrXUtnFEMI", "hf_opensesame", "hunter2"):
+        assert secret not in told
+
+
+def test_a_url_without_a_password_stays() -> None:
+    for text in ("s3://bucket/a@b", "http://localhost:5000", "https://me@host/x:y", "a: b@c"):
+        assert logs.masked(text) == text
+
+
+def test_other_ranks_only_warn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    logs.set_up("pretrain", container=True)
+
+    log.info("quiet")
+    log.warning("loud")
+
+    [line] = lines(capsys)
+    assert (line["rank"], line["msg"]) == (2, "loud")
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = 100.0
+    monkeypatch.setattr("anadil.core.progress.time.monotonic", lambda: moment)
+    caplog.set_level("INFO")
+
+    with progress("clean", total=1_000) as shown:
+        for _ in range(500):
+            shown.advance()
+        moment += SECONDS_BETWEEN_LINES
+        shown.advance(note="loss 2.31")
+        shown.advance()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "clean: 501 of 1,000, 10.0 s left, loss 2.31"
+    ]
+
+
+def test_tracked_items_pass_by_unchanged() -> None:
+    assert list(track(iter("abc"), "letters")) == ["a", "b", "c"]
+
+
+def test_time_left_is_reckoned_from_where_a_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    moment = 0.0
+    monkeypatch.setattr("anadil.core.progress.time.monotonic", lambda: moment)
+
+    with caplog.at_level(logging.INFO), progress("pre-training", total=20_000) as shown:
+        shown.begin(15_000)
+        for _ in range(10):
+            shown.begin(shown.done)  # a loop that goes on where it is begins nothing
+            moment += 2.5
+            shown.advance()
+
+    assert caplog.messages[-1] == "pre-training: 15,008 of 20,000, 3 h 28 min left"
+
+
+def test_progress_on_a_terminal_is_a_bar_of_the_first_rank_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("RANK", "1")
+
+    assert list(track("ab", "letters", total=2)) == ["a", "b"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (human_bytes(0), "0 B"),
+        (human_bytes(1536), "1.5 KiB"),
+        (human_bytes(1024**3), "1.0 GiB"),
+        (human_bytes(5 * 1024**4), "5.0 TiB"),
+        (human_seconds(0.04), "0.0 s"),
+        (human_seconds(42.4), "42 s"),
+        (human_seconds(200), "3 min 20 s"),
+        (human_seconds(3599.6), "1 h 0 min"),
+        (human_seconds(18_600), "5 h 10 min"),
+        (human_figure(1_234_567), "1,234,567"),
+        (human_figure(9_999.6), "10,000"),
+        (human_figure(1.23456), "1.235"),
+        (human_figure(0.0001), "0.0001"),
+        (human_figure(True), "True"),
+        (human_figure("replace-100000"), "replace-100000"),
+    ],
+)
+def test_numbers_are_written_for_people(text: str, expected: str) -> None:
+    assert text == expected

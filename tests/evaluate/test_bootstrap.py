@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from anadil.evaluate.bootstrap import paired_difference
+
+BYTES = np.array([800, 120, 4_000, 950, 60, 2_300, 700, 1_500, 310, 90])
+DIFFICULTY = np.array([1.0, 3.0, 0.4, 2.0, 5.0, 0.7, 1.4, 0.9, 2.2, 4.0])
+NATS = BYTES * DIFFICULTY
+
+
+def test_the_difference_is_that_of_the_sums_not_the_mean_of_documents() -> None:
+    better = NATS * 0.9
+
+    found = paired_difference(better, NATS, BYTES, seed=0)
+
+    assert found.value == pytest.approx((better.sum() - NATS.sum()) / np.log(2) / BYTES.sum())
+
+
+def test_a_small_but_steady_gain_is_seen_although_documents_differ_much() -> None:
+    better = NATS - 0.01 * BYTES
+
+    found = paired_difference(better, NATS, BYTES, seed=0)
+
+    # Without pairing the interval would be as wide as documents differ: more than 1 bit.
+    assert found.high - found.low < 1e-9
+    assert found.significant
+    assert found.high < 0
+
+
+def test_equal_models_do_not_differ() -> None:
+    found = paired_difference(NATS, NATS, BYTES, seed=0)
+
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+    assert not found.significant
+
+
+def test_a_gain_on_half_of_the_documents_is_not_sure() -> None:
+    mixed = NATS + BYTES * 0.1 * np.array([1, -1] * 5)
+
+    found = paired_difference(mixed, NATS, BYTES, seed=0)
+
+    assert found.low < 0 < found.high
+    assert not found.significant
+
+
+def test_the_seed_decides_the_draws() -> None:
+    better = NATS - np.sqrt(BYTES)
+
+    first, again, other = (paired_difference(better, NATS, BYTES, seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert (first.low, first.high) != (other.low, other.high)
+    assert first.low < first.value < first.high
+
+
+def test_one_document_is_never_a_sure_gain() -> None:
+    found = paired_difference(NATS[:1] * 0.5, NATS[:1], BYTES[:1], seed=0)
+
+    assert not found.significant
+
+
+def test_the_interval_covers_the_true_difference_about_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    covered = 0
+    num_bytes = generator.integers(500, 1_500, 150)
+    nats = num_bytes.astype(np.float64)
+    for trial in range(40):
+        noise = generator.normal(-0.05, 0.1, 150)
+        found = paired_difference(nats * (1 + noise), nats, num_bytes, seed=trial)
+        covered += found.low <= -0.05 / np.log(2) <= found.high
+
+    assert covered >= 34

@@ -1,0 +1,73 @@
+import logging
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import normalizers
+
+from anadil.core.errors import DataError
+from anadil.evaluate.models import Candidate, encode_for_all, open_candidate
+from tests.evaluate.conftest import TEXTS, document, train_tokenizer
+
+NFD = unicodedata.normalize("NFD", "Çörək süfrədədir.")
+
+
+def candidate(name: str, vocab_size: int, *, normalizes: bool = False) -> Candidate:
+    tokenizer = train_tokenizer(vocab_size)
+    if normalizes:
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    return Candidate(name=name, path=Path(name), tokenizer=tokenizer, prefix=0)
+
+
+def test_each_candidate_encodes_the_same_documents() -> None:
+    documents = [document(text) for text in TEXTS]
+
+    encoded = encode_for_all([candidate("base", 300), candidate("adapted", 420)], documents)
+
+    assert encoded.documents == tuple(documents)
+    assert encoded.altered == ()
+    assert [len(ids) for ids in encoded.ids.values()] == [len(TEXTS)] * 2
+    assert sum(map(len, encoded.ids["adapted"])) < sum(map(len, encoded.ids["base"]))
+    assert all(ids.dtype == np.int32 for ids in encoded.ids["base"])
+
+
+def test_a_document_that_one_tokenizer_alters_is_left_out_for_all(caplog: pytest.LogCaptureFixture) -> None:
+    documents = [*(document(f"{n}. {TEXTS[0]}", f"d{n}") for n in range(120)), document(NFD, "nfd")]
+
+    with caplog.at_level(logging.WARNING):
+        encoded = encode_for_all(
+            [candidate("base", 300, normalizes=True), candidate("adapted", 420)], documents
+        )
+
+    assert encoded.altered == ("nfd",)
+    assert len(encoded.documents) == len(encoded.ids["base"]) == len(encoded.ids["adapted"]) == 120
+    assert "a tokenizer alters 1 documents, left out: nfd" in caplog.text
+
+
+def test_a_tokenizer_that_alters_many_documents_is_a_data_error() -> None:
+    documents = [document(f"{n} {NFD}", f"d{n}") for n in range(5)]
+
+    with pytest.raises(DataError, match=r"document d0: the tokenizer of base \(base\) does not give it back"):
+        encode_for_all([candidate("base", 300, normalizes=True)], documents)
+
+
+def test_the_prefix_is_bos_else_eos(save: Callable[..., Path], tmp_path: Path) -> None:
+    with_bos = open_candidate("base", save("with"))
+    tokenizer = train_tokenizer(400)
+    tokenizer.bos_token = None
+    tokenizer.save_pretrained(tmp_path / "without")
+
+    without = open_candidate("base", tmp_path / "without")
+
+    assert (with_bos.prefix, without.prefix) == (0, 1)
+
+
+def test_a_tokenizer_without_both_is_a_data_error(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(400)
+    tokenizer.bos_token = tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+
+    with pytest.raises(DataError, match="tokenizer of base has neither bos_token nor eos_token; add one"):
+        open_candidate("base", tmp_path)

@@ -1,0 +1,74 @@
+"""Runs the stage on files of a test's own."""
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from anadil.clean.run import run
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
+from anadil.text.corpus import Document, read_documents
+
+
+def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def clean(folder: Path, *files: Path, language: str = "az", **settings: Any) -> Path:
+    out = folder / "corpus"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    recipe = Recipe.model_validate({"language": language, "clean": settings})
+    job = Job(recipe=recipe, inputs={}, files=tuple(map(str, files)), out=out, work=folder, base_cache=folder)
+    run(job)
+    return out
+
+
+def documents(corpus: Path) -> list[Document]:
+    return [*read_documents(corpus, "train"), *read_documents(corpus, "heldout")]
+
+
+def stats(corpus: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((corpus / "stats.json").read_text(encoding="utf-8"))
+    return read
+
+
+def content(corpus: Path) -> dict[str, bytes]:
+    """Every file but the statistics, which hold times."""
+    files = sorted(file for file in corpus.rglob("*") if file.is_file() and file.name != "stats.json")
+    return {file.relative_to(corpus).as_posix(): file.read_bytes() for file in files}
+
+
+def warc_record(
+    body: bytes,
+    *,
+    url: str = "https://a.az/1",
+    kind: str = "text/html",
+    status: str = "200 OK",
+    extra: str = "",
+) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{extra}Content-Length: {len(body)}\r\n\r\n".encode()
+    block = head + body
+    fields = (
+        "WARC/1.0\r\nWARC-Type: response\r\nWARC-Record-ID: <urn:uuid:b13c6074-b221-42b0-bdde-b82251ff303c>\r\n"
+        "WARC-Date: 2026-11-21T00:58:06Z\r\nContent-Type: application/http; msgtype=response\r\n"
+        f"WARC-Target-URI: {url}\r\nContent-Length: {len(block)}\r\n\r\n"
+    )
+    return fields.encode() + block + b"\r\n\r\n"
+
+
+def members(records: Iterable[bytes]) -> list[bytes]:
+    return [gzip.compress(record, mtime=0) for record in records]
+
+
+def page(*paragraphs: str, head: str = '<html lang="az"><title>Xəbər</title>') -> bytes:
+    inner = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+    return (
+        f"{head}<body><nav><a href=/>Ana səhifə</a> <a href=/x>Xəbərlər</a></nav>"
+        "<div class=cookie-banner>Bu sayt kukilərdən istifadə edir.</div>"
+        f"<article><h1>Bakıda külək</h1>{inner}</article><footer>Bütün hüquqlar qorunur.</footer></body></html>"
+    ).encode()

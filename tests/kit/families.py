@@ -1,0 +1,150 @@
+"""Small random models of each family, and the losses and gradients of plain transformers to hold layouts against."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from anadil.pretrain.build_model import build
+from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.embedding_init import fit_vocabulary
+from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.mesh import Mesh, mesh_of
+from anadil.pretrain.parallel.parallelize import Net
+from anadil.pretrain.parallel.process_group import Group
+from anadil.recipe.pretrain import Parallelism, Pretrain
+from tests.kit.pretraining import make_tokenizer_artifact
+
+LENGTH, ROWS = 32, 2
+NUM_TOKENS = 306
+"""Of a tokenizer that adds to a base's 300."""
+SIZES: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.1,
+    "pad_token_id": None,
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "exaone4": {"sliding_window": 4 * LENGTH, "sliding_window_pattern": 4},
+    "gemma3_text": {
+        "query_pre_attn_scalar": 10,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e3},
+        },
+    },
+    "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
+    "granite": {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2},
+    "hyperclovax": {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2},
+    "llama": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "qwen2": {"attention_bias": True},
+}
+"""What makes a family differ from Llama, where its defaults do not."""
+CPU = torch.device("cpu")
+
+
+def make_family(folder: Path, kind: str, **changes: Any) -> Path:
+    """A Hugging Face directory of a random model; norms and biases are random too."""
+    known = AutoConfig.for_model(kind).to_dict()
+    sizes = {name: value for name, value in SIZES.items() if name in known}
+    config = AutoConfig.for_model(kind, **{**sizes, **CHANGES.get(kind, {}), **changes})
+    torch.manual_seed(1)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_vocabulary(folder: Path) -> Path:
+    """A tokenizer artifact with tokens that the base does not have."""
+    rows = [[299 - token] for token in range(300)] + [[0, 1, 2], [7, 9]] * 3
+    return make_tokenizer_artifact(folder, rows, vocab_size=NUM_TOKENS)
+
+
+def batches(number: int) -> list[Batch]:
+    """Micro-batches whose rows hold several documents."""
+    random = torch.Generator().manual_seed(7)
+    made = []
+    for _ in range(number):
+        inner = torch.randperm(ROWS * LENGTH - 1, generator=random)[:4] + 1
+        borders = sorted({0, *range(LENGTH, ROWS * LENGTH + 1, LENGTH), *inner.tolist()})
+        positions = torch.cat([torch.arange(end - begin) for begin, end in pairwise(borders)])
+        made.append(
+            Batch(
+                input_ids=torch.randint(0, NUM_TOKENS, (ROWS, LENGTH), generator=random),
+                position_ids=positions.view(ROWS, LENGTH),
+                labels=torch.randint(0, NUM_TOKENS, (ROWS, LENGTH), generator=random),
+                borders=torch.tensor(borders, dtype=torch.int32),
+            )
+        )
+    return made
+
+
+def by_transformers(
+    folder: Path, tokenizer: Path, given: Sequence[Batch]
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Summed loss and gradients of each document by itself, by the model's own forward and torch's loss."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    fit_vocabulary(model, tokenizer)
+    total = 0.0
+    for batch in given:
+        ids, labels = batch.input_ids.flatten(), batch.labels.flatten()
+        for begin, end in pairwise(batch.borders.tolist()):
+            logits = model(input_ids=ids[None, begin:end], use_cache=False).logits[0]
+            loss = nn.functional.cross_entropy(logits.float(), labels[begin:end], reduction="sum")
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            total += loss.item()
+    return total, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> Net:
+    """This process's part of a model in a layout."""
+    how = Parallelism.model_validate(degrees)
+    settings = Pretrain(
+        precision="fp32", sequence_length=LENGTH, batch_size=4 * ROWS, micro_batch_size=ROWS, parallelism=how
+    )
+    mesh = Mesh() if size == 1 else mesh_of(how, Group(rank=rank, size=size), "cpu")
+    return build(folder, tokenizer, settings, mesh, CPU)
+
+
+def by_layout(
+    folder: Path, tokenizer: Path, degrees: dict[str, int], rank: int, size: int, given: Sequence[Batch]
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """The same by this engine in a layout; gradients are those of this process's parameters, whole."""
+    net = build_in(degrees, folder, tokenizer, rank, size)
+    replicas = Replicas(net.parameters().values(), net.replicas_group())
+    mine = [net.share(batch) for batch in given[net.mesh.data_rank :: net.mesh.data]]
+    loss = net.backward(mine, 1.0, replicas=replicas, change=lambda loss: loss)
+    replicas.wait()
+    total = loss if net.counts else torch.zeros_like(loss)
+    if not net.mesh.is_alone:
+        torch.distributed.all_reduce(total)
+    gradients = {}
+    for name, parameter in net.parameters().items():
+        gradient: Any = parameter.grad
+        gradients[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return total.item(), gradients

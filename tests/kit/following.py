@@ -1,0 +1,83 @@
+"""A launcher at work against the fake cluster, while a story tells what happens to its job."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.launch.job import TrainingJob
+from anadil.launch.kubernetes.backend import Kubernetes
+from anadil.launch.kubernetes.client import Patience
+from anadil.launch.kubernetes.watcher import Pace
+from tests.kit.fake_kubernetes import Cluster
+from tests.kit.jobs import job
+
+QUICK = Patience(attempts=5, pause_s=0.01, longest_pause_s=0.05, connect_s=1.0, read_s=1.0)
+PACE = Pace(poll_s=0.02, heartbeat_s=0.05, artifact_s=0.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A cluster, a launcher and the job that it launches."""
+
+    cluster: Cluster
+    target: Path
+    backend: Kubernetes
+
+    def job(self, *overrides: str, run: str = "") -> TrainingJob:
+        return replace(job("smoke", "cluster.nodes=2", *overrides, run=run), target=str(self.target))
+
+    def seal(self) -> None:
+        """The stage has put its artifact in its place."""
+        self.target.mkdir(exist_ok=True)
+        (self.target / "config.json").write_text("{}")
+        artifact.seal(self.target, kind="model", origin={"stage": "pretrain"})
+
+    def launch(self, story: Callable[[Cluster], None], *overrides: str, pace: Pace = PACE) -> None:
+        """Launch and follow while the story happens."""
+        backend = Kubernetes("pytorchjob", pace=pace, patience=QUICK)
+        with telling(story, self.cluster):
+            backend.run(self.job(*overrides))
+
+    def finish(self) -> None:
+        """Both machines run, and one ends well."""
+        self.cluster.job()
+        self.cluster.run(0, 1)
+        self.seal()
+        self.cluster.succeed(0)
+
+
+def telling(story: Callable[[Cluster], None], cluster: Cluster) -> AbstractContextManager[None]:
+    """Tell a story in another thread; its own mistakes are errors of the test."""
+
+    @contextmanager
+    def told() -> Iterator[None]:
+        failures: list[BaseException] = []
+
+        def tell() -> None:
+            try:
+                story(cluster)
+            except BaseException as error:  # noqa: BLE001  raised below
+                failures.append(error)
+                cluster.vanish()  # so that the launcher does not wait for what will not come
+
+        thread = threading.Thread(target=tell, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join(10)
+            assert not thread.is_alive()
+            if failures:
+                raise failures[0]
+
+    return told()
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Lines on stderr since the last look."""
+    return capsys.readouterr().err.splitlines()

@@ -1,0 +1,101 @@
+"""Kills a process at each system call of a save, for the tests of checkpoints.
+
+python kill_worker.py FOLDER CALLS
+
+Loads torch once, then forks for each kill. strace counts each call of each thread of the fork,
+from the moment that it is told to begin, and kills it with the N-th.
+"""
+
+import itertools
+import os
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.parallel.process_group import Group
+
+ORIGIN = {"recipe seed": "7"}
+KEEP = 2
+
+
+def tensors_of(step: int) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((8, 4), float(step)), "exp_avg weight": torch.full((8, 4), step / 10)}
+
+
+def save(folder: Path, step: int) -> None:
+    checkpoints = Checkpoints(folder, Group(), ORIGIN, KEEP)
+    checkpoints.save(State(step=step, tokens=step, seconds=0.0), tensors_of(step))
+    checkpoints.close()
+
+
+def killed_save(folder: Path, step: int, call: str, number: int) -> bool:
+    """Save in a fork that is killed at its `number`-th `call`; whether there was such a call."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(told, 1)
+        save(folder, step)
+        os._exit(0)
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-qq", "-e", "trace=" + call, "-e", f"inject={call}:signal=SIGKILL:when={number}",
+         "-p", str(child), "-o", os.devnull],
+    )  # fmt: skip
+    while f"TracerPid:\t{tracer.pid}" not in Path(f"/proc/{child}/status").read_text():
+        select.select([], [], [], 0.002)
+        if tracer.poll() is not None:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            raise SystemExit("strace may not trace here")
+    os.write(tell, b"x")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    tracer.wait()
+    os.close(told)
+    os.close(tell)
+    assert code in (0, -9), code
+    return code == -9
+
+
+def check(folder: Path, old: int, new: int) -> int:
+    """Which generation a start after the kill goes on from; its tensors have to be right."""
+    checkpoints = Checkpoints(folder, Group(), ORIGIN, KEEP)
+    found = checkpoints.newest()
+    assert found is not None, "lost"
+    assert found.state.step in (old, new), found
+    tensors = {name: torch.zeros_like(tensor) for name, tensor in tensors_of(0).items()}
+    checkpoints.load(found, tensors)
+    checkpoints.close()
+    expected = tensors_of(found.state.step)
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected), "torn"
+    assert not list(folder.glob("*.damaged")), "torn"
+    return found.state.step
+
+
+def main(folder: Path, calls: list[str]) -> None:
+    torch.set_num_threads(1)
+    before = folder / "before"
+    for step in (1, 2):
+        save(before, step)
+    points, went_on_from_new = 0, 0
+    for call in calls:
+        for number in itertools.count(1):
+            place = folder / "checkpoints"
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(before, place)
+            killed = killed_save(place, 3, call, number)
+            newest = check(place, 2, 3)
+            if not killed:
+                assert newest == 3
+                break
+            points += 1
+            went_on_from_new += newest == 3
+    print(f"points {points} new {went_on_from_new}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2].split(","))

@@ -1,0 +1,118 @@
+"""Machines of a job as real processes: torchrun agents whose ends a fake cluster tells the launcher of."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+AGENT = (
+    "import sys, pathlib\n"
+    "from anadil import entry\n"
+    "from anadil.runtime.torchrun import launch\n"
+    "entry.TERMINATION_LOG = pathlib.Path({words!r})\n"
+    "sys.exit(entry.guarded(lambda: launch('worker_of_a_test', [], {processes})))\n"
+)
+WORKER = (
+    "import os, pathlib, signal, sys, time\n"
+    "import torch\n"
+    "from anadil import entry, errors\n"
+    "from anadil.pretrain.resilience.peer_failure import peers\n"
+    "from anadil.pretrain.parallel.process_group import group\n"
+    "here = pathlib.Path({folder!r})\n"
+    "entry.TERMINATION_LOG = pathlib.Path(os.environ['WORDS'])\n"
+    "rank = int(os.environ['RANK'])\n"
+    "def work():\n"
+    "    ended = entry._ended_before()\n"
+    "    if ended is not None:\n"
+    "        return ended\n"
+    "    with peers(rank), group(torch.device('cpu')) as others:\n"
+    "        others.wait()\n"
+    "        (here / f'ready-{{rank}}').touch()\n"
+    "        {body}\n"
+    "    return 0\n"
+    "sys.exit(entry.guarded(work))\n"
+)
+WAIT = "while not (here / 'go').exists(): time.sleep(0.05); others.wait()"
+"""What a step is: nobody goes on before all are there."""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@dataclass(slots=True)
+class Machines:
+    """Machines that meet at the first one's store, as the training operator tells them to.
+
+    Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
+    """
+
+    folder: Path
+    body: str = WAIT
+    nodes: int = 2
+    processes: int = 1
+    restarts: int = 1
+    port: int = field(default_factory=free_port)
+    _running: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(self, index: int) -> None:
+        """A machine's container starts."""
+        script = WORKER.format(folder=str(self.folder), body=self.body)
+        (self.folder / "worker_of_a_test.py").write_text(script)
+        words = self.folder / f"words-{index}"
+        words.write_text("")
+        told = {
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_ID": "job",
+            "PET_RDZV_CONF": f"timeout=60,is_host={int(index == 0)}",
+            "PET_NNODES": f"{self.nodes}:{self.nodes}",
+            "PET_MAX_RESTARTS": str(self.restarts),
+            "PET_NPROC_PER_NODE": str(self.processes),
+            "PYTHONPATH": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+            "WORDS": str(words),
+        }
+        code = AGENT.format(words=str(words), processes=self.processes)
+        self._running[index] = subprocess.Popen([sys.executable, "-c", code], env=os.environ | told)
+
+    def await_ready(self, ranks: int = 2) -> None:
+        """Until so many processes are at work."""
+        deadline = time.monotonic() + 120
+        while len(list(self.folder.glob("ready-*"))) < ranks:
+            assert time.monotonic() < deadline, "the machines do not meet"
+            time.sleep(0.05)
+
+    def kill(self, index: int) -> int:
+        """A node is lost, all its processes at once; the exit code that the kubelet tells."""
+        agent = self._running[index]
+        for process in [agent.pid, *_children(agent.pid)]:
+            os.kill(process, signal.SIGKILL)
+        agent.wait()
+        return 137
+
+    def end(self, index: int) -> tuple[int, str]:
+        """Exit code and termination message of a machine that ends by itself."""
+        code = self._running[index].wait(180)
+        return code, (self.folder / f"words-{index}").read_text()
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        for index, agent in self._running.items():
+            if agent.poll() is None:
+                self.kill(index)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *_children(child)]
+    return found

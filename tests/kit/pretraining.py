@@ -1,0 +1,212 @@
+"""A random model of two layers, a byte-level tokenizer and a few documents, as artifacts."""
+
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil.artifacts import artifact
+from anadil.model.load import save_model
+from anadil.pretrain.metrics.training_log import FILE
+from anadil.pretrain.run import run
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
+from anadil.runtime.mlflow_spool import Tracker
+from anadil.text.corpus import Document, write_documents
+
+SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
+TEXTS = (
+    "Bakı Azərbaycanın paytaxtı və ən böyük şəhəridir.",
+    "Xəzər dənizinin sahilində külək tez-tez əsir, ona görə şəhərə küləklər şəhəri deyirlər.",
+    "Uşaqlar məktəbdən sonra parkda oynayır.",
+    "Bu gün hava soyuqdur, amma sabah günəşli olacaq.",
+    "Kitabxanada oxucular sakitcə oturub mütaliə edirlər.",
+    "Nənəm hər yay bağda gilas, ərik və tut yığır.",
+    "Qatar səhər saat yeddidə Gəncəyə yola düşür.",
+    "Ana dilində danışmaq hər kəsin hüququdur. " * 6,
+)
+
+
+def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
+    """A Hugging Face tokenizer directory."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIALS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIALS[0],
+        "eos_token": SPECIALS[1],
+        "model_max_length": 64,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    return folder
+
+
+def make_model(folder: Path, *, tied: bool = True, vocab_size: int = 300, seed: int = 1) -> Path:
+    """A Hugging Face model directory with random weights."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        initializer_range=0.1,
+    )
+    tokenizer = make_tokenizer(folder / "t", vocab_size)
+    save_model(LlamaForCausalLM(config), tokenizer, folder, torch.float32)
+    for file in tokenizer.iterdir():
+        file.unlink()
+    tokenizer.rmdir()
+    return folder
+
+
+def make_corpus(folder: Path, texts: Sequence[str] = TEXTS) -> Path:
+    """A corpus artifact; its held-out part is empty."""
+    documents = [
+        Document(id=f"{i:04x}", text=text, source="test", url="", lang="az") for i, text in enumerate(texts)
+    ]
+    write_documents(folder, "train", documents)
+    write_documents(folder, "heldout", [])
+    artifact.seal(folder, kind="corpus", origin={})
+    return folder
+
+
+def make_tokenizer_artifact(folder: Path, rows: list[list[int]] | None = None, vocab_size: int = 300) -> Path:
+    """A tokenizer artifact whose embedding map is `rows`."""
+    make_tokenizer(folder, vocab_size)
+    (folder / "embedding_map.json").write_text(json.dumps({"rows": rows}))
+    artifact.seal(folder, kind="tokenizer", origin={})
+    return folder
+
+
+def make_recipe(base: Path, **pretrain: Any) -> Recipe:
+    """Two short phases, unless `pretrain` says otherwise."""
+    settings: dict[str, Any] = {
+        "phases": [
+            {"trains": "embeddings", "steps": 4, "lr": 0.01},
+            {"trains": "all", "steps": 8, "lr": 0.005},
+        ],
+        "batch_size": 4,
+        "micro_batch_size": 2,
+        "sequence_length": 32,
+        "checkpoint_every": 3,
+        "log_every": 1,
+    }
+    return Recipe.model_validate(
+        {"seed": 7, "base": {"model": str(base)}, "pretrain": {**settings, **pretrain}}
+    )
+
+
+class SignalAt(Tracker):
+    """Sends this process a signal when a step is logged."""
+
+    def __init__(self, step: int, signal: int, after: Path | None = None) -> None:
+        """Waits for `after`, such as a checkpoint that is written in the background."""
+        super().__init__(None)
+        self.at = step
+        self.signal = signal
+        self.after = after
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        if step == self.at:
+            while self.after is not None and not self.after.exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), self.signal)
+
+
+def make_job(tmp_path: Path, recipe: Recipe, name: str = "a", tracker: Tracker | None = None) -> Job:
+    """A job whose inputs are below `tmp_path`; `name` tells runs apart."""
+    out, work = tmp_path / name / "out", tmp_path / name / "work"
+    out.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    inputs = {"corpus": tmp_path / "corpus", "tokenizer": tmp_path / "tokenizer"}
+    return Job(
+        recipe=recipe,
+        inputs=inputs,
+        out=out,
+        work=work,
+        base_cache=tmp_path / "base",
+        tracker=tracker or Tracker(None),
+    )
+
+
+def generations(job: Job) -> list[Path]:
+    """Finished checkpoints of a run, the newest first."""
+    return sorted(job.work.glob("checkpoints/step-????????"), reverse=True)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Loss by step, as `training.jsonl` says; a step twice is an error."""
+    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    by_step = {line["step"]: line["loss"] for line in lines}
+    assert len(by_step) == len(lines)
+    return by_step
+
+
+def in_child(work: Callable[[], object], environment: dict[str, str] | None = None) -> int:
+    """Start `work` in a fork of this process; the child's id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.environ.update(environment or {})
+        torch.set_num_threads(1)
+        work()
+    except BaseException as error:  # noqa: BLE001  nothing may leave the fork
+        traceback.print_exc()
+        os._exit(int(getattr(error, "exit_code", 99)))
+    os._exit(0)
+
+
+def run_in_child(job: Job) -> int:
+    """Run the stage in a fork, with its signals taken over; exit code, or minus a signal."""
+
+    def work() -> None:
+        job.stop.listen()
+        run(job)
+
+    return os.waitstatus_to_exitcode(os.waitpid(in_child(work), 0)[1])
+
+
+def run_in_two(job: Job) -> list[int]:
+    """Run the stage in two forks that train together over gloo; their exit codes."""
+    return run_in_several(job, 2)
+
+
+def run_in_several(job: Job, processes: int) -> list[int]:
+    """Run the stage in forks that train together over gloo; their exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+
+    def work() -> None:
+        job.stop.listen()
+        run(job)
+
+    children = [
+        in_child(work, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(processes)
+    ]
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

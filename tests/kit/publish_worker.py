@@ -1,0 +1,55 @@
+"""A run that has made an artifact and publishes it: `python -m tests.kit.publish_worker NAME URI FOLDER FILES [PAUSE_S]`.
+
+Its files hold its name, so that what two runs have written can be told apart. It says `begun` when its
+first file is there, and at the end `reused` or `published`.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact, object_lock, s3, storage
+from anadil.runtime import entry_point, execute
+
+ORIGIN = {"stage": "clean", "recipe": "the same"}
+
+
+def build(folder: Path, name: str, num_files: int, file_bytes: int = 20) -> artifact.Manifest:
+    """Make and seal an artifact; equal sizes, other bytes for each name."""
+    (folder / "train").mkdir(parents=True)
+    text = f"by {name} ".encode()
+    for number in range(num_files):
+        (folder / f"train/part-{number:03d}").write_bytes((text * file_bytes)[:file_bytes])
+    (folder / "stats.json").write_bytes(text)
+    return artifact.seal(folder, kind="corpus", origin=ORIGIN)
+
+
+def main() -> int:
+    name, uri, folder, num_files, file_bytes, pause_s = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("anadil").setLevel(logging.INFO)
+    object_lock.RENEW_S, object_lock.SILENT_S = 0.4, 2.0
+    partial, work = Path(folder) / f"{name}.partial", Path(folder) / f"{name}.work"
+    if storage.MANIFEST in {path.name for path in partial.glob("*")}:
+        manifest = artifact.read_manifest(str(partial))
+        assert manifest is not None
+    else:
+        manifest = build(partial, name, int(num_files), int(file_bytes))
+    if "://" in uri:
+
+        def wait(http_response: Any, **_: Any) -> None:
+            if not http_response.url.endswith(".claim"):
+                print("begun", flush=True)
+                time.sleep(float(pause_s))
+
+        s3.client().meta.events.register("after-call.s3.PutObject", wait)
+        s3.client().meta.events.register("after-call.s3.UploadPart", wait)
+    made = execute._put(partial, uri, work, manifest)
+    print("published" if made.manifest.files == manifest.files else "reused", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(entry_point.guarded(main))

@@ -1,0 +1,232 @@
+"""Small artifacts in the shapes that the stages write, without running them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
+
+Json = dict[str, Any]
+
+REJECTED = {
+    "language": "İstanbul'da hava bugün çok güzel, insanlar sahilde yürüyüş yapıyor ve çay içiyor.",
+    "too_short": "Bakı, 2019.",
+    "duplicate_lines": "Ana səhifə | Əlaqə\nAna səhifə | Əlaqə\nAna səhifə | Əlaqə\nAna səhifə | Əlaqə",
+    "near_duplicate": "Kitabxana hər gün saat doqquzdan altıya qədər açıqdır, bazar günü bağlıdır.",
+}
+DROPPED = {"language": 1804, "near_duplicate": 1411, "too_short": 962, "duplicate_lines": 310, "script": 57}
+PIECES = {
+    "kitablardan": (
+        ["kit", "ab", "lard", "an"],
+        ["kitab", "lar", "dan"],
+        ["kitab", "lardan"],
+    ),
+    "müəssisələrinin": (
+        ["m", "ü", "\ufffd", "\ufffd", "ss", "is", "\ufffd", "\ufffd", "l", "\ufffd", "\ufffd", "rin", "in"],
+        ["mü", "əs", "sis", "ələrinin"],
+        ["müəssis", "ələrinin"],
+    ),
+}
+PROMPTS = ("Azərbaycanın paytaxtı Bakı şəhəri", "Səhər tezdən durub pəncərəni açdım və")
+QUESTIONS = ("Evdə internet yavaş işləyirsə, nə etməliyəm?",)
+TEXTS = {
+    "base": " the and the and the and the and the and the and the and",
+    "adapted": " Xəzər dənizinin sahilində, Abşeron yarımadasında yerləşir və ölkənin ən böyük şəhəridir.",
+    "finetuned": " Əvvəlcə modemi söndürüb yenidən yandırın. Kömək etməsə, kabeli yoxlayın və bizə zəng edin.",
+}
+
+
+def corpus() -> Json:
+    """`stats.json`."""
+    return {
+        "language": "az", "in": 18_400, "kept": 13_856, "records": {"train": 13_163, "heldout": 693},
+        "dropped": DROPPED, "limits": {"min_words": 50, "min_script": 0.85},
+        "bad_records": {"count": 2, "first": ["web.jsonl:17: no JSON"]},
+        "bytes_in": 71_002_113, "bytes": 33_871_204, "words": 4_182_331,
+    }  # fmt: skip
+
+
+def fertility() -> Json:
+    """`fertility.json`."""
+    names = ("base", "extend-4096", "replace-4096")
+    sizes = (2_048, 6_144, 4_096)
+    costs = (5.3127, 2.4471, 2.2094)
+    candidates = {
+        name: {
+            "strategy": name.split("-")[0], "asked": size, "vocab_size": size, "num_tokens": 91_224,
+            "fertility": cost, "bytes_per_token": round(8.1 / cost, 4), "unused_tokens": 103,
+            "samples": {word: pieces[place] for word, pieces in PIECES.items()}, "round_trip": True,
+        }
+        for place, (name, size, cost) in enumerate(zip(names, sizes, costs, strict=True))
+    }  # fmt: skip
+    return {"language": "az", "chosen": "replace-4096", "num_words": 17_170, "candidates": candidates}
+
+
+def training(steps: int = 300) -> list[Json]:
+    """`training.jsonl` of a model with two phases."""
+    lines = []
+    for step in range(10, steps + 1, 10):
+        phase, peak = (1, 0.0032) if step <= 60 else (2, 0.0024)
+        noise = 0.06 * math.sin(step * 1.7)
+        lines.append(
+            {
+                "step": step, "phase": phase, "loss": round(8.3 * math.exp(-step / 140) + 3.4 + noise, 4),
+                "lr": round(peak * (0.55 + 0.45 * math.cos(step / steps * math.pi)), 6),
+                "grad_norm": round(1.8 + noise * 5, 3), "tokens": step * 4_096,
+                "tokens_per_s": round(2_150 + 90 * math.cos(step), 1),
+            }
+        )  # fmt: skip
+    return lines
+
+
+def audit() -> Json:
+    """`mask_audit.json`."""
+    return {
+        "rows": 152, "kept": 150, "dropped": {"too_long": 2}, "dropped_first": {"too_long": "helpdesk.jsonl:17"},
+        "tokens": 9_120, "trained_tokens": 4_010, "trained_share": 0.4397,
+        "trained_tokens_per_row": {"min": 9, "median": 24, "max": 88}, "longest_row_tokens": 141,
+        "share_ending_in_eot": 1.0,
+        "samples": [
+            (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nBalansı necə yoxlayım?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n⟦*100# yığın və zəng düyməsini basın.<|eot_id|>⟧"
+            )
+        ],
+    }  # fmt: skip
+
+
+def candidate(name: str, num_prompts: int | None = None, text: str | None = None) -> Json:
+    """One entry of `scores.json`."""
+    values = {
+        "base": (2.9132, 5.3127, 48),
+        "adapted": (1.7448, 2.2094, 115),
+        "finetuned": (1.8021, 2.2094, 115),
+    }
+    bits, cost, words = values[name]
+    prompts = [(prompt, "continuation") for prompt in PROMPTS] + [(prompt, "answer") for prompt in QUESTIONS]
+    if num_prompts is not None:
+        prompts = [(f"{place}. {PROMPTS[0]}", "continuation") for place in range(num_prompts)]
+    made = [
+        {
+            "prompt": prompt, "kind": kind, "mode": mode, "chat": kind == "answer" and name == "finetuned",
+            "text": text or TEXTS[name], "num_tokens": 40, "ended": name == "finetuned",
+            "loop": name == "base" and mode == "greedy",
+            "distinct_1": 0.5, "distinct_2": 0.81, "distinct_4": 0.93,
+        }
+        for prompt, kind in prompts
+        for mode in ("greedy", "sampled")
+    ]  # fmt: skip
+    measures = {"samples": 3, "distinct_1": 0.5, "distinct_2": 0.81, "distinct_4": 0.93, "ended_rate": 0.33}
+    return {
+        "bits_per_byte": bits, "fertility": cost, "bytes_per_token": round(8.1 / cost, 4), "words_in_context": words,
+        "num_documents": 120, "num_words": 17_170, "num_bytes": 139_820, "num_tokens": int(17_170 * cost),
+        "context": 256, "stride": 256, "dtype": "float32", "device": "cpu",
+        "retained": {"en": {"base": 2.1543, "adapted": 2.3311, "finetuned": 2.3956}[name]},
+        "repetition": {
+            "greedy": measures | {"loop_rate": 1.0 if name == "base" else 0.1667},
+            "sampled": measures | {"loop_rate": 0.0},
+        },
+        "generations": made,
+    }  # fmt: skip
+
+
+def scores(**more: Any) -> Json:
+    """`scores.json`."""
+    gain = {"low": -1.2514, "high": -1.0851, "num_documents": 120, "draws": 2_000, "significant": True}
+    rows = (
+        ("adapted.fertility", 0.4159, 1.0, True), ("adapted.bits_per_byte", 0.5989, 1.0, True),
+        ("adapted.contaminated_share", 0.0167, 0.05, True),
+        ("adapted.bits_per_byte_significant", -1.0851, 0.0, False),
+        ("finetuned.fertility", 0.4159, 1.0, True), ("finetuned.retained.en", 1.112, 1.25, True),
+        ("finetuned.bits_per_byte", 1.0328, 1.05, True), ("finetuned.loops", 0.0, 0.5, True),
+    )  # fmt: skip
+    checks = [
+        {"name": name, "value": value, "limit": limit, "passed": True, "enforced": enforced}
+        for name, value, limit, enforced in rows
+    ]
+    return {
+        "candidates": {name: candidate(name, **more) for name in ("base", "adapted", "finetuned")},
+        "differences": {"adapted - base": {"value": -1.1684} | gain, "finetuned - base": {"value": -1.1111} | gain},
+        "contamination": {
+            "unit": "words", "ngram": 8, "num_documents": 120, "num_train_documents": 13_163, "exact": ["ab12"],
+            "contaminated": ["ab12", "cd34"], "overlapping": ["ab12", "cd34", "ef56"], "coverage": 0.0171,
+            "share": 0.0167,
+        },
+        "gate": {"passed": True, "released": "finetuned", "checks": checks},
+        "heldout": {"source": "corpus", "files": [], "sha256": "0f" * 32, "num_documents": 120, "altered": 0},
+    }  # fmt: skip
+
+
+def artifacts(root: Path, **changed: Any) -> dict[str, Path]:
+    """Write sealed artifacts below `root`; `changed` replaces files by the name of their function."""
+    content = {
+        "corpus": {"stats.json": changed.get("corpus", corpus())}
+        | {
+            f"rejected/{rule}.jsonl": [
+                {"id": "0a1b", "text": text, "source": f"/data/raw/{rule}.jsonl:7", "url": ""}
+            ]
+            for rule, text in changed.get("rejected", REJECTED).items()
+        },
+        "tokenizer": {
+            "fertility.json": changed.get("fertility", fertility()),
+            "choice.json": {
+                "chosen": "replace-4096",
+                "reason": "tokenizer.choice auto takes replace, else extend",
+            },
+        },
+        "model": {
+            "training.jsonl": changed.get("training", training()),
+            "training.json": {
+                "loss": 4.4261,
+                "steps": 300,
+                "tokens": 1_228_800,
+                "tokens_per_s": 2151.3,
+                "parameters": 1_904_640,
+                "phases": [
+                    {"trains": "embeddings", "steps": 60, "lr": 0.0032, "trainable_parameters": 524_288},
+                    {"trains": "all", "steps": 240, "lr": 0.0024, "trainable_parameters": 1_904_640},
+                ],
+            },
+        },
+        "adapter": {
+            "mask_audit.json": changed.get("audit", audit()),
+            "training.jsonl": [
+                {"step": i, "epoch": i / 19, "loss": 3.1 - i / 30, "lr": 1e-4} for i in range(1, 39)
+            ],
+            "training.json": {"steps": 38, "epochs": 2.0, "loss": 1.9, "trainable_parameters": 1_114_112},
+        },
+        "scores": {"scores.json": changed.get("scores", scores())},
+    }
+    for kind, files in content.items():
+        for name in changed.get("without", {}).get(kind, ()):
+            del files[name]
+    return {kind: _sealed(root / kind, kind, files) for kind, files in content.items()}
+
+
+def job(root: Path, recipe: Recipe | None = None, **changed: Any) -> Job:
+    """A job of the report stage on the artifacts of the fixture."""
+    out = root / "out"
+    out.mkdir(parents=True)
+    return Job(
+        recipe=recipe or Recipe.model_validate({"base": {"model": "tiny"}}),
+        inputs=artifacts(root / "in", **changed),
+        out=out,
+        work=root / "work",
+        base_cache=root / "base",
+    )
+
+
+def _sealed(folder: Path, kind: str, files: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        lines = content if isinstance(content, list) else [content]
+        path.write_text(
+            "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8"
+        )
+    artifact.seal(folder, kind=kind, origin={"stage": kind}, program={"version": "0.1.0", "image": ""})
+    return folder

@@ -1,0 +1,250 @@
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kubernetes.backend import Kubernetes
+from anadil.launch.kubernetes.client import Api, Patience
+from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB
+from tests.kit.fake_kubernetes import Cluster, LogCut
+from tests.kit.fake_server import Reply, refused
+from tests.kit.following import PACE, QUICK, Scene, shown, telling
+
+TOO_MANY = refused(429, "too many requests", Retry_After="0")
+BROKEN = refused(500, "etcdserver: leader changed")
+GONE = refused(410, "the resource version is too old")
+PROXY = Reply(status=503, text="<html>upstream connect error</html>")
+SLOW = Reply(delay_s=0.4)
+
+
+@pytest.mark.parametrize(
+    "fault", [TOO_MANY, BROKEN, PROXY, SLOW, None], ids=["429", "500", "503", "slow", "cut"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -> None:
+    # D2
+    backend = Kubernetes("pytorchjob", pace=PACE, patience=Patience(pause_s=0.01, read_s=0.2))
+    scene.cluster.fail_next(method, "pytorchjobs", 2, fault)
+
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.wait(lambda: method == "GET" or cluster.asked(method, "pytorchjobs") > 2)
+        scene.finish()
+
+    with telling(story, scene.cluster):
+        backend.run(scene.job())
+
+    assert scene.cluster.made == 1
+    assert scene.cluster.asked(method, "pytorchjobs") > 2
+
+
+@pytest.mark.parametrize("fault", [BROKEN, None], ids=["500", "cut"])
+def test_a_creation_whose_answer_is_lost_makes_one_job(scene: Scene, fault: Reply | None) -> None:
+    # D2
+    scene.cluster.fail_next("POST", "pytorchjobs", 1, fault, after=True)
+
+    scene.backend.run(scene.job(), detach=True)
+
+    assert scene.cluster.made == 1
+    assert scene.cluster.asked("POST", "pytorchjobs") == 2
+
+
+def test_an_outage_that_ends_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    # D1
+    caplog.set_level(logging.INFO, "anadil")
+
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.run(0, 1)
+        cluster.fail_next("GET", "pytorchjobs/", 12, GONE)
+        cluster.await_requests("GET", "pytorchjobs/", 13)
+        scene.finish()
+
+    scene.launch(story)
+
+    assert "the job runs on, but cannot be seen" in caplog.text
+
+
+def test_the_server_says_how_long_to_wait(scene: Scene) -> None:
+    scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(429, "later", Retry_After="1"))
+    patience = Patience(pause_s=0.0, longest_pause_s=0.3)
+    api = Api(patience=patience)
+
+    began = time.monotonic()
+    api.get(PYTORCHJOB, "x")
+
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        config = Path(os.environ["KUBECONFIG"])
+        text = config.read_text()
+        port = text.partition("127.0.0.1:")[2].split()[0]
+        config.write_text(text.replace(port, str(deaf.getsockname()[1])))
+
+        with pytest.raises(
+            RetryableError, match=r"the Kubernetes API does not answer \(.*timed out.*run the same"
+        ):
+            Api(patience=Patience(attempts=2, pause_s=0.01, read_s=0.05)).get(PYTORCHJOB, "x")
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "group"),
+    [
+        ("create", "pytorchjobs", "kubeflow.org"),
+        ("get", "pytorchjobs", "kubeflow.org"),
+        ("list", "pods", ""),
+    ],
+)
+def test_a_right_that_is_missing_is_named_as_the_rule_to_add(
+    scene: Scene, verb: str, resource: str, group: str
+) -> None:
+    # D13
+    scene.cluster.denied.add((verb, resource))
+
+    with pytest.raises(PreflightError) as failed:
+        scene.backend.run(scene.job())
+
+    assert str(failed.value) == (
+        f"system:serviceaccount:team:launcher may not {verb} {resource} in namespace team; add this rule to a Role "
+        f'that is bound to it: {{"apiGroups": ["{group}"], "resources": ["{resource}"], "verbs": ["{verb}"]}}'
+    )
+    scene.cluster.wait(lambda: not scene.cluster.jobs)  # nobody could look after it
+
+
+def test_a_log_that_may_not_be_read_does_not_end_the_job(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.cluster.denied |= {("get", "pods/log"), ("list", "events")}
+
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.run(0, 1)
+        cluster.await_requests("GET", "/log")
+        scene.finish()
+
+    scene.launch(story)
+
+    assert (
+        "the job's log is not shown: system:serviceaccount:team:launcher may not get pods/log" in caplog.text
+    )
+
+
+def test_a_policy_that_refuses_is_not_taken_for_a_missing_right(scene: Scene) -> None:
+    denied = refused(403, 'admission webhook "validate.kyverno.svc" denied the request: no limits')
+    scene.cluster.fail_next("POST", "pytorchjobs", 1, denied)
+
+    with pytest.raises(
+        PreflightError, match=r"refused \(403\): admission webhook .* `anadil launch --dry-run`"
+    ):
+        scene.backend.run(scene.job())
+
+
+@pytest.mark.parametrize(
+    ("installed", "kind", "text"),
+    [
+        (
+            set(),
+            "pytorchjob",
+            "the cluster has no pytorchjobs.kubeflow.org; install the Kubeflow training operator",
+        ),
+        ({"trainjobs"}, "pytorchjob", "no pytorchjobs.kubeflow.org; .* or choose another cluster.backend"),
+        ({"pytorchjobs"}, "trainjob", "no trainjobs.trainer.kubeflow.org; install Kubeflow Trainer 2"),
+    ],
+)
+def test_an_operator_that_is_not_installed_is_named(
+    scene: Scene, installed: set[str], kind: str, text: str
+) -> None:
+    # D12
+    scene.cluster.crds = installed
+
+    with pytest.raises(PreflightError, match=text):
+        Kubernetes(kind, pace=PACE, patience=QUICK).run(scene.job())
+
+
+def test_a_namespace_that_is_not_there_is_named(scene: Scene) -> None:
+    with pytest.raises(
+        PreflightError, match=r"namespace nowhere: not there; create it or correct cluster.namespace"
+    ):
+        scene.backend.run(scene.job("cluster.namespace=nowhere"))
+
+
+def test_a_token_that_has_run_out_is_an_error_without_the_token(scene: Scene) -> None:
+    scene.cluster.fail_next("GET", "pytorchjobs/", 9, refused(401, "Unauthorized"))
+
+    with pytest.raises(PreflightError, match=r"\(401\): the token has run out") as failed:
+        Api(patience=QUICK).get(PYTORCHJOB, "x")
+
+    assert "canary" not in str(failed.value)
+
+
+def test_a_token_that_was_replaced_is_read_again(scene: Scene) -> None:
+    scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(401, "Unauthorized"))
+
+    assert Api(patience=QUICK).get(PYTORCHJOB, "x") is None
+
+
+def test_without_a_kubeconfig_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+    with pytest.raises(PreflightError, match=r"no cluster: .*set KUBECONFIG, run `aws eks update-kubeconfig"):
+        Api()
+
+
+def test_a_server_that_speaks_no_tls_is_not_trusted_silently(scene: Scene) -> None:
+    config = Path(os.environ["KUBECONFIG"])
+    config.write_text(config.read_text().replace("http://", "https://"))
+
+    with pytest.raises(AnadilError, match="does not answer"):
+        Api(patience=Patience(attempts=1)).get(TRAINJOB, "x")
+
+
+def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # D1
+    expected = [f"line {number} with some words in it" for number in range(300)]
+
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.cuts += [LogCut(after_bytes=size) for size in (10, 700, 333, 1, 5000)]
+        cluster.run(0, 1)
+        for first in range(0, 300, 10):
+            cluster.log(0, *expected[first : first + 10])
+            time.sleep(0.005)
+        cluster.wait(lambda: not cluster.cuts)
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story)
+
+    assert shown(capsys) == expected
+
+
+def test_the_last_lines_before_a_crash_are_not_lost(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.cuts.append(LogCut(before="two"))
+        cluster.run(0, 1)
+        cluster.log(0, "one")
+        cluster.wait(lambda: not cluster.cuts)
+        time.sleep(0.05)
+        with cluster.changed:
+            cluster.log(0, "two")
+            cluster.crash(0, 1)
+            cluster.restart(0)
+            cluster.log(0, "three")
+        cluster.wait(lambda: cluster.asked("GET", "worker-0/log") >= 3)
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story)
+
+    assert shown(capsys) == ["one", "two", "three"]

@@ -1,0 +1,272 @@
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from anadil.core.errors import DataError, PreflightError, Stopped
+from anadil.launch.job import HEARTBEAT_ANNOTATION
+from anadil.launch.kubernetes.backend import stop_run, sweep
+from tests.kit.fake_kubernetes import Cluster
+from tests.kit.fake_server import refused
+from tests.kit.following import QUICK, Scene
+
+# A signal may come in the midst of opening a connection, whose socket is then left to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+
+
+def signalled(number: int) -> Callable[[Cluster], None]:
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.run(0, 1)
+        cluster.await_requests("GET", "pytorchjobs/", 2)
+        os.kill(os.getpid(), number)
+
+    return story
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_deletes_the_job_within_the_second_that_a_step_has(
+    scene: Scene, number: int, error: type[BaseException]
+) -> None:
+    # D5
+    scene.cluster.deletion_s = 5.0
+    handler = signal.getsignal(number)
+
+    with pytest.raises(error):
+        scene.launch(signalled(number))
+
+    assert "deletionTimestamp" in scene.cluster.job()["metadata"]
+    assert signal.getsignal(number) == handler
+
+
+def test_a_deletion_that_fails_at_first_is_tried_again(scene: Scene) -> None:
+    scene.cluster.fail_next("DELETE", "pytorchjobs/", 2, refused(500, "busy"))
+
+    with pytest.raises(Stopped, match="was told to end, and saves first; launch it again"):
+        scene.launch(signalled(signal.SIGTERM))
+
+    assert scene.cluster.asked("DELETE", "pytorchjobs/") == 3
+
+
+def test_a_signal_while_the_job_is_made_leaves_none(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        cluster.wait(lambda: cluster.asked("POST", "pytorchjobs"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        scene.launch(story)
+
+    scene.cluster.wait(lambda: not scene.cluster.jobs)
+
+
+def test_a_detached_job_outlives_its_launcher(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+
+    assert scene.cluster.job()["metadata"]["annotations"]["anadil.dev/detached"] == "true"
+    assert scene.cluster.asked("DELETE", ".") == 0
+
+
+def test_following_a_detached_job_puts_it_under_the_sweepers_eye_again(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+
+    scene.launch(lambda _: scene.finish())
+
+    assert "anadil.dev/detached" not in scene.cluster.job()["metadata"]["annotations"]
+
+
+def orphan(scene: Scene, *overrides: str, run: str = "") -> str:
+    """A job whose launcher has died."""
+    scene.backend.run(scene.job(*overrides, run=run), detach=True)
+    job = list(scene.cluster.jobs.values())[-1]
+    del job["metadata"]["annotations"]["anadil.dev/detached"]
+    job["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = LONG_AGO
+    name: str = job["metadata"]["name"]
+    return name
+
+
+def test_the_sweeper_suspends_what_nobody_follows_and_nothing_else(scene: Scene) -> None:
+    lost = orphan(scene, run="lost")
+    scene.backend.run(scene.job(run="detached"), detach=True)
+    by_hand = orphan(scene, run="by-hand")
+    del scene.cluster.jobs[by_hand]["metadata"]["annotations"][HEARTBEAT_ANNOTATION]
+
+    swept = sweep(None, stale_minutes=30, patience=QUICK)
+    again = sweep(None, stale_minutes=30, patience=QUICK)
+
+    assert swept == [lost]
+    assert again == []
+    suspended = [name for name, job in scene.cluster.jobs.items() if job["spec"]["runPolicy"].get("suspend")]
+    assert suspended == [lost]
+
+
+def test_the_sweeper_deletes_what_kueue_would_resume(scene: Scene) -> None:
+    lost = orphan(scene, "cluster.queue=team-queue")
+
+    assert sweep(None, stale_minutes=30, patience=QUICK) == [lost]
+
+    scene.cluster.wait(lambda: not scene.cluster.jobs)
+
+
+def test_a_swept_job_goes_on_when_it_is_followed_again(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "anadil")
+    orphan(scene)
+    sweep(None, stale_minutes=30, patience=QUICK)
+
+    def story(cluster: Cluster) -> None:
+        cluster.wait(lambda: not cluster.job()["spec"]["runPolicy"].get("suspend"))
+        scene.finish()
+
+    scene.launch(story)
+
+    assert "resumed; it was suspended while nobody followed it" in caplog.text
+
+
+def test_a_cluster_without_the_operator_has_nothing_to_sweep(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The chart's Role holds the kinds of its values; the API server looks at rights first.
+    caplog.set_level(logging.INFO, "anadil")
+    scene.cluster.crds = set()
+    scene.cluster.denied = {("list", "trainjobs")}
+
+    asked = sweep(None, stale_minutes=30, kinds=("pytorchjob",), patience=QUICK)
+    assert (asked, "the cluster has no pytorchjobs.kubeflow.org" in caplog.text) == ([], True)
+    assert scene.cluster.asked("GET", "trainjobs") == 0
+
+    assert sweep(None, stale_minutes=30, patience=QUICK) == []
+    assert "not looked at: system:serviceaccount:team:launcher may not list trainjobs" in caplog.text
+
+
+def test_a_sweeper_that_may_look_at_nothing_is_an_error(scene: Scene) -> None:
+    scene.cluster.denied = {("list", "pytorchjobs"), ("list", "trainjobs")}
+
+    for kinds in (("pytorchjob",), ("pytorchjob", "trainjob")):
+        with pytest.raises(PreflightError, match="may not list pytorchjobs in namespace team; add this rule"):
+            sweep(None, stale_minutes=30, kinds=kinds, patience=QUICK)
+
+
+def test_the_end_of_a_run_stops_its_jobs_that_have_failed_and_keep_machines(scene: Scene) -> None:
+    scene.backend.run(scene.job(run="7"), detach=True)
+    scene.cluster.run(0, 1)
+    for number in (0, 1):
+        scene.cluster.crash(number, 1)
+        scene.cluster.back_off(number)
+    scene.cluster.fail()
+
+    assert len(stop_run("7", kind="pytorchjob", patience=QUICK)) == 1
+
+
+def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> None:
+    scene.backend.run(scene.job("cluster.restarts=0", run="7"), detach=True)
+    scene.cluster.run(0, 1)
+    with scene.cluster.changed:
+        for number in (0, 1):
+            scene.cluster.crash(number, 1)
+
+    assert stop_run("7", kind="pytorchjob", patience=QUICK) == []
+
+
+def test_the_end_of_a_run_stops_its_jobs_that_still_run(scene: Scene) -> None:
+    for run in ("7", "8"):
+        scene.backend.run(scene.job(run=run), detach=True)
+
+    stopped = stop_run("7", kind="pytorchjob", patience=QUICK)
+
+    assert len(stopped) == 1
+    scene.cluster.wait(lambda: len(scene.cluster.jobs) == 1)
+    assert scene.cluster.job()["metadata"]["labels"]["anadil.dev/run"] == "8"
+    assert stop_run("7", kind="pytorchjob", patience=QUICK) == []
+
+
+def test_status_says_where_a_job_stands(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    name = scene.cluster.job()["metadata"]["name"]
+
+    scene.cluster.unschedulable(1, "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+    starting = scene.backend.status(name)
+    scene.cluster.run(0, 1)
+    running = scene.backend.status(name)
+    scene.cluster.suspend(yes=True)
+    queued = scene.backend.status(name)
+
+    assert (starting.state, starting.nodes, starting.running) == ("starting", 2, 0)
+    assert "3 Insufficient nvidia.com/gpu.; free or add nodes" in starting.message
+    assert (running.state, running.running, running.artifact) == ("running", 2, str(scene.target))
+    assert running.seconds is not None
+    assert (queued.state, queued.message) == ("queued", "suspended")
+
+
+def test_status_of_a_failed_job_names_the_cause(scene: Scene) -> None:
+    scene.backend.run(scene.job("cluster.restarts=0"), detach=True)
+    scene.cluster.run(0, 1)
+    scene.cluster.crash(1, 3, '{"exit_code": 3, "message": "record 7 is no JSON"}')
+
+    status = scene.backend.status(scene.cluster.job()["metadata"]["name"])
+
+    assert (status.state, status.exit_code) == ("failed", 3)
+    assert "machine 1" in status.message
+    assert "record 7 is no JSON" in status.message
+
+
+def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    name = scene.cluster.job()["metadata"]["name"]
+    scene.cluster.run(0, 1)
+    scene.cluster.crash(1, 70, '{"exit_code": 70, "message": "bug: KeyError"}')
+    down = scene.backend.status(name)
+    scene.cluster.restart(1)
+
+    status = scene.backend.status(name)
+
+    assert (down.reason, down.exit_code) == ("Error", 70)
+    assert (status.state, status.reason, status.exit_code, status.restarts) == ("running", "", None, 1)
+    assert status.message.startswith("runs again; before, machine 1 (pod ")
+    scene.seal()
+    scene.cluster.succeed(0)
+    ended = scene.backend.status(name)
+    assert (ended.state, ended.message, ended.exit_code) == ("succeeded", "", None)
+
+
+def test_logs_are_lines_of_the_first_machine(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    name = scene.cluster.job()["metadata"]["name"]
+    with pytest.raises(
+        DataError, match=f"no log, machine 0 has not started; `anadil status {name}` says why"
+    ):
+        list(scene.backend.logs(name))
+    scene.cluster.run(0, 1)
+    scene.cluster.log(0, "one", "two")
+
+    now = list(scene.backend.logs(name))
+    followed: list[str] = []
+    reader = threading.Thread(target=lambda: followed.extend(scene.backend.logs(name, follow=True)))
+    reader.start()
+    scene.cluster.wait(lambda: scene.cluster.asked("GET", "/log") == 2)
+    scene.cluster.log(0, "three")
+    time.sleep(0.05)
+    scene.cluster.succeed(0)
+    reader.join(5)
+
+    assert now == ["one", "two"]
+    assert followed == ["one", "two", "three"]
+
+
+def test_stop_ends_a_job_once(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    name = scene.cluster.job()["metadata"]["name"]
+
+    scene.backend.stop(name)
+
+    scene.cluster.wait(lambda: not scene.cluster.jobs)
+    with pytest.raises(
+        DataError, match=f"{name}: no such PyTorchJob in namespace team; look with --namespace"
+    ):
+        scene.backend.stop(name)

@@ -1,0 +1,201 @@
+import copy
+from typing import Any
+
+import pytest
+
+from anadil.core.errors import RecipeError
+from anadil.launch.job import HOME, SPEC_ANNOTATION, TrainingJob
+from anadil.launch.manifests.pod import Container, container_of, template_of, with_hash
+from anadil.recipe.load import load_recipe
+from anadil.runtime.torchrun import SHUTDOWN_S
+from tests.kit.jobs import container, environment, job
+from tests.kit.restricted import violations
+from tests.launch.golden import cpu, hyperpod, japanese
+
+HEALTH = "sagemaker.amazonaws.com/node-health-status"
+
+
+def template(training: TrainingJob) -> dict[str, Any]:
+    return template_of(training, container_of(training, "pytorch"))
+
+
+JOBS = {
+    "cpu": cpu(),
+    "hyperpod": hyperpod(),
+    "efa": japanese(),
+    "finetune": job("azerbaijani-1b", stage="finetune"),
+}
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.34"])
+@pytest.mark.parametrize("name", JOBS)
+def test_kubernetes_knows_every_field(name: str, version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    made = template(JOBS[name])
+
+    pod = {"apiVersion": "v1", "kind": "Pod", **made, "metadata": {"name": "a", **made["metadata"]}}
+    validate(pod, version, strict=True)
+
+    pod["spec"]["containers"][0]["imagePullPolicies"] = "Always"
+    with pytest.raises(Exception, match="imagePullPolicies"):
+        validate(pod, version, strict=True)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_pod_is_as_restricted_as_the_strictest_policy_asks(name: str) -> None:
+    made = template(JOBS[name])
+
+    assert violations(made["spec"]) == []
+    assert made["spec"]["automountServiceAccountToken"] is False
+    assert container(made)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_home_tmp_and_shared_memory_can_be_written() -> None:
+    made = template(cpu())
+
+    mounts = {each["mountPath"]: each["name"] for each in container(made)["volumeMounts"]}
+    volumes = {each["name"]: each for each in made["spec"]["volumes"]}
+    assert volumes[mounts[HOME]]["emptyDir"] == {}
+    assert volumes[mounts["/tmp"]]["emptyDir"] == {}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    assert volumes[mounts["/data"]]["persistentVolumeClaim"] == {"claimName": "anadil-data"}
+    assert environment(made)["HOME"] == HOME
+
+
+def test_claims_may_be_read_only_and_have_dots_in_their_names() -> None:
+    made = template(job("smoke", "cluster.volumes=[{claim: corpus.az, path: /data, read_only: true}]"))
+
+    assert container(made)["volumeMounts"][-1] == {"name": "claim-0", "mountPath": "/data", "readOnly": True}
+    assert made["spec"]["volumes"][-1]["persistentVolumeClaim"] == {
+        "claimName": "corpus.az",
+        "readOnly": True,
+    }
+
+
+def test_a_claim_takes_the_place_of_the_pod_s_own_directory() -> None:
+    made = template(job("smoke", f"cluster.volumes=[{{claim: nvme, path: {HOME}}}]"))
+
+    paths = [each["mountPath"] for each in container(made)["volumeMounts"]]
+    assert sorted(paths) == sorted(["/tmp", "/dev/shm", HOME])
+    assert "home" not in [each["name"] for each in made["spec"]["volumes"]]
+
+
+def test_the_stage_is_told_where_it_runs_and_where_to_work() -> None:
+    made = template(job("azerbaijani-8b", run="run-7"))
+
+    values = environment(made)
+    assert (values["ANADIL_LOG"], values["ANADIL_METRICS_PORT"]) == ("json", "9464")
+    assert values["ANADIL_RUN_ID"] == "run-7"
+    assert values["ANADIL_IMAGE"] == container(made)["image"]
+    assert values["ANADIL_WORK"].startswith(f"{HOME}/")
+    fields = {each["name"]: each["valueFrom"] for each in container(made)["env"] if "valueFrom" in each}
+    assert fields["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert fields["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert container(made)["ports"] == [{"name": "metrics", "containerPort": 9464}]
+
+
+def test_checkpoints_go_to_the_shared_directory_that_the_recipe_names() -> None:
+    assert environment(template(hyperpod()))["ANADIL_WORK"] == "/fsx/anadil-work"
+
+
+def test_secrets_are_named_and_never_shown() -> None:
+    made = template(hyperpod())
+
+    token = next(each for each in container(made)["env"] if each["name"] == "HF_TOKEN")
+    assert token == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}}}
+
+
+def test_efa_is_set_up_where_it_is_asked_for_and_nowhere_else() -> None:
+    many, one, cpus = (environment(template(each)) for each in (japanese(), JOBS["finetune"], cpu()))
+
+    assert (many["FI_PROVIDER"], many["FI_EFA_USE_HUGE_PAGE"]) == ("efa", "0")
+    assert "FI_PROVIDER" not in one
+    # Known to make EFA slower or to hang it.
+    assert not {"NCCL_PROTO", "NCCL_BUFFSIZE", "FI_EFA_FORK_SAFE"} & set(many)
+    assert not [name for name in cpus if name.startswith(("NCCL", "FI_", "TORCH_"))]
+
+
+def test_a_collective_that_hangs_leaves_a_trace() -> None:
+    values = environment(template(JOBS["finetune"]))
+
+    assert values["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert values["TORCH_FR_DUMP_TEMP_FILE"].startswith("/tmp/")
+
+
+def test_only_healthy_nodes_of_hyperpod_of_that_type_are_taken() -> None:
+    affinity = template(hyperpod())["spec"]["affinity"]["nodeAffinity"]
+
+    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {each["key"]: each["values"] for each in term["matchExpressions"]} == {
+        "node.kubernetes.io/instance-type": ["p4d.24xlarge", "ml.p4d.24xlarge"],
+        HEALTH: ["Schedulable"],
+    }
+    [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["weight"] == 100
+    assert preferred["preference"]["matchExpressions"][0]["values"] == ["Passed"]
+
+
+def test_a_recipe_without_a_machine_type_runs_on_any_node() -> None:
+    assert "affinity" not in template(cpu())["spec"]
+
+
+def test_labels_and_taints_of_nodes_are_those_of_the_recipe() -> None:
+    overrides = ("cluster.node_selector={pool: gpu}", "cluster.tolerations=[{key: nvidia.com/gpu}]")
+
+    spec = template(job("smoke", *overrides))["spec"]
+
+    assert spec["nodeSelector"] == {"pool": "gpu"}
+    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
+def test_the_taint_of_unhealthy_nodes_is_never_borne() -> None:
+    with pytest.raises(RecipeError, match="node-health-status keeps pods off nodes that are checked"):
+        template(job("smoke", f"cluster.tolerations=[{{key: {HEALTH}}}]"))
+
+
+def test_a_stop_leaves_time_to_save() -> None:
+    assert template(cpu())["spec"]["terminationGracePeriodSeconds"] > SHUTDOWN_S
+
+
+def test_the_recipe_s_own_image_and_command_are_used() -> None:
+    digest = "sha256:" + "a" * 64
+
+    made = template(job("smoke", f"cluster.digests={{pretrain: '{digest}'}}"))
+
+    assert container(made)["image"] == f"anadil/pretrain@{digest}"
+    assert "command" not in container(made)
+    recipe = container(made)["args"][1]
+    assert load_recipe(recipe).cluster.digests == {"pretrain": digest}
+
+
+def test_kubernetes_replaces_nothing_in_arguments() -> None:
+    training = job("smoke")
+
+    made = template_of(training, Container(name="a", image="b", arguments=("$(HOME)", "5 $$")))
+
+    # Kubernetes makes $ of $$, and would put the home directory for $(HOME).
+    assert container(made)["args"] == ["$$(HOME)", "5 $$$$"]
+
+
+def test_resources_of_the_stage_go_before_the_defaults() -> None:
+    made = template(job("azerbaijani-1b", "cluster.resources={pretrain: {gpus: 4, memory: 300Gi}}"))
+
+    assert container(made)["resources"]["limits"] == {"memory": "300Gi", "nvidia.com/gpu": "4"}
+
+
+def test_the_hash_is_of_everything_but_annotations() -> None:
+    manifest = {"kind": "A", "metadata": {"name": "x", "annotations": {"a": "1"}}, "spec": {"b": 1, "c": 2}}
+    other_order = {"spec": {"c": 2, "b": 1}, "metadata": {"name": "x"}, "kind": "A"}
+    changed = copy.deepcopy(manifest)
+    changed["spec"] = {"b": 1, "c": 3}
+
+    made = with_hash(manifest)
+
+    annotations = made["metadata"]["annotations"]
+    assert annotations["a"] == "1"
+    # printf '{"kind":"A","metadata":{"name":"x"},"spec":{"b":1,"c":2}}' | sha256sum
+    digest = "e76a49a3bf2adafee7eccb0a0c03f79be235a7dd73e5a0955c8b474ae0b9ecf3"
+    assert annotations[SPEC_ANNOTATION] == digest
+    assert with_hash(other_order)["metadata"]["annotations"][SPEC_ANNOTATION] == digest
+    assert with_hash(changed)["metadata"]["annotations"][SPEC_ANNOTATION] != digest
+    assert with_hash(made) == made

@@ -1,0 +1,254 @@
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from anadil.core.errors import RecipeError
+from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION
+from anadil.launch.manifests.labels import MAX_NAME, checked_name
+from anadil.launch.manifests.pytorchjob import check, render
+from tests.kit.crds import PYTORCHJOB, mistakes
+from tests.kit.jobs import container, job, worker
+from tests.launch.golden import cpu, hyperpod, japanese
+
+RENDERED = {
+    "cpu": render(cpu()),
+    "two nodes": render(cpu("cluster.nodes=2")),
+    "hyperpod": render(hyperpod()),
+    "efa": render(japanese()),
+    "finetune": render(job("azerbaijani-1b", stage="finetune")),
+}
+
+
+@pytest.mark.parametrize("definition", PYTORCHJOB)
+@pytest.mark.parametrize("name", RENDERED)
+def test_old_and_new_operators_know_every_field(name: str, definition: str) -> None:
+    assert mistakes(definition, RENDERED[name]) == []
+
+
+def test_what_only_the_operator_1_9_knows_would_be_found() -> None:
+    manifest = copy.deepcopy(RENDERED["cpu"])
+    manifest["spec"]["runPolicy"]["managedBy"] = "kubeflow.org/training-operator"
+
+    new, old = (mistakes(definition, manifest) for definition in PYTORCHJOB)
+
+    assert new == []
+    assert "managedBy" in old[0]
+
+
+def test_workers_meet_without_a_master() -> None:
+    spec = RENDERED["two nodes"]["spec"]
+
+    assert list(spec["pytorchReplicaSpecs"]) == ["Worker"]
+    assert spec["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+    policy = spec["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"], policy["rdzvBackend"]) == (2, 2, "c10d")
+    assert policy["rdzvId"] == RENDERED["two nodes"]["metadata"]["name"]
+    assert "standalone" not in policy
+    assert "metrics" not in policy  # else the operator makes an autoscaler
+
+
+def test_the_wait_for_peers_is_one_that_torchrun_reads() -> None:
+    rendezvous = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
+    conf = {each["key"]: each["value"] for each in RENDERED["cpu"]["spec"]["elasticPolicy"]["rdzvConf"]}
+    parameters = pytest.importorskip("torch.distributed.elastic.rendezvous").RendezvousParameters(
+        backend="c10d", endpoint="a:1", run_id="b", min_nodes=1, max_nodes=1, **conf
+    )
+
+    assert rendezvous._get_timeout(parameters, "join").total_seconds() == 1_800
+    assert parameters.get_as_int("read_timeout") == 600
+
+
+def test_the_image_s_own_entrypoint_gets_the_stage_s_arguments() -> None:
+    main = container(worker(RENDERED["hyperpod"]))
+
+    assert main["name"] == "pytorch"
+    assert "command" not in main
+    assert main["args"][-2:] == ["--out", "s3://my-bucket/anadil/model/2"]
+
+
+@pytest.mark.parametrize(("name", "processes"), [("cpu", "1"), ("hyperpod", "8"), ("finetune", "1")])
+def test_processes_of_a_pod_are_text(name: str, processes: str) -> None:
+    assert RENDERED[name]["spec"]["nprocPerNode"] == processes
+
+
+def test_every_pod_may_restart_as_often_as_the_recipe_says() -> None:
+    spec = render(cpu("cluster.nodes=2", "cluster.restarts=3"))["spec"]
+
+    # The operator adds up the restarts of both pods, and fails the job when the limit is reached.
+    assert spec["runPolicy"]["backoffLimit"] == 3 * 2 + 1
+    assert spec["elasticPolicy"]["maxRestarts"] == 3
+    assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+
+
+def test_without_restarts_the_first_failure_is_the_last() -> None:
+    spec = render(cpu("cluster.restarts=0"))["spec"]
+
+    assert (spec["runPolicy"]["backoffLimit"], spec["elasticPolicy"]["maxRestarts"]) == (0, 0)
+    assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "Never"
+
+
+def test_a_finished_job_and_its_pods_stay_long_enough_to_be_read() -> None:
+    policy = RENDERED["cpu"]["spec"]["runPolicy"]
+
+    assert policy["cleanPodPolicy"] == "None"
+    assert policy["ttlSecondsAfterFinished"] >= 86_400
+    assert "activeDeadlineSeconds" not in policy
+
+
+def test_the_deadline_is_in_whole_seconds() -> None:
+    policy = render(cpu("cluster.deadline_hours=0.0001"))["spec"]["runPolicy"]
+
+    assert policy["activeDeadlineSeconds"] == 1
+
+
+def test_a_queue_reads_labels_of_the_job_and_not_of_its_pods() -> None:
+    manifest = RENDERED["hyperpod"]
+
+    labels = manifest["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-language-localqueue"
+    assert labels["kueue.x-k8s.io/priority-class"] == "training-priority"
+    assert not [name for name in worker(manifest)["metadata"]["labels"] if name.startswith("kueue")]
+
+
+def test_kueue_reads_the_topology_of_the_pods_and_not_of_the_job() -> None:
+    manifest = render(hyperpod())
+
+    name, value = "kueue.x-k8s.io/podset-preferred-topology", "topology.k8s.aws/network-node-layer-3"
+    assert worker(manifest)["metadata"]["annotations"] == {name: value}
+    assert name not in manifest["metadata"]["annotations"]
+    assert "annotations" not in worker(render(cpu()))["metadata"]
+
+
+def test_a_topology_without_a_queue_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"cluster\.topology: rack, but no cluster\.queue; only Kueue"):
+        render(cpu("cluster.topology=rack"))
+
+
+def test_pods_pull_with_the_recipe_s_secrets() -> None:
+    spec = worker(render(cpu("cluster.pull_secrets=[registry, mirror]")))["spec"]
+
+    assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+    assert "imagePullSecrets" not in worker(render(cpu()))["spec"]
+
+
+def test_a_priority_without_a_queue_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"cluster\.priority: high, but no cluster\.queue"):
+        render(cpu("cluster.priority=high"))
+
+
+def test_hyperpod_resumes_the_job() -> None:
+    manifest = RENDERED["hyperpod"]
+
+    annotations = manifest["metadata"]["annotations"]
+    assert annotations["sagemaker.amazonaws.com/enable-job-auto-resume"] == "true"
+    assert annotations["sagemaker.amazonaws.com/job-max-retry-count"] == "3"
+    assert manifest["metadata"]["namespace"] == "hyperpod-ns-language"
+    assert manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+
+
+def test_hyperpod_does_not_resume_what_may_not_restart() -> None:
+    annotations = render(cpu("cluster.hyperpod=true", "cluster.restarts=0"))["metadata"]["annotations"]
+
+    assert not [name for name in annotations if name.startswith("sagemaker")]
+
+
+@pytest.mark.parametrize("namespace", ["training", "my-hyperpod", "kubeflow-user", "null"])
+def test_hyperpod_looks_into_its_own_namespaces_only(namespace: str) -> None:
+    with pytest.raises(RecipeError, match=r"cluster\.namespace: .* HyperPod resumes jobs only in `kubeflow`"):
+        render(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
+
+
+@pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-a"])
+def test_hyperpod_s_own_namespaces_are_taken(namespace: str) -> None:
+    assert render(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
+
+
+def test_a_launcher_finds_the_artifact_and_the_hash_in_the_annotations() -> None:
+    annotations = RENDERED["efa"]["metadata"]["annotations"]
+
+    assert annotations[TARGET_ANNOTATION] == "s3://my-bucket/anadil/model/2"
+    assert len(annotations[SPEC_ANNOTATION]) == 64
+
+
+def test_the_same_job_has_the_same_hash_and_another_recipe_another() -> None:
+    one, same, other = (
+        render(each)["metadata"]["annotations"][SPEC_ANNOTATION]
+        for each in (cpu(), cpu(), cpu("pretrain.batch_size=16"))
+    )
+
+    assert one == same != other
+
+
+def test_a_run_whose_name_is_no_label_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"label anadil\.dev/run: 'my run!' is no label .*--run"):
+        render(job("smoke", run="my run!"))
+
+
+@pytest.mark.parametrize("name", ["a" * 53, "1-job", "Job", "job-", "a.b", ""])
+def test_a_name_that_pods_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match="use 52 characters at most, small letters, digits"):
+        checked_name(name)
+
+
+def test_names_of_jobs_are_short_enough() -> None:
+    names = [manifest["metadata"]["name"] for manifest in RENDERED.values()]
+
+    assert max(map(len, names)) <= MAX_NAME == 63 - len("-worker-999")
+
+
+def test_checkpoints_that_a_new_pod_would_not_find_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        render(hyperpod())
+        render(cpu())
+    assert caplog.text == ""
+
+    with caplog.at_level(logging.WARNING):
+        render(job("smoke"))
+
+    assert "a pod on another node begins anew; name a directory of a shared volume" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda spec: spec.update(pytorchReplicaSpecs={"Wrker": spec["pytorchReplicaSpecs"]["Worker"]}),
+            "pytorchReplicaSpecs.Wrker: not one of Master, Worker",
+        ),
+        (
+            lambda spec: spec["pytorchReplicaSpecs"]["Worker"].update(restartPolicy="Sometimes"),
+            "restartPolicy: Sometimes is not one of Always, OnFailure, Never, ExitCode",
+        ),
+        (lambda spec: spec["runPolicy"].update(cleanPodPolicy="none"), "cleanPodPolicy: none is not one of"),
+        (lambda spec: spec["pytorchReplicaSpecs"]["Worker"].update(replicas=0), "replicas: 0 is less than 1"),
+        (lambda spec: spec.pop("elasticPolicy"), "Worker without Master or elasticPolicy"),
+        (
+            lambda spec: spec["pytorchReplicaSpecs"].update(Master=spec["pytorchReplicaSpecs"].pop("Worker")),
+            "elasticPolicy: needs a Worker",
+        ),
+        (
+            lambda spec: spec["pytorchReplicaSpecs"].update(
+                Master={"template": spec["pytorchReplicaSpecs"]["Worker"]["template"]}
+            ),
+            "Master.replicas: must be 1, and said",
+        ),
+        (lambda spec: spec["elasticPolicy"].update(nProcPerNode=8), "nprocPerNode says it already"),
+        (lambda spec: spec["elasticPolicy"].update(standalone=True), "elasticPolicy.standalone"),
+        (
+            lambda spec: container(worker({"spec": spec})).update(name="torch"),
+            "no container is called pytorch",
+        ),
+        (lambda spec: container(worker({"spec": spec})).update(image=""), "container pytorch has no image"),
+    ],
+)
+def test_what_the_definition_lets_through_is_found(change: Callable[[Any], object], text: str) -> None:
+    manifest = copy.deepcopy(RENDERED["cpu"])
+    change(manifest["spec"])
+
+    with pytest.raises(RecipeError) as caught:
+        check(manifest)
+
+    assert text in str(caught.value)

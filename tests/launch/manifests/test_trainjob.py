@@ -1,0 +1,85 @@
+import logging
+from typing import Any
+
+import pytest
+
+from anadil.launch.manifests import pytorchjob
+from anadil.launch.manifests.trainjob import render
+from tests.kit.crds import TRAINJOB, mistakes
+from tests.kit.jobs import container, job, worker
+from tests.kit.restricted import violations
+from tests.launch.golden import cpu, hyperpod, japanese
+
+JOBS = {
+    "cpu": cpu("cluster.nodes=2"),
+    "hyperpod": hyperpod(),
+    "efa": japanese(),
+    "finetune": job("azerbaijani-1b", stage="finetune"),
+}
+
+
+def patched(manifest: dict[str, Any]) -> Any:
+    """The pod template that the job lays over the runtime's."""
+    [patch] = manifest["spec"]["runtimePatches"]
+    [replicated] = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["name"] == "node"
+    return replicated["template"]["spec"]["template"]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_trainer_knows_every_field(name: str) -> None:
+    assert mistakes(TRAINJOB, render(JOBS[name])) == []
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_pod_is_the_one_of_a_pytorchjob(name: str) -> None:
+    manifest = render(JOBS[name])
+
+    expected = worker(pytorchjob.render(JOBS[name]))
+    pod, trainer = patched(manifest), manifest["spec"]["trainer"]
+    for field in ("securityContext", "volumes", "affinity", "tolerations", "terminationGracePeriodSeconds"):
+        assert pod["spec"].get(field) == expected["spec"].get(field), field
+    assert pod["metadata"] == expected["metadata"]
+    for field in ("image", "args", "env"):
+        assert trainer[field] == container(expected)[field], field
+    assert trainer["resourcesPerNode"] == container(expected)["resources"]
+    assert container(pod)["volumeMounts"] == container(expected)["volumeMounts"]
+    # As the trainer puts them together.
+    together = {**pod["spec"], "containers": [{**container(pod), "image": trainer["image"]}]}
+    assert violations(together) == []
+
+
+def test_the_trainer_is_told_how_many_and_sets_torchrun_s_variables_itself() -> None:
+    trainer = render(hyperpod())["spec"]["trainer"]
+
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 8)
+    # Both are refused by its webhook.
+    assert not [each for each in trainer["env"] if each["name"].startswith("PET_")]
+    assert "env" not in container(patched(render(hyperpod())))
+
+
+def test_the_runtime_s_own_command_is_not_run() -> None:
+    assert render(hyperpod())["spec"]["trainer"]["command"] == ["python", "-m", "anadil.pretrain"]
+    assert render(JOBS["finetune"])["spec"]["trainer"]["command"] == ["python", "-m", "anadil.finetune"]
+
+
+def test_whoever_patches_the_runtime_has_a_domain() -> None:
+    manifest = render(cpu())
+
+    assert [each["manager"] for each in manifest["spec"]["runtimePatches"]] == ["anadil.dev/launch"]
+    assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
+
+
+def test_the_deadline_and_the_queue_are_those_of_the_recipe() -> None:
+    manifest = render(hyperpod())
+
+    assert manifest["spec"]["activeDeadlineSeconds"] == 72 * 3_600
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-language-localqueue"
+
+
+def test_hyperpod_resumes_no_trainjob_which_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        manifest = render(hyperpod())
+
+    assert "HyperPod does not resume a TrainJob; use the backend pytorchjob" in caplog.text
+    assert not [name for name in manifest["metadata"]["annotations"] if name.startswith("sagemaker")]

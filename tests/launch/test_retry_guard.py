@@ -1,0 +1,198 @@
+"""What Kubeflow Pipelines does after a failure: it starts the same launcher again, whatever its exit code was."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, BudgetReached, RetryableError
+from anadil.launch.kfp_steps import main
+from anadil.launch.kubernetes.backend import Kubernetes
+from anadil.launch.launcher import Launch, job_for, wanted_of
+from anadil.launch.retry_guard import refuse_again
+from anadil.recipe.load import load_recipe
+from anadil.runtime.step_status import outcome_uri, recorded
+from tests.kit.fake_kubernetes import Cluster
+from tests.kit.fake_server import refused
+from tests.kit.following import PACE, QUICK, telling
+
+RUN = "run-7"
+
+
+def sealed(folder: Path, kind: str) -> str:
+    """An artifact that an earlier step has left."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    artifact.seal(folder, kind=kind, origin={"stage": kind})
+    return str(folder)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Launch:
+    """Pre-training as a step of a run, all its artifacts on a volume."""
+    recipe = load_recipe(
+        "smoke",
+        [
+            f"storage.root={tmp_path}",
+            f"cluster.volumes=[{{claim: data, path: {tmp_path}}}]",
+            "cluster.backend=pytorchjob",
+            "cluster.nodes=2",
+            "cluster.deadline_hours=0.00005",
+        ],
+    )
+    inputs = {word: sealed(tmp_path / word / "1", word) for word in ("corpus", "tokenizer")}
+    return Launch(stage="pretrain", recipe=recipe, inputs=inputs, run=RUN)
+
+
+def step(asked: Launch, folder: Path) -> int:
+    """The whole launcher of a pipeline's step; its exit code."""
+    values = {"recipe": asked.recipe.model_dump_json(), "run": RUN, **asked.inputs}
+    outputs = {"parameters": {}, "outputFile": str(folder / "output.json")}
+    text = json.dumps({"inputs": {"parameterValues": values}, "outputs": outputs})
+    return main(["pretrain", "--executor-input", text])
+
+
+def ended(asked: Launch, code: int, message: str = "record 7 is no JSON", status: str = "failed") -> Path:
+    """The word that an earlier try has left."""
+    file = Path(outcome_uri(str(asked.recipe.storage.root), RUN, "pretrain"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps({"stage": "pretrain", "status": status, "exit_code": code, "message": message})
+    )
+    return file
+
+
+def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
+    asked: Launch, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_for(asked, wanted_of(asked).target)
+
+    def story(cluster: Cluster) -> None:
+        cluster.job()
+        cluster.run(0, 1)
+
+    with (
+        pytest.raises(BudgetReached),
+        recorded(str(tmp_path), RUN, "pretrain"),
+        telling(story, cluster),
+    ):
+        Kubernetes("pytorchjob", pace=PACE, patience=QUICK).run(job)
+    cluster.wait(lambda: not cluster.jobs)
+    file = Path(outcome_uri(str(tmp_path), RUN, "pretrain"))
+    first = file.read_text()
+    cluster.denied.add(("create", "pytorchjobs"))  # so that a step that does start one ends at once
+
+    codes = [step(asked, tmp_path) for _ in range(3)]
+
+    assert codes == [7, 7, 7]
+    assert cluster.made == 1
+    assert file.read_text() == first
+    said = capsys.readouterr().err
+    assert said.count("cluster.deadline_hours allows 5e-05 h") == 3
+    assert f"no machine was started. Start a new run, or remove {file} to try it again" in said
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 5, 6, 7, 70])
+def test_a_failure_that_would_come_again_is_told_again(asked: Launch, cluster: Cluster, code: int) -> None:
+    ended(asked, code)
+
+    with pytest.raises(AnadilError, match=r"^record 7 is no JSON; so ended an earlier try") as failed:
+        refuse_again(asked)
+
+    assert failed.value.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(138, "failed"), (137, "failed"), (1, "failed"), (143, "stopped"), (130, "stopped"), (0, "finished")],
+)
+def test_what_may_go_better_is_tried_again(asked: Launch, code: int, status: str) -> None:
+    ended(asked, code, status=status)
+
+    refuse_again(asked)
+
+
+def test_a_bug_that_a_broken_device_may_have_made_is_tried_again(asked: Launch) -> None:
+    ended(asked, 70, "machine 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
+
+    refuse_again(asked)
+
+
+def test_a_launcher_that_was_killed_has_left_no_word_and_is_tried_again(asked: Launch) -> None:
+    refuse_again(asked)
+
+
+def test_another_run_is_not_told_the_failure_of_this_one(asked: Launch) -> None:
+    ended(asked, 3)
+
+    refuse_again(dataclasses.replace(asked, run="run-8"))
+
+
+def test_a_word_that_cannot_be_read_does_not_stop_the_step(
+    asked: Launch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended(asked, 3).write_text("{")
+
+    refuse_again(asked)
+
+    assert "how an earlier try ended is not known" in caplog.text
+
+
+def test_a_job_that_has_outlived_its_launcher_is_followed_on(asked: Launch, cluster: Cluster) -> None:
+    ended(asked, 70, "bug: KeyError: 'x'")
+    job = job_for(asked, wanted_of(asked).target)
+    Kubernetes("pytorchjob", pace=PACE, patience=QUICK).run(job, detach=True)
+    cluster.run(0, 1)
+
+    refuse_again(asked)
+
+
+def test_an_artifact_that_is_there_is_taken(asked: Launch, cluster: Cluster) -> None:
+    ended(asked, 3, "no artifact there")
+    wanted = wanted_of(asked)
+    folder = Path(wanted.target)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    artifact.seal(folder, kind="model", origin=wanted.origin)
+
+    refuse_again(asked)
+
+    assert cluster.requests == []
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_job_that_has_failed_or_is_being_deleted_does_not_go_on(
+    asked: Launch, cluster: Cluster, *, leaving: bool
+) -> None:
+    ended(asked, 3)
+    backend = Kubernetes("pytorchjob", pace=PACE, patience=QUICK)
+    job = job_for(asked, wanted_of(asked).target)
+    backend.run(job, detach=True)
+    cluster.run(0, 1)
+    if leaving:
+        cluster.deletion_s = 30.0
+        backend.stop(job.name)
+    else:
+        cluster.fail()
+
+    with pytest.raises(AnadilError, match="record 7 is no JSON"):
+        refuse_again(asked)
+
+    assert backend.status(job.name).state == ("stopped" if leaving else "failed")
+
+
+def test_a_cluster_that_does_not_answer_leaves_the_earlier_word(
+    asked: Launch, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = ended(asked, 3)
+    first = file.read_text()
+    cluster.denied.add(("create", "pytorchjobs"))
+    cluster.fail_next("GET", "pytorchjobs/", 9, refused(500, "busy", Retry_After="0"))
+
+    code = step(asked, tmp_path)
+
+    assert code == RetryableError.exit_code
+    assert file.read_text() == first
+    assert "run the same command again" in capsys.readouterr().err

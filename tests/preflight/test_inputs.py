@@ -1,0 +1,378 @@
+import gzip
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from anadil.artifacts import s3
+from anadil.cli import main
+from anadil.core.errors import DataError, PreflightError
+from anadil.core.stages import STAGES
+from anadil.preflight import inputs
+from anadil.preflight.input_sample import Beginnings
+from anadil.preflight.inputs import Look, look_at_files
+from anadil.recipe.sections import Recipe
+from tests.kit.harness import again
+
+CHAT = {"messages": [{"role": "user", "content": "Salam"}, {"role": "assistant", "content": "Salam!"}]}
+KEYS = {"clean": "clean.inputs", "finetune": "finetune.inputs", "evaluate": "evaluate.heldout"}
+SMALL = 256 * 1024
+"""Bytes of a file that are looked at, in tests."""
+CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
+
+
+def lines(*rows: object) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def put(folder: Path, name: str, content: bytes) -> str:
+    (folder / name).write_bytes(content)
+    return str(folder / name)
+
+
+def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Look:
+    named = again(recipe, f"{KEYS[stage]}={json.dumps(files)}")
+    return look_at_files(STAGES[stage], named, here=here)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(KEYS.values(), SMALL))
+
+
+def upload(bucket: str, name: str, content: bytes) -> str:
+    s3.S3().write(f"{bucket}/{name}", content)
+    return f"{bucket}/{name}"
+
+
+# Chats
+
+
+def test_rows_without_a_chat_are_refused_with_their_places(recipe: Recipe, tmp_path: Path) -> None:
+    rows = put(tmp_path, "rows.jsonl", lines(*({"text": str(number)} for number in range(433))))
+
+    with pytest.raises(DataError, match=r"none of 433 rows can be trained on: no_chat 433 .*rows\.jsonl:1,"):
+        look(recipe, "finetune", rows)
+
+
+def test_rows_that_are_no_chat_beside_chats_are_told(recipe: Recipe, tmp_path: Path) -> None:
+    found = look(recipe, "finetune", put(tmp_path, "chats.jsonl", lines(CHAT, {"text": "?"}, CHAT)))
+
+    assert found.detail == "1 file(s), 2 chats"
+    assert "1 rows are none and would be left out: no_chat 1" in found.remedy
+    assert "chats.jsonl:2" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("chats.json", lines(CHAT), r"chats\.json: is not a \.jsonl file"),
+        ("chats.jsonl", lines(CHAT) + b"{", r"chats\.jsonl:2: not a JSON line"),
+        ("chats.jsonl", b"", r"hold no rows; a row needs `messages`"),
+    ],
+)
+def test_a_file_that_is_none_of_chats_is_refused(
+    name: str, content: bytes, message: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        look(recipe, "finetune", put(tmp_path, name, content))
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["run"]], ids=lambda words: words[0])
+def test_a_command_ends_at_rows_that_are_no_chats(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = put(tmp_path, "rows.jsonl", lines({"text": "no chat"}))
+    work = tmp_path / "work"
+
+    code = main.main([*command, "smoke", "--work", str(work), "--set", f"finetune.inputs=[{rows}]"])
+
+    said = capsys.readouterr()
+    assert code == (4 if command == ["doctor"] else 3)
+    assert "none of 1 rows can be trained on: no_chat 1" in said.out + said.err
+    assert not (work / "corpus").exists()
+
+
+# Raw data
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.docx", b"PK", r"clean\.inputs: 1 file\(s\) of unknown kind, such as .*a\.docx"),
+        ("a.jsonl", b"", r"clean\.inputs: the files hold no documents"),
+        (
+            "a.jsonl",
+            lines({"body": "Salam"}),
+            r"a\.jsonl:1: no key 'text' \(clean\.text_field\) among 'body'",
+        ),
+        ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz:1: compressed data is damaged"),
+        ("a.warc.gz", b"no WARC", r"a\.warc\.gz:0: WARC is damaged"),
+        ("a.parquet", b"no Parquet", r"a\.parquet:1: Parquet is damaged"),
+    ],
+)
+def test_raw_files_that_clean_could_not_use_are_refused(
+    name: str, content: bytes, message: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        look(recipe, "clean", put(tmp_path, name, content))
+
+
+def test_documents_are_counted_over_all_kinds_of_files(recipe: Recipe, tmp_path: Path) -> None:
+    files = [
+        put(tmp_path, "a.jsonl", lines({"text": "Bir"}, {"text": "Iki"})),
+        put(tmp_path, "b.txt", b"Salam"),
+        put(tmp_path, "c.html", b"<p>Salam"),
+        "builtin:az/pages.warc.gz",
+    ]
+
+    found = look(recipe, "clean", *files)
+
+    assert found.seen
+    assert found.detail.startswith("4 file(s), ")
+    assert "looked at" not in found.detail
+
+
+def big(name: str, field: str = "text") -> bytes:
+    """A file of some kind, many times as large as what is looked at."""
+    rows = lines(*({field: f"Salam {number} {'x' * 900}"} for number in range(4_000)))
+    # Bytes that cannot be packed, so that the packed file is large too.
+    noise = lines(*({field: hex(hash((number, 1)) ** 40)} for number in range(4_000)))
+    if name.endswith(".gz"):
+        return gzip.compress(noise)
+    return zstandard.compress(noise) if name.endswith(".zst") else rows
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("where", ["local", "s3"])
+@pytest.mark.usefixtures("small")
+def test_no_more_than_the_beginning_of_a_large_file_is_read(
+    name: str, where: str, recipe: Recipe, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    content = big(name)
+    assert len(content) > 4 * SMALL
+    place = (
+        upload(request.getfixturevalue("bucket"), name, content)
+        if where == "s3"
+        else put(tmp_path, name, content)
+    )
+
+    found = look(recipe, "clean", place)
+
+    count = int(found.detail.split(", ")[1].split()[0].replace(",", ""))
+    assert 20 < count < 2_000
+    assert found.detail.endswith("in what was looked at (the first 256.0 KiB of a file)")
+    assert found.remedy == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_a_large_file_without_the_text_field_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.jsonl:1: no key 'text' \(clean\.text_field\) among 'body'"):
+        look(recipe, "clean", put(tmp_path, "a.jsonl", big("a.jsonl", "body")))
+
+
+@pytest.mark.usefixtures("small")
+def test_some_unreadable_records_of_a_large_file_are_told_and_stop_nothing(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    found = look(recipe, "clean", put(tmp_path, "a.jsonl", b"?\n" + big("a.jsonl")))
+
+    assert "records could not be read, such as " in found.remedy
+    assert "a.jsonl:1: not JSON" in found.remedy
+
+
+@pytest.mark.usefixtures("small")
+def test_a_large_warc_is_cut_between_two_records(recipe: Recipe, tmp_path: Path) -> None:
+    body = "x" * 3_000
+    http = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    head = f"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
+    record = f"{head}{http}\r\n\r\n".encode()
+
+    plain = look(recipe, "clean", put(tmp_path, "a.warc", record * 500))
+    noise = [gzip.compress(record, 0) for _ in range(500)]
+    packed = look(recipe, "clean", put(tmp_path, "a.warc.gz", b"".join(noise)))
+
+    for found in (plain, packed):
+        assert 75 < int(found.detail.split()[2]) < 85
+        assert "in what was looked at" in found.detail
+        assert found.remedy == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_a_line_longer_than_what_is_looked_at_is_no_mistake(recipe: Recipe, tmp_path: Path) -> None:
+    found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines({"text": "x" * 4 * SMALL})))
+
+    assert found.detail.startswith("1 file(s), 0 documents in what was looked at")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("stage", "name", "pack"),
+    [
+        ("finetune", "a.jsonl", bytes),
+        ("evaluate", "a.jsonl", bytes),
+        ("evaluate", "a.jsonl.gz", gzip.compress),
+        ("evaluate", "a.jsonl.zst", zstandard.compress),
+    ],
+)
+def test_a_line_too_long_for_its_reader_is_refused_before_its_end(
+    stage: str,
+    name: str,
+    pack: Callable[[bytes], bytes],
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = lines({"text": random.Random(0).randbytes(4 * SMALL).hex()})
+    for module in ("line_reader", "sample"):
+        monkeypatch.setattr(f"anadil.{module}.MAX_LINE_BYTES", SMALL // 2)
+
+    with pytest.raises(DataError, match=r":1: line of .* is longer than"):
+        look(recipe, stage, put(tmp_path, name, pack(line)))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_letter_is_not_cut_in_two(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.preflight.input_sample.ONE_DOCUMENT_BYTES", 1_001)
+
+    found = look(recipe, "evaluate", put(tmp_path, "a.txt", "\u0259".encode() * 1_000))
+
+    assert found.detail.startswith("1 file(s), 1 documents")
+
+
+@pytest.mark.usefixtures("small")
+def test_the_columns_of_a_large_remote_parquet_are_read_from_its_end(
+    recipe: Recipe, bucket: str, tmp_path: Path
+) -> None:
+    table = pa.table({"content": [f"{number} {'x' * 100}" for number in range(5_000)]})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="none")
+    place = upload(bucket, "a.parquet", (tmp_path / "a.parquet").read_bytes())
+    right = again(recipe, "clean.text_field=content")
+
+    assert look(right, "clean", place).detail.startswith("1 file(s), 0 documents in what was looked at")
+    with pytest.raises(DataError, match=r"no column 'text' \(clean\.text_field\) among content"):
+        look(recipe, "clean", place)
+
+
+def test_many_files_and_slow_storage_end_in_time(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        put(tmp_path, f"{number}.jsonl", lines({"text": "Salam"}))
+    monkeypatch.setattr(inputs, "PATIENCE_S", 0.3)
+    part = Beginnings.copy
+
+    def slow(*words: object) -> object:
+        time.sleep(0.05)
+        return part(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Beginnings, "copy", slow)
+
+    found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
+
+    count = int(found.detail.split(", ")[1].split()[0])
+    assert found.detail.startswith("100 file(s), ")
+    assert 1 <= count <= 10
+
+
+def test_files_are_looked_at_all_over_the_list(recipe: Recipe, tmp_path: Path) -> None:
+    for number in range(200):
+        put(tmp_path, f"{number:03}.jsonl", b"?\n" if number > 150 else lines({"text": "Salam"}))
+
+    found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
+
+    assert found.detail.startswith("200 file(s), 49 documents in what was looked at")
+    assert "15 of 64 records could not be read" in found.remedy
+
+
+# Held-out text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.html", b"<p>", r"a\.html: held-out text is read from"),
+        ("a.jsonl", lines({"text": "Salam"}) + b"?\n", r"a\.jsonl:2: is not JSON"),
+        ("a.jsonl", lines({"text": ""}), r"held-out text is empty: .*a\.jsonl"),
+    ],
+)
+def test_held_out_text_that_evaluate_could_not_score_is_refused(
+    name: str, content: bytes, message: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        look(recipe, "evaluate", put(tmp_path, name, content))
+
+
+def test_without_files_the_corpus_gives_the_held_out_text(recipe: Recipe) -> None:
+    found = look(recipe, "evaluate")
+
+    assert (found.seen, found.detail) == (True, "the corpus's own held-out part is used")
+
+
+# What cannot be seen from here
+
+
+def test_data_on_a_claim_is_said_to_be_unseen_where_the_run_is_elsewhere(recipe: Recipe) -> None:
+    claimed = again(recipe, CLAIM)
+
+    found = look(claimed, "finetune", "/claims/fsx/chats.jsonl", here=False)
+
+    assert not found.seen
+    assert found.detail == "/claims/fsx/chats.jsonl (claim fsx) can be seen from pods alone"
+    with pytest.raises(DataError, match="no file matches '/claims/fsx/chats"):
+        look(claimed, "finetune", "/claims/fsx/chats.jsonl", here=True)
+
+
+def test_what_can_be_seen_beside_a_claim_is_looked_at(recipe: Recipe, tmp_path: Path) -> None:
+    claimed = again(recipe, CLAIM)
+    rows = put(tmp_path, "rows.jsonl", lines({"text": "no chat"}))
+
+    with pytest.raises(DataError, match="none of 1 rows"):
+        look(claimed, "finetune", "/claims/fsx/chats.jsonl", rows, here=False)
+
+
+def test_storage_that_only_pods_may_read_stops_no_submission(recipe: Recipe) -> None:
+    place = "s3://somebody-elses/chats.jsonl"
+
+    found = look(recipe, "finetune", place, here=False)
+
+    assert not found.seen
+    assert "cannot be read from here" in found.detail
+    assert "no AWS credentials" in found.detail
+    with pytest.raises(PreflightError, match="no AWS credentials"):
+        look(recipe, "finetune", place, here=True)
+
+
+def test_an_object_that_is_not_there_is_a_mistake_wherever_it_is_read(recipe: Recipe, bucket: str) -> None:
+    with pytest.raises(DataError, match=r"finetune\.inputs: no file matches"):
+        look(recipe, "finetune", f"{bucket}/none.jsonl", here=False)
+
+
+def test_packages_of_a_stage_that_are_not_here_are_said(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: object) -> tuple[str, str]:
+        raise ModuleNotFoundError(name="fastwarc")
+
+    monkeypatch.setitem(inputs.LOOKS, "clean.inputs", absent)
+
+    found = look(recipe, "clean", put(tmp_path, "a.txt", b"Salam"))
+
+    assert (found.seen, found.detail) == (False, "not looked at, because fastwarc is not installed here")
+
+
+def test_what_asks_for_attention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    Look(key="a", detail="well").say()
+    Look(key="b", detail="2 chats", remedy="1 row is none").say()
+    Look(key="c", detail="unseen", seen=False).say()
+
+    assert caplog.messages == ["b: 2 chats; 1 row is none", "c: unseen"]

@@ -1,0 +1,91 @@
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from anadil.cli import main
+from anadil.cli.doctor import local
+from anadil.core.format import GIB
+from anadil.preflight import inputs
+from anadil.preflight.inputs import look_at_clean_memory
+from anadil.recipe.sections import Recipe
+from anadil_pipelines.submit import Asked, prepare
+from tests.kit.harness import again
+
+LARGE = 10**9
+
+
+@pytest.fixture
+def raw_text(tmp_path: Path) -> Path:
+    """A file of 1 GB that takes no space."""
+    file = tmp_path / "raw.jsonl"
+    with file.open("wb") as stream:
+        stream.write(b'{"text": "Salam"}\n')
+        stream.truncate(LARGE)
+    return file
+
+
+def test_the_memory_that_files_may_need_is_told(recipe: Recipe, raw_text: Path) -> None:
+    named = again(recipe, f"clean.inputs=[{raw_text}]")
+
+    enough, short = look_at_clean_memory(named, 8 * GIB), look_at_clean_memory(named, 2 * GIB)
+
+    assert enough.detail.startswith("up to 5.6 GiB for 953.7 MiB of files")
+    assert enough.detail.endswith("it has 8.0 GiB")
+    assert enough.remedy == ""
+    assert "the stage is killed: give it fewer files, or more memory" in short.remedy
+
+
+def test_doctor_says_what_clean_may_need(
+    recipe: Recipe, raw_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "ram_bytes", lambda: 2 * GIB)
+
+    checks = local.examine("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
+
+    [check] = [check for check in checks if check.name == "memory of clean"]
+    assert check.status == "passed"
+    assert "up to 5.6 GiB" in check.detail
+    assert "fewer files" in check.remedy
+
+
+def test_run_says_it_before_it_starts(
+    raw_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("anadil.plan.instances.ram_bytes", lambda *_: 2 * GIB)
+    monkeypatch.setattr(inputs, "check_base", lambda _: pytest.fail("it has to be told by then"))
+    settings = ["--set", f"clean.inputs=[{raw_text}]", "--set", "base.model=/none", "--until", "tokenizer"]
+
+    with pytest.raises(BaseException, match="told by then"):
+        main.main(["run", "smoke", "--work", str(tmp_path), *settings])
+
+    assert "memory of clean: up to 5.6 GiB for 953.7 MiB of files" in capsys.readouterr().err
+
+
+def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
+    recipe: Recipe, raw_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    volumes = json.dumps([{"claim": "all", "path": str(tmp_path)}])
+    settings = [f"clean.inputs=[{raw_text}]", f"cluster.volumes={volumes}"]
+    asked = "cluster.resources={clean: {memory: 2Gi}}"
+
+    prepare(again(recipe, *settings), Asked(name="first"), dry=True)
+    fitting = [line for line in caplog.messages if line.startswith("memory of clean: ")]
+    caplog.clear()
+    prepare(again(recipe, *settings, asked), Asked(name="first"), dry=True)
+    [short] = [line for line in caplog.messages if line.startswith("memory of clean: ")]
+
+    assert fitting[0].endswith("it has 6.0 GiB")
+    assert short.endswith("(on a cluster cluster.resources.clean.memory)")
+
+
+def test_data_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
+    claimed = again(
+        recipe, "cluster.volumes=[{claim: fsx, path: /claims/fsx}]", "clean.inputs=[/claims/fsx/raw]"
+    )
+
+    found = look_at_clean_memory(claimed, GIB, here=False)
+
+    assert (found.seen, found.detail) == (False, "/claims/fsx/raw (claim fsx) can be seen from pods alone")

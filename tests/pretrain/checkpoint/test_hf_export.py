@@ -1,0 +1,150 @@
+"""A generation becomes a Hugging Face directory without the machines that wrote it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.model.families import PROVEN
+from anadil.model.load import load_model, load_tokenizer
+from anadil.pretrain.checkpoint.hf_export import export
+from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.parallel.process_group import Group
+from tests.kit.families import make_family
+from tests.kit.pretraining import make_model, make_tokenizer
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return make_model(tmp_path / "base", tied=request.param)
+
+
+@pytest.fixture
+def generation(base: Path, tmp_path: Path) -> Path:
+    return trained(base, tmp_path)
+
+
+def trained(base: Path, tmp_path: Path) -> Path:
+    """A checkpoint of the base after training: a larger vocabulary, other weights, moments."""
+    model = load_model(base)
+    model.resize_token_embeddings(320)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    moments = {f"exp_avg {name}": torch.ones_like(parameter) for name, parameter in parameters.items()}
+    checkpoints = Checkpoints(tmp_path / "checkpoints", Group(), {}, 1)
+    checkpoints.save(State(step=7, tokens=9, seconds=1.0), {**parameters, **moments})
+    checkpoints.close()
+    torch.save(parameters, tmp_path / "parameters.pt")
+    return tmp_path / "checkpoints/step-00000007"
+
+
+def test_an_exported_checkpoint_is_the_model_that_was_trained(
+    generation: Path, base: Path, tmp_path: Path
+) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
+
+    figures = export(generation, base, tokenizer, tmp_path / "out")
+
+    model = load_model(tmp_path / "out")
+    wanted = torch.load(tmp_path / "parameters.pt", weights_only=True)
+    assert {name: parameter.shape for name, parameter in model.named_parameters()} == {
+        name: tensor.shape for name, tensor in wanted.items()
+    }
+    assert all(torch.equal(parameter, wanted[name]) for name, parameter in model.named_parameters())
+    assert len(load_tokenizer(tmp_path / "out")) == 320
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["vocab_size"], config["dtype"], config["use_cache"]) == (320, "float32", True)
+    # What transformers 4 and llama.cpp read.
+    assert (config["torch_dtype"], config["rope_theta"], config["rope_scaling"]) == (
+        "float32",
+        10_000.0,
+        None,
+    )
+    assert json.loads((tmp_path / "out/tokenizer_config.json").read_text())["model_max_length"] == 256
+    assert figures == {
+        "step": 7, "tensors": len(wanted), "bytes": sum(tensor.nbytes for tensor in wanted.values()), "files": 1
+    }  # fmt: skip
+
+
+def test_a_large_model_is_cut_into_files(generation: Path, base: Path, tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
+
+    figures = export(generation, base, tokenizer, tmp_path / "out", dtype=torch.bfloat16, shard_bytes=25_000)
+
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=torch.bfloat16, local_files_only=True
+    )
+    wanted = torch.load(tmp_path / "parameters.pt", weights_only=True)
+    assert all(
+        torch.equal(parameter, wanted[name].bfloat16()) for name, parameter in model.named_parameters()
+    )
+    assert figures["files"] == len(list((tmp_path / "out").glob("model-*.safetensors"))) >= 2
+    assert all(file.stat().st_size < 27_000 for file in (tmp_path / "out").glob("model-*.safetensors"))
+
+
+def test_a_damaged_checkpoint_is_not_exported(generation: Path, base: Path, tmp_path: Path) -> None:
+    file = generation / "__0_0.distcp"
+    file.write_bytes(file.read_bytes().replace(b"\x00\x00\x80\x3f", b"\x00\x00\x80\x40", 1))
+
+    with pytest.raises(IntegrityError, match=r"__0_0\.distcp: differs from its manifest"):
+        export(generation, base, base, tmp_path / "out")
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_without_checkpoint_is_said(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no finished checkpoint there .* give a step-N directory"):
+        export(tmp_path, base, base, tmp_path / "out")
+
+
+def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
+
+    with pytest.raises(DataError, match="hidden size 64, and the checkpoint has 32"):
+        export(generation, base, base, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", sorted(PROVEN["shard"]))
+def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, kind: str) -> None:
+    base = make_family(tmp_path / "base", kind)
+    generation = trained(base, tmp_path)
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
+
+    figures = export(generation, base, tokenizer, tmp_path / "out", shard_bytes=50_000)
+
+    expected, found = load_model(base), load_model(tmp_path / "out")
+    expected.resize_token_embeddings(320)
+    expected.load_state_dict(torch.load(tmp_path / "parameters.pt", weights_only=True), strict=False)
+    ids = torch.arange(64)[None] * 5
+    assert torch.equal(found(input_ids=ids).logits, expected(input_ids=ids).logits)
+    before, after = (json.loads((path / "config.json").read_text()) for path in (base, tmp_path / "out"))
+    assert after["architectures"] == before["architectures"] == [type(found).__name__]
+    assert after["model_type"] == kind
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    assert len(index["weight_map"]) == figures["tensors"]
+
+
+def test_a_base_that_names_no_architecture_gets_that_of_the_model(
+    generation: Path, base: Path, tmp_path: Path
+) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "architectures": None}))
+
+    export(generation, base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
+
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_a_mixture_of_experts_is_not_exported(generation: Path, base: Path, tmp_path: Path) -> None:
+    (base / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
+
+    with pytest.raises(PreflightError, match="'mixtral' is a mixture of experts"):
+        export(generation, base, base, tmp_path / "out")

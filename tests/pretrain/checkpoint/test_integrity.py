@@ -1,0 +1,288 @@
+"""Damaged, swapped and hostile generations: noticed before anything is loaded."""
+
+import os
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import collect_env
+
+from anadil.artifacts import artifact
+from anadil.core.errors import IntegrityError, RecipeError
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.safe_metadata import read_metadata
+from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, maker, save, state_of
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
+    yield from maker(tmp_path / "checkpoints")
+
+
+def forge(path: Path) -> None:
+    """Make the manifest agree with the files, as an attacker who can write there would."""
+    manifest = artifact.read_manifest(str(path))
+    assert manifest is not None
+    entries = {name: artifact.describe(path / name) for name in manifest.files}
+    (path / "manifest.json").write_text(directory.sealed(replace(manifest, files=entries)))
+
+
+def flip(file: Path, bit: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def flips_found(checkpoints: Checkpoints, folder: Path, trials: int, seed: int = 0) -> int:
+    """Flip one random bit of the newest of two generations, `trials` times; how often it was noticed."""
+    numbers = random.Random(seed)
+    found = 0
+    newest = folder / "step-00000004"
+    for _ in range(trials):
+        files = sorted(newest.iterdir())
+        at = numbers.randrange(sum(file.stat().st_size for file in files) * 8)
+        for file in files:
+            size = file.stat().st_size * 8
+            if at < size:
+                flip(file, at)
+                break
+            at -= size
+        taken = checkpoints.newest()
+        found += taken is not None and taken.state.step == 2
+        for aside in folder.glob("*.damaged"):
+            aside.rename(newest)
+        flip(file, at)
+    return found
+
+
+def test_single_flipped_bits_are_found(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4)
+
+    assert flips_found(checkpoints, tmp_path / "checkpoints", trials=50) == 50
+
+    assert_newest(checkpoints, 4)
+
+
+@pytest.mark.slow
+def test_two_hundred_flipped_bits_are_found(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4)
+
+    assert flips_found(checkpoints, tmp_path / "checkpoints", trials=200, seed=1) == 200
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path / "__0_0.distcp", 1000)
+
+
+def fill_with_zeros(path: Path) -> None:
+    file = path / "__0_0.distcp"
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def lose_a_file(path: Path) -> None:
+    (path / "__0_0.distcp").unlink()
+
+
+def lose_metadata(path: Path) -> None:
+    (path / ".metadata").unlink()
+
+
+def add_a_file(path: Path) -> None:
+    (path / "__1_0.distcp").write_bytes(b"")
+
+
+def swap_a_file(path: Path) -> None:
+    (path / "__0_0.distcp").write_bytes((path.with_name("step-00000002") / "__0_0.distcp").read_bytes())
+
+
+def change_the_state(path: Path) -> None:
+    (path / "state.json").write_text(state_of(5).to_json())
+
+
+def spoil_the_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text("{")
+
+
+def be_another_step(path: Path) -> None:
+    manifest = artifact.read_manifest(str(path))
+    assert manifest is not None
+    (path / "manifest.json").write_text(directory.sealed(replace(manifest, records={"step": 2})))
+
+
+def change_the_manifest(path: Path) -> None:
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"tokens": 400', '"tokens": 500'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "__0_0.distcp: has not the"),
+        (fill_with_zeros, "__0_0.distcp: differs from its manifest"),
+        (lose_a_file, "__0_0.distcp: missing, but its manifest names it"),
+        (lose_metadata, ".metadata: missing, but its manifest names it"),
+        (add_a_file, "__1_0.distcp: not in its manifest"),
+        (swap_a_file, "__0_0.distcp: differs from its manifest"),
+        (change_the_state, "state.json: differs from its manifest"),
+        (spoil_the_manifest, "no manifest of this program"),
+        (be_another_step, "its manifest is that of step 2"),
+        (change_the_manifest, "manifest.json: is not as it was written"),
+    ],
+)
+def test_a_damaged_generation_is_set_aside_and_the_one_before_taken(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], words: str
+) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4)
+    damage(tmp_path / "checkpoints/step-00000004")
+
+    assert_newest(checkpoints, 2)
+
+    assert words in caplog.text
+    assert "damaged checkpoint set aside as" in caplog.text
+    assert (tmp_path / "checkpoints/step-00000004.damaged").is_dir()
+
+
+def test_a_generation_under_the_name_of_a_later_step_is_refused(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4)
+    folder = tmp_path / "checkpoints"
+    (folder / "step-00000002").rename(folder / "step-00000006")
+
+    assert_newest(checkpoints, 4)
+
+
+def test_a_run_with_other_settings_is_told_what_differs(make: Make) -> None:
+    save(make(), 2)
+
+    with pytest.raises(RecipeError, match=r"other settings \(recipe seed 7 -> 8\); restore them"):
+        make(origin={**ORIGIN, "recipe seed": "8"}).newest()
+
+
+class Payload:
+    """Touches a file when it is unpickled as pickle does it."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.canary}",)
+
+
+class TorchPayload(Payload):
+    """The same through a function of torch, whose names a checkpoint does hold."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return collect_env.run, (f"touch {self.canary}",)
+
+
+class BuiltinPayload(Payload):
+    """The same through a function of Python, which old protocols call `__builtin__`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (f"open({str(self.canary)!r}, 'w')",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("payload", [Payload, BuiltinPayload])
+@pytest.mark.parametrize("forged", [False, True])
+def test_metadata_that_would_run_code_is_refused(
+    make: Make, tmp_path: Path, payload: type[Payload], forged: bool, protocol: int
+) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4)
+    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
+    (path / ".metadata").write_bytes(pickle.dumps(payload(canary), protocol))
+    if forged:
+        forge(path)
+
+    with pytest.raises(
+        IntegrityError, match=r"\.metadata: asks to load .* somebody has changed it"
+    ) as refused:
+        checkpoints.newest()
+
+    assert refused.value.exit_code == 5
+    assert not canary.exists()
+
+
+def test_metadata_that_would_run_code_of_torch_is_refused(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 4)
+    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
+    (path / ".metadata").write_bytes(pickle.dumps(TorchPayload(canary)))
+    forge(path)
+
+    with pytest.raises(IntegrityError, match=r"asks to load torch\.utils\.collect_env\.run"):
+        checkpoints.newest()
+
+    assert not canary.exists()
+
+
+def test_a_payload_inside_real_metadata_is_refused(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 4)
+    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
+    content = pickle.loads((path / ".metadata").read_bytes())
+    content.planner_data = Payload(canary)
+    (path / ".metadata").write_bytes(pickle.dumps(content))
+    forge(path)
+
+    with pytest.raises(IntegrityError, match=r"asks to load posix\.system"):
+        checkpoints.newest()
+
+    assert not canary.exists()
+
+
+def test_metadata_may_not_point_out_of_its_checkpoint(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 4)
+    path = tmp_path / "checkpoints/step-00000004"
+    content = pickle.loads((path / ".metadata").read_bytes())
+    for place in content.storage_data.values():
+        place.relative_path = "../step-00000002/__0_0.distcp"
+    (path / ".metadata").write_bytes(pickle.dumps(content))
+    forge(path)
+
+    with pytest.raises(IntegrityError, match=r"lies in '\.\./step-00000002/__0_0\.distcp'"):
+        checkpoints.newest()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"(lp0\n.", pickle.dumps({"a": 1}), b"\x80\x04N."])
+def test_metadata_of_another_kind_is_refused(make: Make, tmp_path: Path, content: bytes) -> None:
+    save(make(), 4)
+    path = tmp_path / "checkpoints/step-00000004"
+    (path / ".metadata").write_bytes(content)
+
+    with pytest.raises(IntegrityError, match="it is no checkpoint metadata"):
+        read_metadata(path, {"__0_0.distcp"})
+
+
+def test_pickled_tensors_are_read_as_weights_only(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 4)
+    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
+    content = pickle.loads((path / ".metadata").read_bytes())
+    file = path / "__0_0.distcp"
+    before = file.stat().st_size
+    with file.open("ab") as end:
+        torch.save(Payload(canary), end)
+    for place in content.storage_data.values():
+        place.offset, place.length = before, file.stat().st_size - before
+    (path / ".metadata").write_bytes(pickle.dumps(content))
+    forge(path)
+    found = checkpoints.newest()
+    assert found is not None
+
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        checkpoints.load(found, {NAME: torch.zeros(12, 4)})
+
+    assert not canary.exists()

@@ -1,0 +1,327 @@
+"""Generations of one process: what comes back, what is refused, what is kept."""
+
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.core.errors import IntegrityError, PreflightError, RetryableError
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint import manager as module
+from anadil.pretrain.checkpoint.dcp import write_tensors
+from anadil.pretrain.checkpoint.in_memory import MemoryCopies
+from anadil.pretrain.checkpoint.state import State
+from tests.kit.checkpoint_samples import NAME, Make, assert_newest, loaded, maker, save, state_of, tensors_of
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
+    yield from maker(tmp_path / "checkpoints")
+
+
+def test_an_empty_directory_holds_no_checkpoint(make: Make) -> None:
+    assert make().newest() is None
+
+
+def test_what_is_saved_comes_back_bit_by_bit(make: Make) -> None:
+    save(make(), 5)
+
+    assert_newest(make(), 5)
+
+
+def test_training_may_go_on_while_a_checkpoint_is_written(make: Make) -> None:
+    checkpoints = make()
+    tensors = tensors_of(1)
+
+    checkpoints.save(state_of(1), tensors)
+    for tensor in tensors.values():
+        tensor.zero_()
+    checkpoints.wait()
+
+    assert_newest(checkpoints, 1)
+
+
+def test_the_memory_of_one_checkpoint_serves_the_next(make: Make) -> None:
+    checkpoints = make()
+    tensors = tensors_of(1)
+
+    for step in (1, 2):
+        for name, tensor in tensors_of(step).items():
+            tensors[name].copy_(tensor)
+        checkpoints.save(state_of(step), tensors)
+    checkpoints.wait()
+
+    assert_newest(checkpoints, 2)
+
+
+def test_what_was_left_out_comes_back(make: Make) -> None:
+    checkpoints = make()
+    state = State(step=9, tokens=1, seconds=2.5, anomalies={"phase": 0, "left_out": [[4, 7]]})
+    checkpoints.save(state, tensors_of(9))
+    checkpoints.wait()
+
+    found = checkpoints.newest()
+
+    assert found is not None
+    assert found.state == state
+
+
+def test_at_a_phase_border_there_are_parameters_only(make: Make) -> None:
+    checkpoints = make()
+    parameters = {name: tensor for name, tensor in tensors_of(4).items() if " " not in name}
+    checkpoints.save(state_of(4), parameters)
+
+    found_by = make()
+    checkpoints.wait()
+    found = found_by.newest()
+
+    assert found is not None
+    assert found.names == parameters.keys()
+    with pytest.raises(IntegrityError, match=r"holds 2 tensors, but not exp_avg model\.embed.* and 2 more"):
+        found_by.load(found, tensors_of(0))
+
+
+def test_part_of_a_checkpoint_can_be_loaded(make: Make) -> None:
+    checkpoints = make()
+    save(checkpoints, 3)
+    weight = torch.zeros(12, 4)
+
+    found = checkpoints.newest()
+    assert found is not None
+    checkpoints.load(found, {NAME: weight})
+
+    assert torch.equal(weight, tensors_of(3)[NAME])
+
+
+def test_another_shape_is_refused(make: Make) -> None:
+    checkpoints = make()
+    save(checkpoints, 3)
+    found = checkpoints.newest()
+    assert found is not None
+
+    with pytest.raises(
+        IntegrityError, match=r"float32 \[12, 4\] there and torch.float32 \[14, 4\] in the model"
+    ):
+        checkpoints.load(found, {NAME: torch.zeros(14, 4)})
+
+
+def test_equal_states_give_equal_bytes(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 3)
+    first = (tmp_path / "checkpoints/step-00000003/manifest.json").read_bytes()
+
+    save(checkpoints, 3)
+
+    assert (tmp_path / "checkpoints/step-00000003/manifest.json").read_bytes() == first
+
+
+def test_the_newest_generations_are_kept(make: Make, tmp_path: Path) -> None:
+    checkpoints = make(keep=2)
+
+    save(checkpoints, 2, 4, 6, 8)
+
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step-00000006",
+        "step-00000008",
+    ]
+
+
+def test_a_generation_that_is_being_read_is_not_removed(make: Make, tmp_path: Path) -> None:
+    checkpoints = make(keep=1)
+    save(checkpoints, 1)
+
+    with directory.held(tmp_path / "checkpoints/step-00000001"):
+        save(checkpoints, 2)
+        during = directory.steps(tmp_path / "checkpoints")
+    save(checkpoints, 3)
+
+    assert during == [2, 1]
+    assert directory.steps(tmp_path / "checkpoints") == [3]
+
+
+def test_a_step_saved_again_after_a_roll_back_replaces_the_old_one(make: Make, tmp_path: Path) -> None:
+    checkpoints = make(keep=1)
+    save(checkpoints, 4)
+
+    checkpoints.save(state_of(4), {**tensors_of(4), NAME: torch.ones(12, 4)})
+    checkpoints.wait()
+
+    assert torch.equal(loaded(checkpoints)[1][NAME], torch.ones(12, 4))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+def test_what_a_killed_process_left_is_cleared_away(make: Make, tmp_path: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4, 6)
+    folder = tmp_path / "checkpoints"
+    (folder / "step-00000008.partial").mkdir()
+    (folder / "step-00000002").rename(folder / "step-00000002.removed")
+    (folder / "step-00000006").rename(folder / "step-00000006.old")
+
+    assert_newest(checkpoints, 6)
+
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000004", "step-00000006"]
+
+
+def test_a_generation_without_manifest_does_not_count(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = make()
+    save(checkpoints, 2, 4)
+    (tmp_path / "checkpoints/step-00000004/manifest.json").unlink()
+
+    assert_newest(checkpoints, 2)
+
+    assert "step-00000004: has no manifest.json, so it does not count" in caplog.text
+
+
+def test_a_save_waits_for_the_one_before(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, running, most = write_tensors, [0], [0]
+
+    def slow(*arguments: Any) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        threading.Event().wait(1.2)
+        real(*arguments)
+        running[0] -= 1
+
+    monkeypatch.setattr(module, "write_tensors", slow)
+    checkpoints = make()
+
+    first = checkpoints.save(state_of(2), tensors_of(2))
+    second = checkpoints.save(state_of(4), tensors_of(4))
+    checkpoints.close()
+
+    assert first < 0.6
+    assert second > 0.9
+    assert checkpoints.seconds == pytest.approx(first + second)
+    assert most == [1]
+    assert "for the checkpoint of step 2; raise pretrain.checkpoint_every" in caplog.text
+    monkeypatch.undo()
+    assert_newest(make(), 4)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    place = tmp_path / "checkpoints"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", place], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk_leaves_the_generation_before(make: Make, small_disk: Path) -> None:
+    checkpoints = make()
+    save(checkpoints, 2)
+    large = {**tensors_of(4), NAME: torch.ones(1000, 100)}
+
+    checkpoints.save(state_of(4), large)
+
+    with pytest.raises(
+        PreflightError, match=r"disk full .* checkpoint of step 4 is not written and the one before"
+    ):
+        checkpoints.wait()
+    assert [path.name for path in small_disk.iterdir()] == ["step-00000002"]
+    assert_newest(checkpoints, 2)
+    save(checkpoints, 6)  # the next one may fit again
+    assert_newest(checkpoints, 6)
+
+
+def test_a_disk_that_fails_is_worth_another_try(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    checkpoints = make()
+    save(checkpoints, 2)
+    monkeypatch.setattr(os, "fsync", fail)
+    checkpoints.save(state_of(4), tensors_of(4))
+
+    with pytest.raises(RetryableError, match=r"Input/output error.* step 4 is not written"):
+        checkpoints.save(state_of(5), tensors_of(5))
+
+    monkeypatch.undo()
+    assert_newest(checkpoints, 2)
+
+
+def test_a_disk_of_the_machine_that_fails_does_not_stop_training(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = make(own=True, optional=True)
+    save(checkpoints, 2)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+
+    save(checkpoints, 4)
+
+    monkeypatch.undo()
+    assert "the checkpoint of step 4 is not written" in caplog.text
+    assert_newest(checkpoints, 2)
+
+
+def test_a_disk_of_the_machine_that_is_the_only_one_does_stop_training(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = make(own=True)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+
+    with pytest.raises(PreflightError, match=r"may not be written .*Read-only file system.*; grant access"):
+        save(checkpoints, 4)
+
+
+def test_whoever_waits_for_a_checkpoint_is_told_when_it_is_sealed(make: Make) -> None:
+    told: list[State] = []
+
+    save(make(on_saved=told.append), 3)
+
+    assert told == [state_of(3)]
+
+
+def test_a_roll_back_restores_what_was_copied() -> None:
+    copies = MemoryCopies(keep=2)
+    tensors = tensors_of(1)
+    for step in (1, 2, 3):
+        for name, tensor in tensors_of(step).items():
+            tensors[name].copy_(tensor)
+        copies.save(state_of(step), tensors)
+
+    kept = copies.states
+    copies.restore(state_of(2), tensors)
+
+    assert kept == [state_of(3), state_of(2)]
+    assert copies.states == [state_of(2)]
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in tensors_of(2).items())
+
+
+def test_a_copy_in_memory_does_not_follow_training() -> None:
+    copies = MemoryCopies(keep=1)
+    tensors = tensors_of(1)
+    copies.save(state_of(1), tensors)
+
+    for tensor in tensors.values():
+        tensor.zero_()
+    copies.restore(state_of(1), tensors)
+
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in tensors_of(1).items())
+
+
+def test_close_writes_what_is_left(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    checkpoints = make()
+    checkpoints.save(state_of(1), tensors_of(1))
+
+    checkpoints.close()
+
+    assert_newest(make(), 1)

@@ -1,0 +1,83 @@
+"""Generations that several processes write and read together."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import distributed as dist
+
+from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.parallel.process_group import Group
+from tests.kit.checkpoint_samples import ORIGIN, save
+from tests.kit.ranks import in_ranks
+
+
+def run_worker(scenario: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[2] / "kit/checkpoint_worker.py"), scenario, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_two_processes_is_read_by_one_by_four_and_unsharded(tmp_path: Path) -> None:
+    run_worker("reshard", tmp_path)
+
+
+@pytest.mark.slow
+def test_faults_of_one_process_or_machine_are_agreed_on_by_all(tmp_path: Path) -> None:
+    done = run_worker("faults", tmp_path)
+
+    assert "step-00000006.damaged" in done.stderr  # own disks
+    assert "abort latency" in done.stdout  # a killed writer
+
+
+def replace_a_machine(rank: int, root: str) -> None:
+    """Each process on a disk of its own; the second gets an empty one."""
+    folder = Path(root, f"machine-{rank}")
+    logging.basicConfig(level=logging.WARNING, filename=f"{root}/rank-{rank}.log")
+    group = Group(rank=rank, local_rank=0, size=2, host=dist.new_group(backend="gloo"))
+    before = Checkpoints(folder, group, ORIGIN, 2, own=True)
+    save(before, 70, 80)
+    before.close()
+    if rank == 1:
+        shutil.rmtree(folder)
+    group.wait()
+    after = Checkpoints(folder, group, ORIGIN, 2, own=True)
+
+    found = after.newest()
+    after.resumed(-1)
+    behind = {path.name for path in folder.glob("*")}
+    save(after, 10, 20)
+    kept = {path.name for path in folder.glob("*")}
+    save(after, 80)
+
+    later = {"step-00000070.later", "step-00000080.later"} if rank == 0 else set()
+    assert found is None
+    assert behind == later
+    assert kept == {"step-00000010", "step-00000020"} | later
+    assert {path.name for path in folder.glob("*")} == {"step-00000020", "step-00000080"}
+    after.close()
+
+
+def test_a_machine_that_was_replaced_is_told_and_what_the_others_have_of_later_steps_is_set_aside(
+    tmp_path: Path,
+) -> None:
+    in_ranks(replace_a_machine, 2, str(tmp_path))
+
+    told = (tmp_path / "rank-0.log").read_text()
+    assert "processes have checkpoints of different steps (rank 0 on " in told
+    assert ": 80, 70; rank 1 on " in told
+    assert ": none), and only a step that all of them have counts" in told
+    assert "goes on from step 0; checkpoints of later steps (80, 70) are set aside as step-*.later" in told
+    assert (tmp_path / "rank-1.log").read_text() == ""

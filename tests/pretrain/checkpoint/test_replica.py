@@ -1,0 +1,244 @@
+"""Copies of generations in another directory or in S3: written by one run, brought back, kept few."""
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.artifacts import s3, storage
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.replica import LOCK, Archive
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.parallel.process_group import Group
+
+ORIGIN = {"recipe seed": "7"}
+
+Make = Callable[..., Checkpoints]
+
+WRITER = """
+import sys
+from anadil.errors import AnadilError
+from anadil.pretrain.checkpoints.archive import Archive
+try:
+    Archive(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
+except AnadilError as error:
+    print(error)
+    sys.exit(error.exit_code)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes `Checkpoints` with an archive, and closes them."""
+    made = []
+
+    def build(uri: str, folder: str = "checkpoints", keep: int = 2, origin: Any = ORIGIN) -> Checkpoints:
+        archive = Archive(uri, keep, renew_s=0.3, silent_s=1.5)
+        made.append(Checkpoints(tmp_path / folder, Group(), origin, 2, archive=archive))
+        return made[-1]
+
+    yield build
+    for checkpoints in made:
+        checkpoints.close()
+
+
+def save(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(State(step=step, tokens=step, seconds=0.0), {"weight": torch.full((50, 4), float(step))})
+
+
+def end(*runs: Checkpoints) -> None:
+    for checkpoints in runs:
+        checkpoints.finish()
+        checkpoints.close()
+
+
+def names_in(uri: str) -> list[str]:
+    return sorted(name.rpartition("/")[2] for name in storage.store(uri).directories(uri))
+
+
+def test_the_archive_gets_the_newest_generations(make: Make, place: str, tmp_path: Path) -> None:
+    for step in (2, 4, 6):
+        checkpoints = make(place)
+        save(checkpoints, step)
+        end(checkpoints)
+
+    assert names_in(place) == ["step-00000004", "step-00000006"]
+    assert directory.steps(tmp_path / "checkpoints") == [6, 4]  # and still lie where they were written
+    assert not list((tmp_path / "checkpoints").glob("*.upload"))
+
+
+def test_an_empty_work_directory_is_filled_from_the_archive(make: Make, place: str, tmp_path: Path) -> None:
+    first = make(place)
+    save(first, 2)
+    end(first)
+    shutil.rmtree(tmp_path / "checkpoints")
+
+    second = make(place)
+    found = second.newest()
+
+    assert found is not None
+    weight = torch.zeros(50, 4)
+    second.load(found, {"weight": weight})
+    assert torch.equal(weight, torch.full((50, 4), 2.0))
+
+
+def test_a_damaged_copy_in_the_archive_is_left_out(
+    make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (2, 4):
+        first = make(place)
+        save(first, step)
+        end(first)
+    name = storage.join(place, "step-00000004", "__0_0.distcp")
+    content = bytearray(storage.store(place).read(name))
+    content[500] ^= 1
+    storage.store(place).write(name, bytes(content))
+    shutil.rmtree(tmp_path / "checkpoints")
+
+    found = make(place).newest()
+
+    assert found is not None
+    assert found.state.step == 2
+    assert "damaged copy in the archive left out" in caplog.text
+    assert directory.steps(tmp_path / "checkpoints") == [2]
+
+
+def test_an_archive_of_other_settings_is_told_apart(make: Make, place: str) -> None:
+    first = make(place)
+    save(first, 2)
+    end(first)
+
+    with pytest.raises(RecipeError, match=r"recipe seed 7 -> 8.* or give another pretrain\.copies\.archive"):
+        make(place, folder="other", origin={"recipe seed": "8"}).newest()
+
+
+def test_a_second_run_is_kept_out_of_an_archive(make: Make, place: str, tmp_path: Path) -> None:
+    first = make(place)
+
+    with pytest.raises(PreflightError, match=r"another run.* writes there now; stop that run, or give"):
+        make(place, folder="second")
+
+    save(first, 2)
+    end(first)
+    third = make(place, folder="third")  # once the first has ended there is room
+    found = third.newest()
+    assert found is not None
+    assert found.state.step == 2
+
+
+def test_of_runs_that_start_at_once_one_wins(bucket: str) -> None:
+    archives = [Archive(f"{bucket}/archive", 3, renew_s=0.3, silent_s=3) for _ in range(4)]
+    together = threading.Barrier(len(archives))
+
+    def claimed(archive: Archive) -> bool:
+        together.wait()
+        try:
+            archive.claim()
+        except PreflightError as error:
+            return error.exit_code != 4
+        return True
+
+    with ThreadPoolExecutor(len(archives)) as threads:
+        won = list(threads.map(claimed, archives))
+    for archive in archives:
+        archive.close()
+
+    assert sorted(won) == [False, False, False, True]
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_start_at_once_one_wins_and_the_other_ends_with_4(bucket: str) -> None:
+    command = [sys.executable, "-c", WRITER, f"{bucket}/archive"]
+    runs = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    while all(run.poll() is None for run in runs):
+        time.sleep(0.1)
+
+    words = [run.communicate()[0] for run in runs]  # ends the winner
+
+    assert sorted(run.returncode for run in runs) == [0, 4]
+    assert any(b"another run" in text for text in words)
+
+
+def test_a_run_that_died_is_succeeded(bucket: str, make: Make) -> None:
+    uri = f"{bucket}/archive"
+    lock = storage.join(uri, LOCK)
+    storage.store(uri).write(
+        lock, json.dumps({"owner": "dead", "host": "node-1", "released": False}).encode()
+    )
+
+    started = time.monotonic()
+    make(uri)
+
+    assert 1.4 < time.monotonic() - started < 10
+    assert json.loads(storage.store(uri).read(lock))["owner"] != "dead"
+
+
+def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
+    bucket: str, make: Make, tmp_path: Path
+) -> None:
+    uri = f"{bucket}/archive"
+    first = make(uri)
+    storage.store(uri).write(storage.join(uri, LOCK), b'{"owner": "other", "host": "node-2"}')
+
+    save(first, 2)
+
+    with pytest.raises(PreflightError, match="another run on node-2 writes there now"):
+        first.wait()
+    assert directory.steps(tmp_path / "checkpoints") == [2]  # what it wrote itself is safe
+    assert names_in(uri) == []
+
+
+def test_the_lock_is_renewed_by_itself(bucket: str, make: Make) -> None:
+    uri = f"{bucket}/archive"
+    lock = storage.join(uri, LOCK)
+    make(uri)
+    before = storage.store(uri).fingerprint(lock)
+
+    time.sleep(1)
+
+    assert storage.store(uri).fingerprint(lock) != before
+
+
+def test_an_upload_that_fails_does_not_stop_training(
+    bucket: str, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO)
+    checkpoints = make(f"{bucket}/archive")
+    client = s3.client()
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(client, "upload_file", refused)
+    save(checkpoints, 2)
+    end(checkpoints)
+
+    assert "step-00000002 is not copied there: connection reset" in caplog.text
+    assert directory.steps(tmp_path / "checkpoints") == [2]
+
+
+def test_a_conditional_write_changes_only_what_was_seen(bucket: str) -> None:
+    uri = f"{bucket}/lock.json"
+    store = s3.S3()
+
+    first = store.write_if(uri, b"one", "")
+    assert first is not None
+    assert store.write_if(uri, b"two", "") is None
+    second = store.write_if(uri, b"two", first)
+    assert second is not None
+    assert store.write_if(uri, b"three", first) is None
+    assert store.read_tagged(uri) == (b"two", second)
+    assert store.write_if(f"{bucket}/gone.json", b"x", first) is None

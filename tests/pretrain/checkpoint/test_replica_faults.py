@@ -1,0 +1,217 @@
+"""An archive whose storage fails, whose run is killed, stopped, or goes back."""
+
+import gc
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from anadil.artifacts import s3, storage
+from anadil.artifacts.object_lock import Taken
+from anadil.core.errors import RetryableError
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint import replica as module
+from anadil.pretrain.checkpoint.replica import LOCK, Archive
+from tests.kit.checkpoint_samples import Make, assert_newest, maker, save, state_of
+
+DENIED = ClientError(
+    {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
+    "PutObject",
+)
+DOWN = EndpointConnectionError(endpoint_url="http://s3")
+
+
+class Slow(Archive):
+    """Each piece takes a while."""
+
+    def _count(self, num: int) -> None:
+        time.sleep(0.1)
+        super()._count(num)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
+    yield from maker(tmp_path / "checkpoints")
+
+
+def archive_at(uri: str, kind: type[Archive] = Archive) -> Archive:
+    return kind(uri, 3, renew_s=0.1, silent_s=0.5)
+
+
+def save_all(make: Make, uri: str, *steps: int) -> None:
+    """A run that saves at these steps and ends when they are copied."""
+    checkpoints = make(archive=archive_at(uri))
+    for step in steps:
+        save(checkpoints, step)
+        checkpoints.finish()
+    checkpoints.close()
+
+
+def steps_in(uri: str) -> list[int]:
+    return [int(name.rpartition("-")[2]) for name in sorted(storage.store(uri).directories(uri))]
+
+
+@pytest.mark.parametrize("error", [DENIED, DOWN])
+def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
+    make: Make,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    checkpoints = make(archive=archive_at(f"{bucket}/archive"))
+
+    def fail(**_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(s3.client(), "put_object", fail)
+        save(checkpoints, 2)
+        time.sleep(0.3)  # in which the lock should have been renewed
+    save(checkpoints, 4)
+    checkpoints.finish()
+    renewed = storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}")
+    time.sleep(0.3)
+
+    assert "the lock cannot be looked at; training goes on" in caplog.text
+    assert "step-00000002 is not copied there" in caplog.text
+    assert steps_in(f"{bucket}/archive") == [4]
+    assert storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}") != renewed
+
+
+def test_a_copy_that_lacks_a_file_is_left_out(
+    make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_all(make, place, 2, 4)
+    lost = storage.join(place, "step-00000004", "__0_0.distcp")
+    if place.startswith("s3://"):
+        bucket, _, key = lost.removeprefix("s3://").partition("/")
+        s3.client().delete_object(Bucket=bucket, Key=key)
+    else:
+        Path(lost).unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
+
+    assert_newest(make(archive=archive_at(place)), 2)
+
+    assert "damaged copy in the archive left out" in caplog.text
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+# s3transfer opens the file for each part in advance, and leaves it open where the part is not sent.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_run_that_stops_breaks_copies_off_and_the_next_start_makes_them(
+    make: Make, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(storage, "PIECE_BYTES", 100_000)
+    checkpoints = make(archive=archive_at(place, Slow))
+    for step in (2, 4):  # one copied, one waiting
+        checkpoints.save(state_of(step), {"weight": torch.full((5_000_000,), float(step))})
+        checkpoints.wait()
+    time.sleep(0.5)
+
+    started = time.monotonic()
+    checkpoints.close()
+    seconds = time.monotonic() - started
+    left = steps_in(place)
+    again = make(archive=archive_at(place))
+    found = again.newest()
+    again.resumed(4)
+    again.finish()
+    gc.collect()  # what was left open, here and not in another test
+
+    assert seconds < 3
+    assert left == []
+    assert "broken off; the next start does it" in caplog.text
+    assert found is not None
+    assert steps_in(place) == [4]
+    if place.startswith("s3://"):
+        bucket = place.removeprefix("s3://").partition("/")[0]
+        assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)
+
+
+def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Make, place: str) -> None:
+    save_all(make, place, 2)
+    save(make(), 4)
+    store = storage.store(place)
+    store.write(storage.join(place, "step-00000004", "__0_0.distcp"), b"half")
+    if place.startswith("s3://"):
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        s3.client().create_multipart_upload(Bucket=bucket, Key=f"{key}/step-00000004/__1_0.distcp")
+    else:
+        shutil.copytree(f"{place}/step-00000002", f"{place}/step-00000003.partial")
+
+    checkpoints = make(archive=archive_at(place))
+    files = store.files(place)
+    assert_newest(checkpoints, 4)
+    checkpoints.resumed(4)
+    checkpoints.finish()
+
+    assert [name for name in files if "step-00000002/" not in name] == [storage.join(place, LOCK)]
+    assert steps_in(place) == [2, 4]
+    if place.startswith("s3://"):
+        assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)
+
+
+def test_a_run_that_goes_back_leaves_no_later_copy_behind(
+    make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_all(make, place, 2, 4, 6)
+    for step in (4, 6):
+        shutil.rmtree(directory.path_of(tmp_path / "checkpoints", step))
+
+    checkpoints = make(archive=archive_at(place))
+    assert_newest(checkpoints, 2)
+    checkpoints.resumed(2)
+    checkpoints.finish()
+
+    assert steps_in(place) == [2]
+    assert "went on from an earlier step; removing the copies of steps 6, 4" in caplog.text
+
+
+def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
+    make: Make, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"{bucket}/archive"
+    save_all(make, uri, 2)
+    shutil.rmtree(tmp_path / "checkpoints")
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    client, fetched, beats = s3.client(), [], []
+    download = client.download_file
+
+    def fetch(bucket: str, key: str, *more: Any, **named: Any) -> None:
+        fetched.append(key.rpartition("/")[2])
+        if fetched[-1] == "state.json" and len(fetched) < 5:
+            time.sleep(0.5)
+            raise DOWN
+        download(bucket, key, *more, **named)
+
+    monkeypatch.setattr(client, "download_file", fetch)
+    broken_off = make(archive=archive_at(uri))
+    with pytest.raises(RetryableError):
+        broken_off.newest()
+    broken_off.close()
+    first = sorted(fetched)
+    fetched += ["second start"]
+    assert_newest(make(archive=archive_at(uri, Slow), beat=lambda: beats.append(1)), 2)
+
+    assert first == [".metadata", "__0_0.distcp", "manifest.json", "state.json"]
+    assert fetched[5:] == ["manifest.json", "state.json"]
+    assert len(beats) >= 3
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_lost_lock_is_no_outage(make: Make, bucket: str) -> None:
+    checkpoints = make(archive=archive_at(f"{bucket}/archive"))
+    storage.store(bucket).write(f"{bucket}/archive/{LOCK}", json.dumps({"owner": "other"}).encode())
+
+    with pytest.raises(Taken, match="another run writes there now"):
+        save(checkpoints, 2)

@@ -1,0 +1,133 @@
+"""All places that a run is saved in, together."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from anadil.model.load import load_model
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.manager import Checkpoints, local_folder
+from anadil.pretrain.checkpoint.tiers import Tiers
+from anadil.pretrain.data.packing import pack
+from anadil.pretrain.data.tokens import token_stream
+from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.process_group import Group
+from anadil.pretrain.resilience.fault_injection import VARIABLE
+from anadil.pretrain.run import run
+from anadil.pretrain.trainer import Trainer
+from anadil.recipe.pretrain import NEUTRAL
+from anadil.recipe.sections import Recipe
+from tests.kit.checkpoint_samples import ORIGIN, save, state_of
+from tests.kit.pretraining import SignalAt, generations, losses, make_job, make_recipe, run_in_child
+
+
+def make_tiers(tmp_path: Path, recipe: Recipe) -> Tiers:
+    """Those of a run of one process, in its second phase."""
+    settings = recipe.pretrain
+    stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
+    net = spread(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
+    trainer = Trainer(net, pack(stream, settings.sequence_length), recipe, Group())
+    trainer.begin_phase(settings.phases[-1])
+    trainer.allocate(6)
+    return Tiers(recipe, tmp_path / "work", trainer, Group(), ORIGIN)
+
+
+def steps_below(folder: Path) -> list[int]:
+    found = [directory.step_of(path.name) for path in folder.rglob("step-*") if path.is_dir()]
+    return sorted(step for step in found if step is not None)
+
+
+@pytest.mark.parametrize(
+    "step", [5, 6]
+)  # the second phase begins after 4, and its first copy on a disk is of 6
+def test_a_batch_is_left_out_before_the_first_checkpoint_of_a_phase(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: int
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"nan": {"step": step}}))
+
+    run(make_job(tmp_path, make_recipe(base, faults={"on_anomaly": "skip"})))
+
+    assert f"the loss is nan at step {step}: back to step 4" in caplog.text
+    assert losses(tmp_path / "a/out").keys() == set(range(1, 13))
+
+
+def test_a_batch_is_left_out_right_after_a_resume_at_the_border_of_a_phase(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(base, faults={"on_anomaly": "skip"})
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(3, signal.SIGTERM)))
+    saved = generations(make_job(tmp_path, recipe))[0].name
+    monkeypatch.setenv(VARIABLE, json.dumps({"nan": {"step": 5}}))
+
+    run(make_job(tmp_path, recipe))
+
+    assert saved == "step-00000004"
+    assert losses(tmp_path / "a/out").keys() == set(range(1, 13))
+
+
+def test_a_run_that_has_finished_leaves_its_last_copy_in_the_archive_and_none_on_the_machine_s_disk(
+    tmp_path: Path, base: Path
+) -> None:
+    copies = {"archive": str(tmp_path / "far"), "local_every": 2, "local_path": str(tmp_path / "nvme")}
+    tiers = make_tiers(tmp_path, make_recipe(base, copies=copies))
+    for step in (10, 12):
+        tiers.save(state_of(step))
+
+    tiers.finished()
+    tiers.close()
+
+    assert steps_below(tmp_path / "far") == [12]
+    assert steps_below(tmp_path / "work") == [12]
+    assert list((tmp_path / "nvme").iterdir()) == []
+
+
+def test_a_resume_may_gather_layers_otherwise_and_finds_copies_of_before_there_was_a_choice(
+    tmp_path: Path, base: Path
+) -> None:
+    copies = {"local_every": 2, "local_path": str(tmp_path / "nvme")}
+    degrees = '{"shard":1,"tensor":1,"context":1,"pipeline":1}'
+    expected = local_folder(tmp_path / "nvme", ORIGIN, degrees, Group())
+    parallelism = {"prefetch": 3, "reshard": False}
+    for step, settings in ((8, {}), (10, parallelism)):
+        tiers = make_tiers(tmp_path, make_recipe(base, copies=copies, parallelism=settings))
+        tiers.save(state_of(step))
+        tiers.close()
+
+    assert list((tmp_path / "nvme").iterdir()) == [expected.parent]
+    assert "parallelism" in NEUTRAL
+
+
+def test_a_run_that_goes_back_leaves_no_later_copy_in_the_archive(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base, copies={"archive": str(tmp_path / "far")})
+    before = make_tiers(tmp_path, recipe)
+    for step in (6, 9):
+        before.save(state_of(step))
+        before.durable.finish()
+    before.close()
+    shutil.rmtree(tmp_path / "work/checkpoints/step-00000009")
+
+    after = make_tiers(tmp_path, recipe)
+    state = after.resume()
+    after.durable.finish()
+    after.close()
+
+    assert state == state_of(6)
+    assert steps_below(tmp_path / "far") == [6]
+
+
+def test_copies_on_the_machine_s_disk_that_are_later_than_where_a_run_goes_on_are_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = Checkpoints(tmp_path / "nvme", Group(), ORIGIN, 3, own=True, optional=True)
+    save(local, 6, 8, 10)
+
+    local.resumed(6)
+    local.close()
+
+    assert [path.name for path in (tmp_path / "nvme").iterdir()] == ["step-00000006"]
+    assert "goes on from step 6; checkpoints of later steps (10, 8) are removed" in caplog.text

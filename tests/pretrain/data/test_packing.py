@@ -1,0 +1,295 @@
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil.core.errors import DataError
+from anadil.model.attention import use_packed_attention
+from anadil.model.loss import IGNORED
+from anadil.pretrain.check_architecture import check_architecture
+from anadil.pretrain.data.packing import Packed, _best_fit, batch_of, pack, packed_stream, sequences_of_step
+from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.parallel.loss_forward import last_hidden
+
+BOS, END = 1, 2
+
+
+def stream_of(*sizes: int) -> Stream:
+    """Documents `[BOS] ids [END]` whose ids are all different."""
+    ids: list[int] = []
+    starts = [0]
+    for size in sizes:
+        first = 10 + len(ids)
+        ids += [BOS, *range(first, first + size), END]
+        starts.append(len(ids))
+    return Stream(ids=np.array(ids, dtype=np.int32), starts=np.array(starts), digest="d")
+
+
+def all_rows(packed: Packed) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    batch = batch_of(packed, np.arange(packed.num_sequences))
+    return batch.input_ids, batch.position_ids, batch.labels
+
+
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+    )
+    model = LlamaForCausalLM(config).eval()
+    use_packed_attention(model)
+    return model
+
+
+def test_every_token_after_the_first_is_predicted_exactly_once() -> None:
+    stream = stream_of(3, 40, 7, 1, 16, 90)
+
+    packed = pack(stream, 16)
+
+    expected = Counter(
+        token
+        for begin, end in zip(stream.starts, stream.starts[1:], strict=False)
+        for token in stream.ids[begin + 1 : end].tolist()
+    )
+    labels = all_rows(packed)[2]
+    assert Counter(labels[labels != IGNORED].tolist()) == expected
+    assert packed.num_targets == expected.total()
+
+
+def test_no_label_crosses_a_document_border() -> None:
+    packed = pack(stream_of(3, 40, 7, 1, 16, 90), 16)
+
+    inputs, _, labels = all_rows(packed)
+
+    assert BOS not in labels
+    assert END not in inputs[labels != IGNORED]
+    inner = (labels != IGNORED) & (labels != END) & (inputs != BOS)
+    assert torch.equal(labels[inner], inputs[inner] + 1)
+
+
+def test_positions_begin_at_zero_with_every_document() -> None:
+    packed = pack(stream_of(3, 5, 4), 16)
+
+    inputs, positions, labels = all_rows(packed)
+
+    assert torch.equal(positions == 0, (inputs == BOS) | ((labels == IGNORED) & (positions == 0)))
+    assert positions[labels == IGNORED].tolist() == [0]
+    assert positions[0].tolist() == [*range(4), *range(6), *range(5), 0]
+
+
+def test_borders_are_the_begins_of_documents_of_rows_and_of_paddings() -> None:
+    packed = pack(stream_of(3, 5, 4, 14), 16)
+
+    batch = batch_of(packed, np.arange(packed.num_sequences))
+
+    assert batch.borders.tolist() == [0, 15, 16, 20, 26, 31, 32]
+    assert batch.borders.dtype == torch.int32
+    begins = torch.nonzero(batch.position_ids.flatten() == 0).flatten()
+    assert batch.borders[:-1].tolist() == begins.tolist()
+
+
+def test_a_row_without_padding_has_one_border_at_its_end() -> None:
+    packed = pack(stream_of(100), 16)
+
+    batch = batch_of(packed, np.array([0, 1]))
+
+    assert batch.borders.tolist() == [0, 16, 32]
+
+
+def test_a_process_without_sequences_has_an_empty_batch() -> None:
+    packed = pack(stream_of(3, 40), 16)
+    chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=0)
+
+    batch = batch_of(packed, chosen[2::3])
+
+    assert batch.input_ids.shape == batch.position_ids.shape == batch.labels.shape == (0, 16)
+    assert batch.borders.tolist() == [0]
+    assert packed.targets_of(chosen[2::3]) == 0
+
+
+def test_a_batch_goes_to_a_device_and_its_borders_stay() -> None:
+    batch = batch_of(pack(stream_of(3, 40), 16), np.array([0]))
+
+    moved = batch.to(torch.device("meta"))
+
+    assert moved.input_ids.is_meta
+    assert moved.labels.is_meta
+    assert moved.borders is batch.borders
+
+
+def test_pieces_are_packed_with_little_waste() -> None:
+    random = np.random.default_rng(0)
+
+    packed = pack(stream_of(*random.integers(1, 400, 300)), 256)
+
+    assert packed.waste < 0.02
+    assert packed.num_sequences == pytest.approx(packed.num_targets / 256, rel=0.03)
+
+
+def one_at_a_time(sizes: np.ndarray, length: int) -> list[int]:
+    """Best fit without haste: the largest piece first, into the fullest sequence with room for it."""
+    rooms: list[int] = []
+    stacks: dict[int, list[int]] = {}
+    chosen = [0] * len(sizes)
+    for piece in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[piece])
+        room = min((room for room, stack in stacks.items() if stack and room >= size), default=0)
+        if room:
+            number = stacks[room].pop()
+        else:
+            number, room = len(rooms), length
+            rooms.append(length)
+        rooms[number] = room - size
+        if room > size:
+            stacks.setdefault(room - size, []).append(number)
+        chosen[piece] = number
+    return chosen
+
+
+@pytest.mark.parametrize("length", [8, 17, 256, 40_000])
+@pytest.mark.parametrize("num", [1, 5, 400])
+def test_pieces_placed_at_once_lie_where_one_after_another_they_would(length: int, num: int) -> None:
+    random = np.random.default_rng(length + num)
+    sizes = np.minimum(random.lognormal(np.log(length / 8 + 1), 1.5, num).astype(np.int64) + 1, length)
+
+    assert _best_fit(sizes, length).tolist() == one_at_a_time(sizes, length)
+
+
+@pytest.mark.slow
+def test_a_million_documents_are_packed_in_seconds() -> None:
+    random = np.random.default_rng(0)
+    starts = np.concatenate([[0], np.cumsum(random.lognormal(5, 1.2, 1_000_000).astype(np.int64) + 2)])
+    stream = Stream(ids=np.zeros(1, dtype=np.int32), starts=starts, digest="d")
+
+    started = time.process_time()
+    packed = pack(stream, 2048)
+
+    assert time.process_time() - started < 10
+    assert packed.waste < 0.001
+
+
+def test_the_packing_is_kept_and_read_by_the_other_processes(tmp_path: Path) -> None:
+    stream = stream_of(3, 40, 7, 1, 16, 90)
+    expected = pack(stream, 16)
+
+    made = packed_stream(stream, 16, tmp_path, write=True)
+    read = packed_stream(stream, 16, tmp_path, write=False)
+
+    for packed in (made, read):
+        assert np.array_equal(packed.pieces, expected.pieces)
+        assert np.array_equal(packed.rows, expected.rows)
+    assert not read.pieces.flags.writeable
+
+
+def test_a_damaged_packing_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = stream_of(3, 40, 7, 1, 16, 90)
+    rows = packed_stream(stream, 16, tmp_path, write=True).rows.copy()
+    file = next(tmp_path.rglob("rows.npy"))
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+    with caplog.at_level(logging.WARNING):
+        packed = packed_stream(stream, 16, tmp_path, write=True)
+
+    assert np.array_equal(packed.rows, rows)
+    assert "rows.npy: differs from its manifest; making it again" in caplog.text
+
+
+def test_a_packing_that_nobody_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not there; each machine's first process makes it"):
+        packed_stream(stream_of(3), 16, tmp_path, write=False)
+
+
+def test_targets_are_counted_without_building_the_batch() -> None:
+    packed = pack(stream_of(3, 40, 7), 16)
+    sequences = np.array([1, 0])
+
+    labels = batch_of(packed, sequences).labels
+
+    assert packed.targets_of(sequences) == int((labels != IGNORED).sum())
+
+
+def test_documents_without_a_pair_are_a_data_error() -> None:
+    stream = Stream(ids=np.array([5], dtype=np.int32), starts=np.array([0, 1]), digest="d")
+
+    with pytest.raises(DataError, match="no document has two tokens"):
+        pack(stream, 16)
+
+
+def test_packed_documents_give_the_states_that_they_give_alone() -> None:
+    model = llama()
+    packed = pack(stream_of(5, 9, 3, 25), 24)
+    batch = batch_of(packed, np.arange(packed.num_sequences))
+
+    together = last_hidden(model, batch.input_ids, batch.position_ids, batch.borders)
+
+    for row in range(packed.num_sequences):
+        at = 0
+        for start, num in packed.pieces[packed.rows[row] : packed.rows[row + 1]]:
+            ids = torch.from_numpy(packed.stream.ids[start : start + num].astype(np.int64))[None]
+            alone = last_hidden(
+                model, ids, torch.arange(num)[None], torch.tensor([0, num], dtype=torch.int32)
+            )
+            assert (together[row, at : at + num] - alone[0]).abs().max() < 1e-5
+            at += num
+
+
+def test_an_architecture_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    inner = model.model.forward
+    monkeypatch.setattr(
+        model.model,
+        "forward",
+        lambda input_ids, position_ids, use_cache, borders=None: inner(
+            input_ids=input_ids, position_ids=position_ids, use_cache=use_cache
+        ),
+    )
+
+    with pytest.raises(DataError, match="in a llama model packed documents see each other"):
+        check_architecture(model)
+
+
+def test_an_architecture_that_changes_its_logits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    monkeypatch.setattr(model.lm_head, "forward", lambda states: torch.tanh(states @ model.lm_head.weight.T))
+
+    with pytest.raises(DataError, match="changes its logits after the head"):
+        check_architecture(model)
+
+
+def test_an_epoch_takes_each_sequence_once_and_the_next_in_another_order() -> None:
+    epochs = [
+        [
+            int(i)
+            for step in range(start, start + 5)
+            for i in sequences_of_step(step, batch_size=2, num_sequences=10, seed=3)
+        ]
+        for start in (0, 5)
+    ]
+
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 2
+    assert epochs[0] != epochs[1]
+
+
+def test_a_step_may_span_epochs_and_be_larger_than_one() -> None:
+    chosen = sequences_of_step(0, batch_size=7, num_sequences=3, seed=0)
+
+    assert Counter(chosen[:6].tolist()) == {0: 2, 1: 2, 2: 2}
+    assert len(chosen) == 7
+
+
+def test_the_processes_share_a_step_without_overlap() -> None:
+    chosen = sequences_of_step(4, batch_size=8, num_sequences=100, seed=1)
+
+    shares = [chosen[rank::3] for rank in range(3)]
+
+    assert sorted(np.concatenate(shares)) == sorted(chosen)

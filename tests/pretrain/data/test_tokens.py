@@ -1,0 +1,387 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer
+
+from anadil.artifacts import artifact, cache_dir, storage
+from anadil.artifacts.base_model import read_tokenizer, tiny_text
+from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.model.load import encode_texts, load_tokenizer
+from anadil.pretrain.data import encode, tokens
+from anadil.pretrain.data.encode import Encoder, separates_at_spaces
+from anadil.pretrain.data.tokens import Shards, Stream, num_cores, token_stream
+from anadil.recipe.sections import Base
+from anadil.text.corpus import Document, document_files, write_documents
+from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer, make_tokenizer_artifact
+
+DATA = os.environ.get("ANADIL_DATA", "")
+BOS, END = 297, 298
+ODD = (
+    "",
+    " ",
+    "  iki boşluq  qalır ",
+    "\n\n  sətir\n başı\t\tsəhifə \n",
+    "Bakı'nın don't I'LL 123456 12 3 4,5 .\n\nYeni  abzas",
+    "sıfır\0bayt \0 və \x1c ayırıcı",
+    "nbsp\u00a0 və\u00a0\u2003enli \u180e boşluq",
+    "<|eot_id|> mətn <|begin_of_text|> kimi",
+    "日本語の文。 空白 なし",
+    "e\u0301 \u0301 \U0001f600 son",
+)
+
+
+def documents(*texts: str) -> list[Document]:
+    return [Document(id=str(i), text=text, source="", url="", lang="az") for i, text in enumerate(texts)]
+
+
+def make_parts(folder: Path, *parts: tuple[str, ...]) -> Path:
+    """A corpus artifact with a file for each group of texts."""
+    for number, texts in enumerate(parts):
+        write_documents(folder / "draft", "train", documents(*texts))
+        target = folder / "train" / f"part-{number:05}.jsonl.zst"
+        target.parent.mkdir(exist_ok=True)
+        (folder / "draft" / "train" / "part-00000.jsonl.zst").rename(target)
+    (folder / "draft" / "train").rmdir()
+    (folder / "draft").rmdir()
+    artifact.seal(folder, kind="corpus", origin={})
+    return folder
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    return make_tokenizer_artifact(tmp_path / "tokenizer")
+
+
+@pytest.fixture
+def in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encode also small files in processes of their own."""
+    monkeypatch.setattr(tokens, "SMALL_BYTES", 0)
+
+
+def texts_of(stream: Stream, tokenizer: Path) -> list[str]:
+    decoder = load_tokenizer(tokenizer)
+    return [
+        str(decoder.decode(stream.ids[begin + 1 : end - 1].tolist()))
+        for begin, end in zip(stream.starts[:-1].tolist(), stream.starts[1:].tolist(), strict=True)
+    ]
+
+
+def backend_json(tokenizer: Path) -> str:
+    backend: Any = load_tokenizer(tokenizer).backend_tokenizer
+    return str(backend.to_str())
+
+
+def test_documents_stand_one_after_another_between_begin_and_end(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], (), TEXTS[3:])
+
+    stream = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    assert texts_of(stream, tokenizer) == list(TEXTS)
+    assert stream.ids[0:1].tolist() == [BOS]
+    assert all(stream.slice(end - 1, 1).tolist() == [END] for end in stream.starts[1:].tolist())
+    assert len(stream.ids) == stream.starts[-1]
+    assert stream.ids[0:5].dtype == np.int32
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_processes_give_the_bytes_that_one_gives(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], (*TEXTS[3:], "son"))
+    stream = token_stream(corpus, tokenizer, tmp_path / "many", write=True)
+
+    tokens.SMALL_BYTES = 10**9
+    alone = token_stream(corpus, tokenizer, tmp_path / "one", write=True)
+
+    assert stream.digest == alone.digest
+    assert stream.ids[:].tolist() == alone.ids[:].tolist()
+    assert stream.starts.tolist() == alone.starts.tolist()
+
+
+def test_a_killed_run_goes_on_with_the_next_file(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], TEXTS[3:5], TEXTS[5:])
+    first, second, _ = document_files(corpus, "train")
+    encode_file, asked = encode.encode_file, []
+
+    def killed_at_second(task: encode.Task) -> None:
+        asked.append(task.file.name)
+        if task.file == second and len(asked) == 2:
+            raise KeyboardInterrupt
+        encode_file(task)
+
+    monkeypatch.setattr(encode, "encode_file", killed_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    stream = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    assert asked == [first.name, second.name, second.name, "part-00002.jsonl.zst"]
+    assert texts_of(stream, tokenizer) == list(TEXTS)
+
+
+def test_a_damaged_shard_is_made_again_and_the_others_stay(
+    tmp_path: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], TEXTS[3:])
+    before = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+    whole, damaged = sorted((tmp_path / "work").rglob("ids.bin"))
+    made_at = whole.stat().st_mtime_ns
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + b"\x01")
+
+    stream = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    assert damaged.read_bytes() == content
+    assert whole.stat().st_mtime_ns == made_at
+    assert stream.digest == before.digest
+    assert "part-00001/ids.bin: differs from its manifest; making it again" in caplog.text
+
+
+def test_the_digest_follows_the_ids(tmp_path: Path, tokenizer: Path) -> None:
+    one = token_stream(make_corpus(tmp_path / "a"), tokenizer, tmp_path / "work", write=True)
+    other = token_stream(make_corpus(tmp_path / "b", TEXTS[:4]), tokenizer, tmp_path / "work", write=True)
+
+    assert one.digest != other.digest
+
+
+def test_a_process_that_does_not_write_reads_what_the_first_made(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_corpus(tmp_path / "corpus")
+    with pytest.raises(DataError, match="part-00000: not there; each machine's first process makes it"):
+        token_stream(corpus, tokenizer, tmp_path / "work", write=False)
+    token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    assert texts_of(token_stream(corpus, tokenizer, tmp_path / "work", write=False), tokenizer) == list(TEXTS)
+
+
+def test_a_corpus_without_text_is_a_data_error(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_corpus(tmp_path / "corpus", [""])
+
+    with pytest.raises(DataError, match=r"corpus/train: holds no text; run clean with more data"):
+        token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_a_damaged_file_of_the_corpus_is_told_by_its_process(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], TEXTS[3:])
+    file = document_files(corpus, "train")[1]
+    file.write_bytes(file.read_bytes()[:-9])
+
+    with pytest.raises(IntegrityError, match=r"part-00001.jsonl.zst: damaged corpus part \(cut off\)"):
+        token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+
+def test_a_full_disk_is_told_with_place_and_remedy(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = make_corpus(tmp_path / "corpus")
+    monkeypatch.setattr(np, "save", lambda *_, **__: raise_(OSError(errno.ENOSPC, "No space left on device")))
+
+    with pytest.raises(PreflightError) as caught:
+        token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    assert str(caught.value).startswith(f"{tmp_path}/work/tokens-")
+    assert "no space left for the token ids of the corpus" in str(caught.value)
+    assert "choose another storage.root or ANADIL_WORK, and run again: finished parts are kept" in str(
+        caught.value
+    )
+    assert not list((tmp_path / "work").rglob("*.partial-*"))
+
+
+def raise_(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_a_process_that_was_killed_is_told(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_parts(tmp_path / "corpus", TEXTS[:3])
+    (tmp_path / "pill").mkdir()
+    (tmp_path / "pill" / "sitecustomize.py").write_text(
+        "import sys, os, signal\n"
+        "if '--multiprocessing-fork' in sys.argv or 'spawn_main' in ' '.join(sys.orig_argv):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path / "pill"))
+        with pytest.raises(PreflightError, match=r"was killed, most likely for lack of memory; run the same"):
+            token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+if __name__ == "__main__":
+    from anadil.pretrain import tokens
+    tokens.SMALL_BYTES = 0
+    tokens.token_stream(*map(Path, sys.argv[1:4]), write=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_processes_end_with_the_run_that_started_them(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_parts(tmp_path / "corpus", tuple(TEXTS) * 20_000, tuple(TEXTS) * 20_000)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    arguments = [str(path) for path in (tmp_path / "script.py", corpus, tokenizer, tmp_path / "work")]
+    run = subprocess.Popen([sys.executable, *arguments])
+    while not list((tmp_path / "work").rglob("ids.bin")):
+        time.sleep(0.1)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+
+    deadline = time.monotonic() + 60
+    while any(map(encodes, children)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert children
+    assert not any(map(encodes, children))
+
+
+def encodes(child: str) -> bool:
+    """Whether a process still runs and is not Python's own, which cleans up after the others."""
+    try:
+        command = Path(f"/proc/{child}/cmdline").read_text()
+    except FileNotFoundError:
+        return False
+    return bool(command) and "resource_tracker" not in command
+
+
+def test_the_processes_load_no_torch() -> None:
+    code = "import sys, anadil.pretrain.data.encode; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_another_machine_that_was_faster_keeps_its_shard(tmp_path: Path) -> None:
+    target = tmp_path / "work" / "part-00000"
+    with cache_dir.making(target, {"a": "1"}) as draft:
+        (draft / "ids.bin").write_bytes(b"1234")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("socket.gethostname", lambda: "other")
+            with cache_dir.making(target, {"a": "1"}) as theirs:
+                (theirs / "ids.bin").write_bytes(b"1234")
+        inode = (target / "ids.bin").stat().st_ino
+
+    assert (target / "ids.bin").stat().st_ino == inode
+    assert [path.name for path in target.parent.iterdir()] == ["part-00000"]
+
+
+def test_machines_begin_with_different_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    turns = []
+    for machine in ("0", "1"):
+        monkeypatch.setenv("GROUP_RANK", machine)
+        turns.append(tokens._in_turn(5))
+
+    assert turns == [[0, 1, 2, 3, 4], [2, 3, 4, 0, 1]]
+
+
+def test_a_stretch_over_several_arrays_reads_as_one() -> None:
+    whole = np.arange(20, dtype=np.int32)
+    shards = Shards([whole[:5], whole[5:5], whole[5:6], whole[6:]])
+
+    for start in range(21):
+        for stop in range(start, 21):
+            assert shards[start:stop].tolist() == whole[start:stop].tolist()
+    assert len(shards) == 20
+    assert np.shares_memory(shards[6:12], whole)
+
+
+def test_no_more_cores_than_the_machine_has() -> None:
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+
+
+def of_tiny(tmp_path: Path) -> Path:
+    from anadil.artifacts.base_model import base_tokenizer
+
+    return base_tokenizer(Base(model="tiny"), tmp_path)
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer that cuts with Llama 3's pattern, and one with GPT-2's."""
+    place = tmp_path_factory.mktemp("tokenizer")
+    return of_tiny(place) if request.param == "llama" else make_tokenizer(place)
+
+
+def as_ids(found: list[bytes]) -> list[list[int]]:
+    return [np.frombuffer(ids, dtype=np.int32).tolist() for ids in found]
+
+
+def test_words_looked_up_give_the_ids_of_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(backend_json(folder))
+    paragraphs = [*ODD, *TEXTS, *tiny_text().splitlines()[:300], " ".join(ODD), "\n ".join(TEXTS), "a" * 300]
+    expected = encode_texts(load_tokenizer(folder), paragraphs)
+
+    assert encoder.splits
+    for most in (500_000, 10):
+        monkeypatch.setattr(encode, "MOST_WORDS", most)
+        assert as_ids(encoder.encode(paragraphs)) == expected
+        assert as_ids(encoder.encode(paragraphs[::-1])) == expected[::-1]
+
+
+@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and en/")
+@pytest.mark.parametrize("language", ["az", "en", "ja"])
+def test_on_real_text_words_looked_up_give_the_ids_of_the_text(folder: Path, language: str) -> None:
+    encoder = Encoder(backend_json(folder))
+    texts = [
+        json.loads(line)["text"][:3_000]
+        for file in sorted(Path(DATA, language).glob("*.jsonl"))
+        for line in file.read_text(encoding="utf-8").split("\n")[:40]
+        if line
+    ]
+
+    assert as_ids(encoder.encode(texts)) == encode_texts(load_tokenizer(folder), texts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Prepend", "prepend": "\u2581"}},
+        {"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581"}},
+        {"pre_tokenizer": None},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}},
+        {"model": {"type": "Unigram"}},
+        {"model": {"type": "BPE", "dropout": 0.1}},
+        {"added_tokens": [{"content": "New York", "special": False}]},
+    ],
+)
+def test_a_tokenizer_that_may_look_beyond_a_word_gets_whole_texts(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    make_tokenizer(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+
+    assert separates_at_spaces(content)
+    assert not separates_at_spaces({**content, **change})
+
+
+def test_a_token_with_a_space_inside_is_found(tmp_path: Path) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = read_tokenizer(tmp_path)
+    tokenizer.add_tokens([AddedToken("böyük şəhər", normalized=False)])
+    encoder = Encoder(tokenizer.to_str())
+
+    found = as_ids(encoder.encode(["ən böyük şəhər budur"]))[0]
+
+    assert tokenizer.token_to_id("böyük şəhər") in found
+
+
+def test_the_text_of_the_built_in_data_survives(tmp_path: Path) -> None:
+    tokenizer = of_tiny(tmp_path)
+    lines = storage.built_in("builtin:az/prose.jsonl").read_text(encoding="utf-8").splitlines()[:20]
+    texts = [json.loads(line)["text"] for line in lines]
+
+    found = as_ids(Encoder(backend_json(tokenizer)).encode(texts))
+
+    decoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    assert [decoder.decode(ids) for ids in found] == texts

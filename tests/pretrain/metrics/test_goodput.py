@@ -1,0 +1,389 @@
+"""Accounts of time: they add up, and outlive a process that is killed at any moment."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
+from anadil.pretrain.metrics import goodput as module
+from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
+from anadil.pretrain.metrics.goodput import BADPUT_TYPES, BEAT_S, CAUSES, FILE, MOST_MARKS, Goodput
+
+
+class Clock:
+    """Both clocks of a machine, set by the test."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.skew = 1_700_000_000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wall(self) -> float:
+        return self.seconds + self.skew
+
+    def goodput(self, work: Path, age_s: float = 0.0) -> Goodput:
+        return Goodput(work, age_s=age_s, now=self.now, wall=self.wall)
+
+    def spend(self, accounts: Goodput, cause: module.Cause, seconds: float) -> None:
+        with accounts.spend(cause):
+            self.seconds += seconds
+
+
+def train(clock: Clock, accounts: Goodput, steps: range, step_s: float = 2.0) -> None:
+    for step in steps:
+        clock.spend(accounts, "step", step_s)
+        accounts.step_done(step)
+
+
+def test_what_is_done_outside_of_any_block_is_init_until_the_first_step_and_other_after(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path, age_s=7.0)
+
+    clock.seconds += 3
+    train(clock, accounts, range(1, 3))
+    clock.seconds += 5
+
+    assert accounts.total_s == 19
+    assert accounts.seconds["init"] == 10
+    assert accounts.seconds["step"] == 4
+    assert accounts.seconds["other"] == 5
+
+
+def test_a_block_inside_another_takes_its_time_out(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+
+    with accounts.spend("step"):
+        clock.seconds += 2
+        clock.spend(accounts, "data", 1)
+        clock.seconds += 3
+
+    assert accounts.seconds["step"] == 5
+    assert accounts.seconds["data"] == 1
+
+
+def test_steps_after_the_checkpoint_of_a_resume_are_wasted(tmp_path: Path) -> None:
+    clock = Clock()
+    first = clock.goodput(tmp_path)
+    first.resumed(0)
+    train(clock, first, range(1, 14))  # the last beat was at or after step 11
+    clock.seconds += 60
+
+    second = clock.goodput(tmp_path, age_s=10.0)
+    second.resumed(10)
+
+    assert second.seconds["step"] == 20
+    assert second.seconds["wasted"] + second.seconds["restart"] == pytest.approx(6 + 50)
+    assert second.seconds["wasted"] >= 2
+    assert second.seconds["init"] == 10
+    assert second.starts == 2
+    assert second.total_s == pytest.approx(clock.seconds - 1000)
+
+
+def test_a_run_killed_before_its_first_checkpoint_has_wasted_all_its_steps(tmp_path: Path) -> None:
+    clock = Clock()
+    first = clock.goodput(tmp_path)
+    first.resumed(0)
+    train(clock, first, range(1, 4))
+    first.beat(at_once=True)
+
+    second = clock.goodput(tmp_path)
+    second.resumed(0)
+
+    assert second.seconds["step"] == 0
+    assert second.seconds["wasted"] == 6
+
+
+def test_a_roll_back_within_a_start_wastes_the_steps_it_takes_back(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+    train(clock, accounts, range(1, 11))
+
+    accounts.resumed(7)
+    train(clock, accounts, range(8, 11), step_s=1.0)
+
+    assert accounts.seconds["wasted"] == 6
+    assert accounts.seconds["step"] == 14 + 3
+    assert accounts.steps == 10
+
+
+def test_a_work_directory_that_was_lost_makes_no_steps_wasted(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+
+    accounts.resumed(5_000)
+    train(clock, accounts, range(5_001, 5_003))
+
+    assert accounts.seconds["wasted"] == 0
+    assert accounts.seconds["step"] == 4
+
+
+def test_a_long_run_remembers_few_steps_and_still_knows_the_time_of_each(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+    train(clock, accounts, range(1, 5_001))
+    accounts.beat(at_once=True)
+    size = (tmp_path / FILE).stat().st_size
+
+    accounts.resumed(3_333)
+
+    assert size < 40 * MOST_MARKS
+    assert accounts.seconds["step"] == pytest.approx(6_666)
+
+
+def test_a_hang_is_what_was_open_when_the_watchdog_saw_it(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+    train(clock, accounts, range(1, 6))
+    with accounts.spend("step"):
+        clock.seconds += 600
+        accounts.hung()
+
+        after = clock.goodput(tmp_path)
+
+    assert after.seconds["hang"] == 600
+    assert after.seconds["step"] == 10
+    assert after.seconds["restart"] == 0
+
+
+def test_a_clock_that_was_set_while_the_run_was_down_does_not_count(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.goodput(tmp_path)
+    clock.seconds += 40
+    clock.skew -= 3600
+
+    after = clock.goodput(tmp_path)
+
+    assert after.seconds["restart"] == pytest.approx(40)
+
+
+def test_on_another_machine_the_wall_clock_tells_and_never_less_than_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    clock.goodput(tmp_path)
+    monkeypatch.setattr(module, "BOOT_ID", tmp_path / "none")
+    clock.seconds += 40
+
+    clock.skew += 100
+    later = clock.goodput(tmp_path)
+    clock.skew -= 3600
+    set_back = clock.goodput(tmp_path)
+
+    assert later.seconds["restart"] == pytest.approx(140)
+    assert set_back.seconds["restart"] == pytest.approx(140)
+
+
+def test_a_process_older_than_the_last_beat_is_not_counted_twice(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.goodput(tmp_path, age_s=5)
+    clock.seconds += 10
+
+    after = clock.goodput(tmp_path, age_s=15)
+
+    assert after.seconds["init"] == 5
+    assert after.seconds["restart"] == 10
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"seconds": {}}', '{"seconds": 3}', "null"])
+def test_a_damaged_file_begins_the_accounts_anew_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (tmp_path / FILE).write_text(text)
+    clock = Clock()
+
+    accounts = clock.goodput(tmp_path)
+
+    clock.seconds += 2
+    assert accounts.total_s == 2
+    assert "is damaged" in caplog.text
+
+
+def test_a_full_disk_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    (tmp_path / FILE).with_suffix(".draft").mkdir()
+
+    accounts = clock.goodput(tmp_path)
+    train(clock, accounts, range(1, 20))
+
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert accounts.seconds["step"] == 38
+
+
+def test_other_processes_count_and_write_nothing(tmp_path: Path) -> None:
+    accounts = Goodput(tmp_path, writes=False, age_s=0)
+
+    accounts.resumed(3)
+
+    assert not list(tmp_path.iterdir())
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["data", "step", "checkpoint", "validation", "restore", "idle"]),
+            st.floats(0, 50),
+        ),
+        st.tuples(st.sampled_from(["kill", "back", "hang"]), st.floats(0, 1)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS)
+def test_the_shares_add_up_to_one_and_the_seconds_to_the_clock_whatever_happens(
+    tmp_path: Path, events: list[tuple[str, float]]
+) -> None:
+    (tmp_path / FILE).unlink(missing_ok=True)
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+    accounts.resumed(0)
+    step = 0
+    for what, number in events:
+        if what == "idle":
+            clock.seconds += number
+        elif what == "kill":
+            clock.seconds += number
+            accounts = clock.goodput(tmp_path, age_s=number / 2)
+            step = int(step * number)
+            accounts.resumed(step)
+        elif what == "back":
+            step = int(step * number)
+            accounts.resumed(step)
+        elif what == "hang":
+            clock.seconds += number
+            accounts.hung()
+        else:
+            clock.spend(accounts, what, number)  # type: ignore[arg-type]  # one of the causes
+            if what == "step":
+                step += 1
+                accounts.step_done(step)
+
+    assert accounts.total_s == pytest.approx(clock.seconds - 1000, abs=1e-6)
+    assert sum(accounts.shares().values()) == pytest.approx(1)
+    assert all(seconds >= -1e-9 for seconds in accounts.seconds.values())
+    assert set(accounts.shares()) == set(CAUSES)
+
+
+def test_every_cause_but_steps_has_the_name_of_googles_library() -> None:
+    assert set(BADPUT_TYPES) == set(CAUSES) - {"step"}
+
+
+def test_the_summary_is_for_people_and_programs(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path, age_s=2)
+    train(clock, accounts, range(1, 4))
+    clock.spend(accounts, "checkpoint", 2)
+
+    found = accounts.summary()
+
+    assert (found["goodput"], found["seconds"], found["starts"]) == (0.6, 10, 1)
+    assert found["causes"]["checkpoint"] == {
+        "seconds": 2,
+        "share": 0.2,
+        "badput_type": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    }
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_interval_between_checkpoints_stands_beside_the_best_one(tmp_path: Path) -> None:
+    clock = Clock()
+    accounts = clock.goodput(tmp_path)
+    assert checkpoint_interval_of(accounts, 5, 4) is None
+    for first in (1, 6):
+        train(clock, accounts, range(first, first + 5))
+        clock.spend(accounts, "checkpoint", 3)
+
+    found = checkpoint_interval_of(accounts, 5, 4)
+
+    assert found is not None
+    assert (found.seconds, found.stall_s, found.mtbf_s) == (10, 3, NODE_MTBF_S / 4)
+    assert found.best_seconds == checkpoint_interval(3, NODE_MTBF_S / 4)
+    assert found.best_every == round(found.best_seconds / 2)
+    assert found.best_waste < found.waste
+    assert found.goodput == 20 / 26
+    assert found.expected_goodput == effective_training_time_ratio(10, 3, NODE_MTBF_S / 4)
+    assert found.sentence() == (
+        "checkpoints every 5 steps (10 s) stall 3 s each and waste 30 % with a failure every 1280 h 0 min (assumed); "
+        f"every {found.best_every:,} steps (1 h 27 min) would waste least, 0.11 %"
+    )
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from anadil.pretrain.meters import goodput
+goodput.BEAT_S = 0.001
+accounts = goodput.Goodput(Path(sys.argv[1]))
+accounts.resumed(0)
+print("ready", flush=True)
+step = 0
+while True:
+    step += 1
+    with accounts.spend("step"):
+        time.sleep(0.0005)
+    accounts.step_done(step)
+"""
+
+
+def test_a_process_killed_at_any_moment_leaves_accounts_that_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = time.monotonic()
+    for trial in range(12):
+        with subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            time.sleep(0.013 * trial % 0.05)
+            os.kill(child.pid, signal.SIGKILL)
+
+    after = Goodput(tmp_path, age_s=0)
+
+    assert after.starts == 13
+    assert "damaged" not in caplog.text
+    assert after.total_s <= time.monotonic() - began + 1
+    assert sum(after.shares().values()) == pytest.approx(1)
+
+
+def test_a_process_knows_how_old_it_is() -> None:
+    code = "import time; time.sleep(0.2); from anadil.pretrain.metrics.goodput import process_age_s; print(process_age_s())"
+
+    began = time.monotonic()
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert 0.15 <= float(said.stdout) <= time.monotonic() - began + 0.02
+
+
+def test_a_step_costs_little_time_to_count(tmp_path: Path) -> None:
+    accounts = Goodput(tmp_path, age_s=0)
+    train_steps = 2_000
+
+    began = time.process_time()
+    for step in range(1, train_steps + 1):
+        with accounts.spend("data"):
+            pass
+        with accounts.spend("step"):
+            pass
+        accounts.step_done(step)
+    each_s = (time.process_time() - began) / train_steps
+
+    assert each_s < 0.001  # of a step of 50 ms: 2 %
+    assert BEAT_S >= 1

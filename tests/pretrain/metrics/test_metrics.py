@@ -1,0 +1,279 @@
+"""What the loop says once reaches every meter, and what they tell reaches every sink."""
+
+import logging
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from anadil.core.errors import PreflightError
+from anadil.pretrain.metrics.metrics import Meters, meters_of
+from anadil.pretrain.metrics.tensorboard import FOLDER, Events
+from anadil.pretrain.metrics.throughput import rates_of
+from anadil.pretrain.metrics.training_log import Journal
+from anadil.pretrain.parallel.process_group import Group
+from anadil.recipe.sections import Recipe
+from anadil.runtime import prometheus
+from anadil.runtime.job import Job
+from anadil.runtime.mlflow_spool import Tracker
+
+CPU = torch.device("cpu")
+CONFIG = LlamaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+
+
+OPEN: list[Meters] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No file of a meter stays open."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+def job_of(tmp_path: Path, **sections: Any) -> Job:
+    recipe = Recipe.model_validate(sections)
+    return Job(recipe=recipe, inputs={}, out=tmp_path / "out", work=tmp_path / "work", base_cache=tmp_path)
+
+
+def made(tmp_path: Path, group: Group | None = None, **sections: Any) -> Meters:
+    meters = meters_of(job_of(tmp_path, **sections), group or Group(), CPU)
+    OPEN.append(meters)
+    meters.rates = rates_of(CONFIG, context=64, devices=1, device=CPU)
+    return meters
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[prometheus.Gauges]:
+    """Gauges of this process, as where a port is given."""
+    monkeypatch.setattr(prometheus, "_role", lambda: "serves")
+    prometheus.GAUGES.clear()
+    yield prometheus.GAUGES
+    prometheus.GAUGES.clear()
+
+
+def step(meters: Meters, number: int, data_s: float = 0.002, compute_s: float = 0.006) -> None:
+    with meters.section("data"):
+        time.sleep(data_s)
+    with meters.section("step"):
+        time.sleep(compute_s)
+        with meters.waiting():
+            time.sleep(0.004)
+    meters.step_done(number)
+
+
+def test_one_word_of_the_loop_feeds_accounts_own_work_and_watchdog(tmp_path: Path) -> None:
+    beats: list[int] = []
+    meters = made(tmp_path)
+    meters.beat = lambda: beats.append(1)
+    meters.resumed(0)
+
+    for number in range(1, 6):
+        step(meters, number)
+    with meters.section("checkpoint"):
+        time.sleep(0.01)
+
+    own = meters.stragglers.own()
+    assert 0.002 <= own["data"] < own["compute"]
+    assert meters.goodput.seconds["step"] >= 5 * 0.010
+    assert own["compute"] * 5 <= meters.goodput.seconds["step"] - 5 * 0.004
+    assert meters.goodput.seconds["checkpoint"] >= 0.01
+    assert len(beats) == 16
+
+
+def test_what_came_before_the_first_step_is_nobodys_own_work(tmp_path: Path) -> None:
+    meters = made(tmp_path)
+    with meters.section("data"):
+        time.sleep(0.2)
+
+    meters.resumed(0)
+    step(meters, 1)
+
+    assert meters.stragglers.own()["data"] < 0.1
+    assert meters.goodput.seconds["data"] >= 0.2
+
+
+def test_the_logged_line_holds_rates_goodput_waits_stall_and_cost(tmp_path: Path) -> None:
+    meters = made(tmp_path, cluster={"instance": "p5.48xlarge"})
+    meters.resumed(0)
+    step(meters, 1)
+    with meters.section("checkpoint"):
+        time.sleep(0.01)
+
+    line = meters.figures(1_000, 2.0, "all")
+
+    assert line["tokens_per_s"] == 500
+    assert 0 < line["goodput"] < 1
+    assert 0.002 <= line["data_wait_s"] < 1
+    assert 0.01 <= line["checkpoint_stall_s"] < 1
+    assert line["cost_usd"] == pytest.approx(55.04 * meters.goodput.running_s / 3600, abs=0.02)
+    assert "mfu" not in line
+    assert "straggler_ratio" not in line
+    assert sum(meters.time_shares().values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_every_number_has_a_metric_that_the_reference_explains(
+    tmp_path: Path, shown: prometheus.Gauges
+) -> None:
+    meters = made(tmp_path, cluster={"instance": "p5.48xlarge"})
+    meters.resumed(0)
+    step(meters, 1)
+    with meters.section("checkpoint"):
+        pass
+    line = {**meters.figures(1_000, 2.0, "all"), **meters.time_shares(), "validation_bits_per_byte": 1.0}
+    line |= {"mfu": 0.5, "straggler_ratio": 1.0}
+
+    prometheus.set_gauges("pretrain", line, 1)
+    meters.show_own(12)
+
+    names = {name for name, _ in shown.values()}
+    assert names <= prometheus.HELP.keys()
+    labels = (("rank", "0"), ("stage", "pretrain"))
+    assert shown.values()["anadil_peak_memory_bytes", labels] == 12
+    assert ("anadil_time_share", (("part", "step"), *labels)) in shown.values()
+
+
+def test_the_budget_is_over_when_the_time_on_the_machines_is(tmp_path: Path) -> None:
+    meters = made(tmp_path, pretrain={"faults": {"budget_hours": 1.0}})
+
+    before = meters.budget_reached()
+    meters.goodput.seconds["restart"] += 3600
+    while_down = meters.budget_reached()
+    meters.goodput.seconds["step"] += 3600
+
+    assert (before, while_down) == (None, None)
+    assert "pretrain.faults.budget_hours" in (meters.budget_reached() or "")
+
+
+def test_a_budget_of_money_without_a_price_stops_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match="budget_usd is 5, but the price"):
+        made(tmp_path, pretrain={"faults": {"budget_usd": 5.0}})
+
+
+def test_the_summary_tells_causes_cost_and_the_best_interval(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    meters = made(tmp_path, cluster={"instance": "p5.48xlarge", "nodes": 2}, pretrain={"checkpoint_every": 1})
+    meters.resumed(0)
+    assert set(meters.summary(9)) == {"time", "cost_usd"}
+    step(meters, 1)
+    with meters.section("checkpoint"):
+        time.sleep(0.01)
+
+    with caplog.at_level(logging.INFO):
+        found = meters.summary(10**6)
+
+    assert found["time"]["goodput"] == found["time"]["causes"]["step"]["share"]
+    assert found["checkpoint_interval"]["best_every"] > 1
+    assert "checkpoints every 1 steps" in caplog.text
+    assert "time of all 1 starts: " in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        meters.summary(steps=1)
+    assert "checkpoints every" not in caplog.text  # longer than the run: no advice
+
+
+def test_only_the_first_process_writes(tmp_path: Path) -> None:
+    meters = made(tmp_path, Group(rank=1, local_rank=1))
+    meters.resumed(0)
+    step(meters, 1)
+
+    meters.close()
+
+    assert not (tmp_path / "work").exists()
+
+
+def test_without_tensorboardx_one_line_says_so_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
+    events = Events(tmp_path)
+
+    with caplog.at_level(logging.INFO):
+        events.begin(0)
+        events.begin(3)
+        events.add({"loss": 1.0}, 4)
+        events.close()
+
+    assert len(caplog.records) == 1
+    assert "tensorboardX is not installed" in caplog.text
+    assert not (tmp_path / FOLDER).exists()
+
+
+def events_in(folder: Path) -> list[Any]:
+    """Events of all files of a directory, read by the format of TFRecord."""
+    event_pb2 = import_module("tensorboardX.proto.event_pb2")
+    found = []
+    for path in sorted((folder / FOLDER).iterdir()):
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            (size,) = struct.unpack_from("<Q", content, at)
+            found.append(event_pb2.Event.FromString(content[at + 12 : at + 12 + size]))
+            at += 12 + size + 4
+    return found
+
+
+def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+    events = Events(tmp_path)
+    events.begin(4)
+
+    events.add({"loss": 2.5, "time_share/step": 0.75}, 5)
+
+    header, begun, said = events_in(tmp_path)
+    assert header.file_version == "brain.Event:2"
+    assert (begun.step, begun.session_log.status) == (5, begun.session_log.START)
+    assert said.step == 5
+    assert {value.tag: value.simple_value for value in said.summary.value} == {
+        "loss": 2.5,
+        "time_share/step": 0.75,
+    }
+    events.close()
+
+
+def test_a_full_disk_ends_event_files_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+    (tmp_path / FOLDER).write_text("in the way")
+    events = Events(tmp_path)
+
+    events.begin(0)
+    events.add({"loss": 1.0}, 1)
+    events.begin(0)
+
+    assert len(caplog.records) == 1
+    assert "the run goes on" in caplog.text
+
+
+def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, shown: prometheus.Gauges) -> None:
+    meters = made(tmp_path)
+    meters.resumed(0)
+    journal = Journal(tmp_path / "work", 0)
+    tracker = Tracker(tmp_path / "pretrain.jsonl", "pretrain")
+    costs, meters_every = [], job_of(tmp_path).recipe.pretrain.log_every
+
+    for number in range(1, 101):
+        began = time.thread_time()
+        with meters.section("data"), meters.section("step"):
+            pass
+        meters.step_done(number)
+        line = {"step": number, **meters.figures(1_000, 1.0, "all")}
+        journal.add(line)
+        values = {**line, **meters.time_shares()}
+        tracker.metrics(values, number)
+        meters.events.add(values, number)
+        meters.show_own(1)
+        costs.append(time.thread_time() - began)
+
+    # 2 % of a step of 50 ms; each tenth step is logged.
+    assert sorted(costs)[50] / meters_every < 0.001
+    assert shown.values()

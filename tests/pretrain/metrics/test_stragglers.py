@@ -1,0 +1,276 @@
+"""A slow process is named with the part of its work that is slow, and noise names nobody."""
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from anadil.pretrain.metrics import stragglers as module
+from anadil.pretrain.metrics.stragglers import AGAIN_S, FEWEST, IN_A_ROW, SECTIONS, WINDOW, Stragglers, judge
+from anadil.pretrain.parallel.process_group import Group
+
+RATIO = 1.2
+CPU = torch.device("cpu")
+MEANS = np.array([0.010, 0.200, 0.004])
+"""Seconds per step in data, compute, save."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def rows_of(
+    means: np.ndarray, probes: Sequence[float] | None = None, whole_s: float = 0.2
+) -> list[list[float]]:
+    """With what goes beside the sections: compute with its waits, and the time of the probe."""
+    probed = [0.0] * len(means) if probes is None else probes
+    return [[*row.tolist(), whole_s, probe] for row, probe in zip(means, probed, strict=True)]
+
+
+def simulated(random: np.random.Generator, ranks: int, noise: float = 0.05) -> np.ndarray:
+    """Mean own work of each process over a window, each step uniformly noisy."""
+    steps = MEANS * random.uniform(1 - noise, 1 + noise, size=(WINDOW, ranks, len(SECTIONS)))
+    means: np.ndarray = steps.mean(axis=0)
+    return means
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 256])
+def test_noise_of_five_percent_names_nobody(ranks: int) -> None:
+    random = np.random.default_rng(ranks)
+
+    named = [judge(rows_of(simulated(random, ranks)), RATIO) for _ in range(200)]
+
+    assert not any(named)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 256])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_process_that_is_half_slower_is_named_with_its_section(ranks: int, section: str) -> None:
+    random = np.random.default_rng(ranks)
+    at = SECTIONS.index(section)
+    excess = 0.5 * MEANS.sum()
+    hits = 0
+
+    for _ in range(100):
+        slow = int(random.integers(ranks))
+        means = simulated(random, ranks)
+        means[slow, at] += excess
+        found = judge(rows_of(means), RATIO)
+        hits += [(each.rank, each.section) for each in found] == [(slow, section)]
+
+    assert hits == 100
+
+
+def test_two_slow_processes_of_eight_are_both_named() -> None:
+    means = np.tile(MEANS, (8, 1))
+    means[2, 0] += 0.1
+    means[5, 1] += 0.2
+
+    found = judge(rows_of(means), RATIO)
+
+    assert [(each.rank, each.section) for each in found] == [(2, "data"), (5, "compute")]
+    assert found[1].ratio == pytest.approx(0.414 / 0.214)
+    assert (found[1].section_s, found[1].median_s) == pytest.approx((0.4, 0.2))
+
+
+def test_differences_of_a_few_milliseconds_name_nobody() -> None:
+    means = np.array([[0.001, 0.002, 0.0], [0.001, 0.006, 0.0]])
+
+    assert judge(rows_of(means), RATIO) == ()
+
+
+def test_a_slow_gpu_is_named_by_its_probe_though_all_wait_equally_long() -> None:
+    means = np.tile(MEANS, (4, 1))
+
+    found = judge(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
+
+    assert [(each.rank, each.section) for each in found] == [(2, "compute")]
+    assert found[0].section_s == pytest.approx(0.3)
+
+
+def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
+    means = np.tile([0.010, 0.020, 0.0], (4, 1))
+    means[1, 1] += 0.150
+
+    found = judge(rows_of(means, [0.002] * 4), RATIO)
+
+    assert [(each.rank, each.section) for each in found] == [(1, "compute")]
+    assert (found[0].section_s, found[0].median_s) == pytest.approx((0.350, 0.200))
+
+
+def test_noise_of_probes_and_hosts_names_nobody() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(200):
+        means = np.array([0.010, 0.020, 0.0]) * random.uniform(0.95, 1.05, size=(8, 3))
+
+        assert judge(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == ()
+
+
+def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the_one_around() -> None:
+    clock = Clock()
+    meter = Stragglers(Group(), RATIO, CPU, now=clock.now)
+    with meter.section("compute"):
+        clock.seconds += 2
+        with meter.section(None):
+            clock.seconds += 30
+        with meter.section("data"):
+            clock.seconds += 1
+        clock.seconds += 1
+    clock.seconds += 50
+    meter.step_done()
+
+    assert meter.own() == {"data": 1, "compute": 3, "save": 0}
+
+
+def test_only_the_last_steps_count() -> None:
+    clock = Clock()
+    meter = Stragglers(Group(), RATIO, CPU, now=clock.now)
+    for step in range(2 * WINDOW):
+        with meter.section("compute"):
+            clock.seconds += 10 if step < WINDOW else 1
+        meter.step_done()
+
+    assert meter.own()["compute"] == 1
+
+
+class Recorded(Stragglers):
+    """Gathers what the test says."""
+
+    def __init__(self, rows: list[list[float]], steps: int = WINDOW, device: str = "cuda") -> None:
+        self.clock = Clock()
+        super().__init__(Group(), RATIO, torch.device(device), now=self.clock.now)
+        self.rows = rows
+        for _ in range(steps):
+            self.step_done()
+
+    def _gathered(self, own: Sequence[float]) -> list[tuple[float, ...]]:
+        return [tuple(row) for row in self.rows]
+
+
+def late(rank: int, excess_s: float = 0.15) -> list[list[float]]:
+    """Four processes, of which one waits for its data."""
+    means = np.tile(MEANS, (4, 1))
+    means[rank, 0] += excess_s
+    return rows_of(means)
+
+
+def test_a_case_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Recorded(late(3))
+
+    with caplog.at_level(logging.WARNING):
+        for rank in (3, 3, 0, 3):
+            meter.rows = late(rank) if rank else late(3, 0.0)
+            found = meter.compare()
+        told = [record.getMessage() for record in caplog.records]
+        meter.clock.seconds += AGAIN_S
+        meter.compare()
+
+    assert found.ratio == pytest.approx(0.364 / 0.214)
+    said = (
+        "process 3 takes 1.70 x the median of the processes for its own work: data 160 ms a step, "
+        "median 10 ms; look at its machine's disk and CPUs"
+    )
+    assert told == [said]
+    assert [record.getMessage() for record in caplog.records] == [said, said]
+
+
+def test_on_shared_cpus_only_who_stays_slow_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Recorded(late(3), device="cpu")
+
+    with caplog.at_level(logging.WARNING):
+        for step in range(60):  # whoever has to wait for the CPU, now this one and now that one
+            meter.rows = late(step % 4)
+            found = meter.compare()
+        noise = len(caplog.records)
+        meter.rows = late(2)
+        for _ in range(IN_A_ROW + 5):
+            meter.compare()
+
+    assert len(found.slow) == 1  # for the metrics it counts all the same
+    assert noise == 0
+    assert [record.getMessage()[:9] for record in caplog.records] == ["process 2"]
+
+
+def test_nobody_is_named_in_the_first_steps() -> None:
+    slow = np.tile(MEANS, (4, 1))
+    slow[0, 1] *= 3
+
+    assert Recorded(rows_of(slow), FEWEST - 1).compare().slow == ()
+    assert len(Recorded(rows_of(slow), FEWEST).compare().slow) == 1
+
+
+def test_a_process_alone_is_its_own_median() -> None:
+    meter = Stragglers(Group(), RATIO, CPU)
+    for _ in range(WINDOW):
+        with meter.section("compute"):
+            pass
+        meter.step_done()
+
+    found = meter.compare()
+
+    assert found.slow == ()
+    assert found.ratio == 1
+
+
+WORKER = """
+import json, os, time
+import torch
+from torch import distributed as dist
+from anadil.pretrain.meters.stragglers import Stragglers
+from anadil.pretrain.parallel.group import group
+
+with group(torch.device("cpu")) as processes:
+    meter = Stragglers(processes, 1.2, torch.device("cpu"))
+    for step in range(20):
+        with meter.section("data"):
+            time.sleep(0.002)
+        with meter.section("compute"):
+            time.sleep(0.03 if processes.rank == 1 else 0.015)
+            with meter.section(None):
+                dist.all_reduce(torch.zeros(1))
+        meter.step_done()
+    for _ in range(3):
+        found = meter.compare()
+    print(json.dumps([[each.rank, each.section, each.ratio] for each in found.slow]), flush=True)
+"""
+
+
+def test_of_two_processes_over_gloo_both_learn_which_one_is_slow() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [child.communicate(timeout=120) for child in children]
+
+    assert [child.returncode for child in children] == [0, 0], said
+    found = [json.loads(out) for out, _ in said]
+    assert found[0] == found[1]
+    assert [case[:2] for case in found[0]] == [[1, "compute"]]
+    assert "process 1 takes" in said[0][1]
+    assert "process 1 takes" not in said[1][1]
+
+
+def test_times_are_told_in_units_for_people() -> None:
+    assert module.human_milliseconds(0.0123) == "12 ms"
+    assert module.human_milliseconds(3.14) == "3.1 s"

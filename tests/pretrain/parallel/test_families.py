@@ -1,0 +1,283 @@
+"""Each model type trains as plain transformers trains it, in each layout that it is said to be proven for."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import model_type_to_module_name
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.families import MIXTURES, PROVEN, check_family, is_mixture_of_experts, refuse_mixture
+from anadil.pretrain import build_model as build_module
+from anadil.pretrain import check_architecture as probe_module
+from anadil.pretrain.parallel import sharded_load as load_module
+from tests.kit.families import (
+    LENGTH,
+    batches,
+    build_in,
+    by_layout,
+    by_transformers,
+    make_family,
+    make_vocabulary,
+)
+from tests.kit.ranks import in_ranks
+
+ROUNDING = 1e-5
+"""Largest difference of a gradient, as a share of its norm; what was wrong was off by 0.04 to 11."""
+EXPERTS = re.compile(r"^class \w*(Experts|SparseMoe|MoE|TopKRouter|TopkRouter)\w*\(", re.MULTILINE)
+SWITCHED = {"doge", "gemma4", "gemma4_text"}
+"""Types whose experts are made only where their config.json says so."""
+COMPOSED: set[str] = set()
+
+
+def trains_as_transformers(rank: int, work: str, layout: str, kinds: list[str]) -> None:
+    """Two processes, with memory that holds no number until it is filled."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    degrees = {} if layout == "alone" else {layout: 2}
+    given = batches(2)
+    for kind in kinds:
+        folder = Path(work, kind)
+        if rank == 0:
+            # A table that is both input and output cannot be parted.
+            make_family(
+                folder, kind, **({"tie_word_embeddings": False} if layout in ("tensor", "pipeline") else {})
+            )
+        torch.distributed.barrier()
+        expected, gradients = by_transformers(folder, Path(work, "tokenizer"), given)
+
+        loss, found = by_layout(folder, Path(work, "tokenizer"), degrees, rank, 2, given)
+
+        assert loss == pytest.approx(expected, rel=ROUNDING), kind
+        for name, gradient in found.items():
+            assert (gradient - gradients[name]).norm() <= ROUNDING * gradients[name].norm(), f"{kind} {name}"
+
+
+def test_gemma_and_llama_are_sharded_over_memory_that_holds_no_number(tmp_path: Path) -> None:
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(trains_as_transformers, 2, str(tmp_path), "shard", ["gemma", "gemma3_text", "apertus", "llama"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", PROVEN)
+def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path: Path, layout: str) -> None:
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(trains_as_transformers, 2, str(tmp_path), layout, sorted(PROVEN[layout]))
+
+
+def heads_have_factors_of_their_own(rank: int, work: str) -> None:
+    given = batches(2)
+    expected, gradients = by_transformers(Path(work, "model"), Path(work, "tokenizer"), given)
+
+    loss, found = by_layout(Path(work, "model"), Path(work, "tokenizer"), {"shard": 2}, rank, 2, given)
+
+    assert loss == pytest.approx(expected, rel=ROUNDING)
+    for name, gradient in found.items():
+        assert (gradient - gradients[name]).norm() <= ROUNDING * gradients[name].norm(), name
+
+
+def test_a_rotation_with_factors_for_the_width_of_a_head_is_sharded(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    rotation = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    make_family(
+        tmp_path / "model", "phi3", rope_parameters=rotation, original_max_position_embeddings=4 * LENGTH
+    )
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(heads_have_factors_of_their_own, 2, str(tmp_path))
+
+
+def constants_are_missed(rank: int, work: str) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    vars(load_module)["_make_buffers"] = lambda _part, _weights: None
+    with pytest.raises(
+        DataError, match=r"loss of this gemma3_text model is nan before its first step; its weights"
+    ):
+        build_in({"shard": 2}, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
+    vars(build_module)["check_net"] = lambda _net, _settings: None
+    loss, _ = by_layout(Path(work, "model"), Path(work, "tokenizer"), {"shard": 2}, rank, 2, batches(2))
+    assert math.isnan(loss), "memory that is not filled holds no number"
+
+
+def test_constants_that_nobody_makes_are_found_on_the_sharded_model_itself(tmp_path: Path) -> None:
+    make_family(tmp_path / "model", "gemma3_text")
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(constants_are_missed, 2, str(tmp_path))
+
+
+def a_constant_has_no_maker(rank: int, work: str) -> None:
+    make = load_module.empty_model
+
+    def with_another(*given: Any, **named: Any) -> Any:
+        model = make(*given, **named)
+        model.model.register_buffer("scale", torch.empty(3, device="meta"), persistent=False)
+        return model
+
+    vars(build_module)["empty_model"] = with_another
+    with pytest.raises(DataError, match=r"model.scale of a llama model is made neither .*; set every degree"):
+        build_in({"shard": 2}, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
+
+
+def test_a_constant_that_neither_files_nor_transformers_make_is_refused(tmp_path: Path) -> None:
+    make_family(tmp_path / "model", "llama")
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(a_constant_has_no_maker, 2, str(tmp_path))
+
+
+def a_late_layer_is_another(rank: int, work: str) -> None:
+    """Of a kind that the small model of two layers, which is tried before, does not have."""
+    check = probe_module.check_net
+
+    def mixed(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
+        return states + 0.1 * states.mean(1, keepdim=True)
+
+    def no_number(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
+        return states * math.nan
+
+    def scaled(_head: Any, _given: Any, logits: torch.Tensor) -> torch.Tensor:
+        return logits / 2
+
+    cases = [
+        ({"shard": 2}, "model.layers.3", mixed, "in a llama model packed documents see each other"),
+        (
+            {"context": 2},
+            "model.layers.3",
+            no_number,
+            "loss of this llama model is nan before its first step",
+        ),
+        ({"shard": 2}, "lm_head", scaled, r"is [\d.]+ in training and [\d.]+ by its own forward pass"),
+    ]
+    for degrees, name, hook, text in cases:
+
+        def tried(net: Any, settings: Any, name: str = name, hook: Any = hook) -> None:
+            net.model.get_submodule(name).register_forward_hook(hook)
+            check(net, settings)
+
+        vars(build_module)["check_net"] = tried
+        with pytest.raises(DataError, match=text):
+            build_in(degrees, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
+
+
+def test_what_only_the_whole_model_shows_is_found_on_the_laid_out_model(tmp_path: Path) -> None:
+    make_family(tmp_path / "model", "llama")
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(a_late_layer_is_another, 2, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "degrees", "text"),
+    [
+        (
+            "granite",
+            {"pipeline": 2},
+            r"parallelism.pipeline: 2 is not proven for the model type 'granite'.*llama.*shard",
+        ),
+        (
+            "gemma",
+            {"tensor": 2},
+            r"parallelism.tensor: 2 is not proven for the model type 'gemma'.*set it to 1",
+        ),
+        (
+            "gpt_neox",
+            {"shard": 2},
+            r"parallelism.shard: 2 is not proven for the model type 'gpt_neox'.*set it to 1$",
+        ),
+        (
+            "mixtral",
+            {},
+            r"base.model: model type 'mixtral' is a mixture of experts.*take a dense model \(apertus",
+        ),
+        (
+            "gemma4_text",
+            {},
+            r"base.model: model type 'gemma4_text' is not proven to train.*take one of apertus",
+        ),
+    ],
+)
+def test_a_type_is_refused_by_name_before_anything_is_loaded(
+    tmp_path: Path, kind: str, degrees: dict[str, int], text: str
+) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)  # neither weights nor tokenizer
+
+    with pytest.raises(PreflightError, match=text):
+        build_in(degrees, tmp_path, tmp_path, 0, 1)
+
+
+def test_every_causal_model_with_experts_is_known_as_a_mixture() -> None:
+    folder = Path(transformers.__file__).parent / "models"
+    seen = set()
+    for kind in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - SWITCHED:
+        sources = (folder / model_type_to_module_name(kind)).glob("modeling_*.py")
+        if any(EXPERTS.search(source.read_text(encoding="utf-8")) for source in sources):
+            seen.add(kind)
+            # A config.json that says nothing but its type stands for the type's defaults.
+            assert is_mixture_of_experts({"model_type": kind}) or kind in COMPOSED, kind
+    assert seen - COMPOSED <= MIXTURES
+    assert not seen & PROVEN["alone"]
+
+
+@pytest.mark.parametrize(
+    ("config", "mixture"),
+    [
+        ({"model_type": "mixtral"}, True),
+        ({"model_type": "unheard_of", "num_experts": 8}, True),
+        ({"model_type": "unheard_of", "text_config": {"model_type": "deepseek_v3"}}, True),
+        ({"model_type": "unheard_of", "ffn_config": {"moe_num_experts": 16}}, True),
+        ({"model_type": "unheard_of", "moe_num_experts": [64, 64]}, True),
+        ({"model_type": "granitemoehybrid", "num_local_experts": 0}, False),
+        ({"model_type": "doge", "num_experts": 16384, "is_moe": False}, False),
+        ({"model_type": "gemma4_text", "num_experts": 128, "enable_moe_block": True}, True),
+        ({"model_type": "gemma4_text", "num_experts": None, "enable_moe_block": False}, False),
+        ({"model_type": "llama", "num_experts": None}, False),
+        ({"model_type": "qwen3", "num_experts": 1}, False),
+        ({}, False),
+    ],
+)
+def test_a_mixture_is_told_by_its_type_or_by_its_experts(config: dict[str, Any], mixture: bool) -> None:
+    assert is_mixture_of_experts(config) == mixture
+    if mixture:
+        with pytest.raises(PreflightError, match="mixture of experts"):
+            refuse_mixture(config)
+
+
+def test_a_config_without_a_type_is_refused_in_words() -> None:
+    with pytest.raises(PreflightError, match=r"model type \(config.json names none\) is not proven"):
+        check_family({}, {})
+
+
+def test_a_type_that_is_no_name_is_refused_in_words() -> None:
+    with pytest.raises(PreflightError, match=r"model type \['llama'\] is not proven"):
+        check_family({"model_type": ["llama"]}, {})
+
+
+def test_other_keys_of_parallelism_are_not_taken_for_degrees() -> None:
+    check_family(
+        {"model_type": "llama"}, {"shard": 2, "tensor": 2, "context": 2, "pipeline": 2, "prefetch": 4}
+    )
+
+
+def test_the_page_about_training_lists_what_is_proven() -> None:
+    page = (Path(__file__).parents[3] / "docs/concepts/training.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(
+            r"^\| (one process, or copies|`(?:shard|tensor|pipeline)`[^|]*) \| (.*) \|$", page, re.MULTILINE
+        )
+    )
+    rows = {
+        name: set(types.removeprefix("all of the rows below, ").split(", ")) for name, types in rows.items()
+    }
+    shared = rows["`tensor`"] | rows["`pipeline`"] | rows["`shard`, `context`"]
+
+    assert (rows["`tensor`"], rows["`pipeline`"]) == (PROVEN["tensor"], PROVEN["pipeline"])
+    assert shared == PROVEN["shard"] == PROVEN["context"]
+    assert rows["one process, or copies"] | shared == PROVEN["alone"]

@@ -1,0 +1,112 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from anadil.pretrain.parallel.grad_norm import clip_gradients_
+from anadil.pretrain.parallel.mesh import Mesh, mesh_of
+from anadil.pretrain.parallel.process_group import Group
+from anadil.recipe.pretrain import Parallelism
+from tests.kit.ranks import in_ranks
+
+SHAPES = ((8, 6), (5, 4), (7,), (3, 2), (4, 4))
+
+
+def gradients(seed: int) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=random) for shape in SHAPES]
+
+
+def whole(seeds: range, max_norm: float) -> tuple[float, list[torch.Tensor]]:
+    """Norm and clipped gradients as torch computes them in one process."""
+    parameters = [nn.Parameter(torch.zeros_like(gradient)) for seed in seeds for gradient in gradients(seed)]
+    for parameter, gradient in zip(parameters, [g for seed in seeds for g in gradients(seed)], strict=True):
+        parameter.grad = gradient
+    norm = float(nn.utils.clip_grad_norm_(parameters, max_norm))
+    return norm, [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def spread(mesh: Mesh, seed: int) -> list[nn.Parameter]:
+    """The gradients of a stage in every layout that training makes."""
+    assert mesh.parameters is not None
+    shards, tensors = mesh.parameters["replicate", "shard"], mesh.parameters["tensor"]
+    layouts = (
+        (shards, [Replicate(), Shard(0)]),
+        (tensors, [Shard(1)]),
+        (mesh.parameters["shard", "tensor"], [Shard(0), Replicate()]),
+        None,
+        (mesh.parameters["shard", "tensor"], [Shard(1), Shard(0)]),
+    )
+    made = []
+    for gradient, layout in zip(gradients(seed), layouts, strict=True):
+        laid = gradient if layout is None else distribute_tensor(gradient, *layout, src_data_rank=None)
+        parameter = nn.Parameter(torch.zeros_like(laid))
+        parameter.grad = laid
+        made.append(parameter)
+    # A parameter that did not take part.
+    return [*made, nn.Parameter(torch.zeros(3))]
+
+
+def every_layout(rank: int) -> None:
+    for degrees in (
+        Parallelism(pipeline=2, shard=2),
+        Parallelism(tensor=2, shard=2),
+        Parallelism(tensor=2, pipeline=2),
+        Parallelism(shard=2),
+    ):
+        mesh = mesh_of(degrees, Group(rank=rank, size=4), "cpu")
+        for max_norm in (1.0, 1e3):
+            expected, clipped = whole(range(degrees.pipeline), max_norm)
+            parameters = spread(mesh, mesh.pipeline_rank)
+
+            norm = clip_gradients_(parameters, max_norm, mesh)
+
+            assert norm == pytest.approx(expected, rel=1e-6)
+            each = [0.0] * 4
+            torch.distributed.all_gather_object(each, norm)
+            assert len(set(each)) == 1
+            stage = clipped[mesh.pipeline_rank * len(SHAPES) :][: len(SHAPES)]
+            for parameter, theirs in zip(parameters, stage, strict=False):
+                ours = parameter.grad.full_tensor() if isinstance(parameter.grad, DTensor) else parameter.grad
+                assert ours is not None
+                assert torch.allclose(ours, theirs, rtol=1e-6, atol=0)
+
+
+def test_the_norm_of_gradients_spread_in_any_way_is_that_of_one_process() -> None:
+    in_ranks(every_layout, 4)
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e3])
+def test_one_process_clips_as_torch_does(max_norm: float) -> None:
+    expected, clipped = whole(range(1), max_norm)
+    parameters = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients(0)]
+    for parameter, gradient in zip(parameters, gradients(0), strict=True):
+        parameter.grad = gradient
+
+    norm = clip_gradients_(parameters, max_norm, Mesh())
+
+    assert norm == pytest.approx(expected, rel=1e-6)
+    for parameter, theirs in zip(parameters, clipped, strict=True):
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_shows_in_the_norm_and_is_left_alone(bad: float) -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.tensor([1.0, bad, 2.0])
+
+    norm = clip_gradients_([parameter], 0.5, Mesh())
+
+    assert not math.isfinite(norm)
+    assert parameter.grad[2] == 2.0
+
+
+def test_the_squares_of_bf16_gradients_are_added_in_fp32() -> None:
+    parameter = nn.Parameter(torch.zeros(100_000, dtype=torch.bfloat16))
+    parameter.grad = torch.full_like(parameter, 0.5)
+
+    assert clip_gradients_([parameter], 1e3, Mesh()) == pytest.approx(0.5 * math.sqrt(100_000), rel=1e-6)
+    assert clip_gradients_([nn.Parameter(torch.zeros(2))], 1.0, Mesh()) == 0

@@ -1,0 +1,272 @@
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
+from anadil.model.attention import use_packed_attention
+from anadil.model.loss import summed_loss
+from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.parallel import parallelize as spread_module
+from anadil.pretrain.parallel.context import slice_of, use_context_attention
+from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.fsdp import shard
+from anadil.pretrain.parallel.loss_forward import last_hidden
+from anadil.pretrain.parallel.mesh import Mesh, mesh_of
+from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut, layers_of_stage
+from anadil.pretrain.parallel.process_group import Group
+from anadil.pretrain.parallel.tensor import split, summed_loss_of_head
+from anadil.recipe.pretrain import Parallelism, Pretrain
+from tests.kit.ranks import in_ranks
+
+CPU = torch.device("cpu")
+LENGTH, ROWS, LAYERS = 16, 2, 5
+Gradients = dict[str, torch.Tensor]
+
+
+def batches(number: int, seed: int = 0, length: int = LENGTH) -> list[Batch]:
+    """Micro-batches whose documents differ."""
+    random = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(number):
+        inner = torch.randperm(ROWS * length - 1, generator=random)[:4] + 1
+        borders = sorted({0, *range(length, ROWS * length + 1, length), *inner.tolist()})
+        positions = torch.cat([torch.arange(end - begin) for begin, end in pairwise(borders)])
+        made.append(
+            Batch(
+                input_ids=torch.randint(0, 64, (ROWS, length), generator=random),
+                position_ids=positions.view(ROWS, length),
+                labels=torch.randint(0, 64, (ROWS, length), generator=random),
+                borders=torch.tensor(borders, dtype=torch.int32),
+            )
+        )
+    return made
+
+
+def llama(*, tied: bool = False) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=tied,
+            initializer_range=0.1,
+        )
+    )
+
+
+def expected_of(given: Sequence[Batch]) -> tuple[float, Gradients]:
+    """Loss and gradients of one process."""
+    model = llama()
+    use_packed_attention(model)
+    total = 0.0
+    for one in given:
+        states = last_hidden(model, one.input_ids, one.position_ids, one.borders)
+        loss = summed_loss(states, model.lm_head.weight, one.labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        total += loss.item()
+    return total, {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+
+
+def gradients(model: LlamaForCausalLM) -> Gradients:
+    found = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        assert gradient is not None, name
+        found[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return found
+
+
+def assert_equal(found: Gradients, expected: Gradients, divisor: float = 1.0) -> None:
+    for name, gradient in found.items():
+        difference = (gradient * divisor - expected[name]).abs().max()
+        assert difference < 1e-5 * expected[name].abs().max(), name
+
+
+def stages_equal_whole(group: dist.ProcessGroup | None) -> None:
+    assert group is not None
+    stage, stages = dist.get_rank(group), dist.get_world_size(group)
+    model = llama()
+    use_packed_attention(model)
+    cut(model, stage, stages)
+    checkpoint_layers(decoder_layers(model), "selective")
+    pipeline = Pipeline(model, summed_loss, group, device=CPU)
+    names: list[set[str]] = [set()] * stages
+    dist.all_gather_object(names, set(dict(model.named_parameters())), group=group)
+    assert sum(map(len, names)) == len(set().union(*names))
+    assert set().union(*names) == set(dict(llama().named_parameters()))
+
+    for number, length, divisor in ((4, LENGTH, 8.0), (stages, 24, 1.0), (4, LENGTH, 1.0)):
+        given = batches(number, seed=number, length=length)
+        loss, expected = expected_of(given)
+        model.zero_grad(set_to_none=True)
+
+        validated = pipeline.loss_of(given)
+        found = pipeline.step(given, divisor)
+
+        assert found.dtype == torch.float64
+        assert abs(found.item() / loss - 1) < 1e-6
+        assert abs(validated.item() / loss - 1) < 1e-6
+        assert_equal(gradients(model), expected, divisor)
+
+
+def sharded_stages_equal_whole(rank: int) -> None:
+    devices = init_device_mesh(
+        "cpu", (2, 1, 2, 1), mesh_dim_names=("pipeline", "replicate", "shard", "tensor")
+    )
+    model = llama()
+    use_packed_attention(model)
+    cut(model, rank // 2, 2)
+    mesh = Mesh(data=2, shard=2, pipeline=2, parameters=devices, batches=devices)
+    shard(model, decoder_layers(model), mesh, MixedPrecisionPolicy())
+    pipeline = Pipeline(model, summed_loss, devices["pipeline"].get_group(), device=CPU)
+    shares = [batches(4, seed=1), batches(4, seed=2)]
+    loss, expected = expected_of([*shares[0], *shares[1]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    for _ in range(2):  # a step leaves nothing behind
+        validated = pipeline.loss_of(shares[rank % 2])
+        found = pipeline.step(shares[rank % 2])
+
+        assert found == pytest.approx(validated.item(), rel=1e-6)
+        dist.all_reduce(found, group=devices["shard"].get_group())
+        assert abs(found.item() / loss - 1) < 1e-6
+        assert_equal(gradients(model), expected)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def stages_of_stretches_equal_whole(rank: int) -> None:
+    devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "context"))
+    context = devices["context"].get_group()
+    model = llama()
+    use_context_attention(model, context)
+    cut(model, rank // 2, 2)
+    pipeline = Pipeline(model, summed_loss, devices["pipeline"].get_group(), device=CPU)
+    given = batches(3)
+    loss, expected = expected_of(given)
+
+    found = pipeline.step([slice_of(one, rank % 2, 2) for one in given])
+
+    sums = [found, *(parameter.grad for parameter in model.parameters())]
+    for one in sums:
+        dist.all_reduce(one, group=context)
+    assert abs(found.item() / loss - 1) < 1e-6
+    assert_equal(gradients(model), expected)
+
+
+def split_stages_equal_whole(rank: int) -> None:
+    devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "tensor"))
+    model = llama()
+    use_packed_attention(model)
+    cut(model, rank // 2, 2)
+    split(model, devices["tensor"], config=model.config, sequence_length=LENGTH)
+    pipeline = Pipeline(model, summed_loss_of_head, devices["pipeline"].get_group(), device=CPU, tensor=2)
+    given = batches(3)
+    loss, expected = expected_of(given)
+
+    found = pipeline.step(given)
+
+    assert abs(found.item() / loss - 1) < 1e-6
+    assert_equal(gradients(model), expected)
+
+
+def bf16_validates_as_it_trains(rank: int) -> None:
+    vars(spread_module)["multiplies_bf16"] = lambda _device: True
+    degrees = Parallelism(pipeline=2)
+    settings = Pretrain(
+        precision="bf16",
+        sequence_length=LENGTH,
+        batch_size=2 * ROWS,
+        micro_batch_size=ROWS,
+        parallelism=degrees,
+    )
+    mesh = mesh_of(degrees, Group(rank=rank, size=2), "cpu")
+    net = spread_module.spread(llama(), settings, mesh, CPU)
+    given = batches(1) * 2
+
+    with torch.no_grad():
+        validated = net.loss(given[0])
+    trained = net.backward(given, 1.0, replicas=Replicas([], None), change=lambda loss: loss)
+
+    assert validated.item() == pytest.approx(trained.item() / 2, rel=1e-6)
+
+
+def test_two_stages_validate_in_the_precision_in_which_they_train() -> None:
+    in_ranks(bf16_validates_as_it_trains, 2)
+
+
+def what_is_wrong_is_said(rank: int) -> None:
+    assert dist.group.WORLD is not None
+    model = llama()
+    use_packed_attention(model)
+    cut(model, rank, 4)
+    pipeline = Pipeline(model, summed_loss, dist.group.WORLD, device=CPU)
+    if rank == 0:
+        for layer in decoder_layers(model):
+            layer.get_submodule("self_attn").attention_dropout = 0.5  # type: ignore[assignment]
+        model.train()
+    # The stage that fails says why, the others that it is gone.
+    with pytest.raises(
+        DataError if rank == 0 else RuntimeError, match="attention_dropout" if rank == 0 else "peer"
+    ):
+        pipeline.step(batches(4))
+
+
+def scenarios(rank: int) -> None:
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    stages_equal_whole(pairs[rank // 2])
+    stages_equal_whole(dist.group.WORLD)
+    sharded_stages_equal_whole(rank)
+    stages_of_stretches_equal_whole(rank)
+    split_stages_equal_whole(rank)
+    what_is_wrong_is_said(rank)
+
+
+@pytest.mark.slow
+def test_stages_have_the_loss_and_gradients_of_one_process() -> None:
+    in_ranks(scenarios, 4)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "expected"), [(8, 2, [4, 4]), (5, 2, [2, 3]), (5, 4, [1, 1, 2, 1]), (3, 3, [1] * 3)]
+)
+def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int]) -> None:
+    parts = [layers_of_stage(layers, stage, stages) for stage in range(stages)]
+
+    assert [len(part) for part in parts] == expected
+    assert [number for part in parts for number in part] == list(range(layers))
+
+
+def test_tied_tables_are_refused_with_the_remedy() -> None:
+    with pytest.raises(
+        PreflightError, match=r"pipeline: 2 stages would part the input embeddings.*pipeline to 1"
+    ):
+        cut(llama(tied=True), 0, 2)
+
+
+def test_more_stages_than_layers_are_refused_with_the_remedy() -> None:
+    with pytest.raises(PreflightError, match=r"8 stages are more than the 5 layers.*set it to 5 or less"):
+        check_pipeline(tied=False, layers=5, stages=8)
+
+
+def test_fewer_passes_than_stages_are_refused_with_the_remedy() -> None:
+    with pytest.raises(
+        PreflightError,
+        match=r"4 stages need as many micro-batches .* there are 3; lower .*micro_batch_size \(2\)",
+    ):
+        check_passes(4, sequences=6, micro_batch_size=2)
+
+    check_passes(4, sequences=7, micro_batch_size=2)
+    check_passes(1, sequences=1, micro_batch_size=14)

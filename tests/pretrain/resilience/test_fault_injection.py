@@ -1,0 +1,111 @@
+import logging
+import math
+import signal
+import time
+
+import pytest
+import torch
+
+from anadil.core.errors import RecipeError
+from anadil.pretrain.resilience.fault_injection import VARIABLE, injector
+
+
+def test_without_the_variable_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
+    calm = injector(0)
+
+    for step in range(1, 5):
+        calm.inject("forward", step)
+
+    assert float(calm.loss(torch.tensor(2.0), 1)) == 2.0
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ('{"explode": {"step": 1}}', "explode: Extra inputs are not permitted"),
+        ('{"nan": {"step": 0}}', "nan.step: Input should be greater than 0"),
+        ('{"nan": {"step": 1, "section": "lunch"}}', "nan.section: Input should be 'start'"),
+        ("[]", "all: Input should be a valid dictionary"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+
+    with pytest.raises(RecipeError) as caught:
+        injector(0)
+
+    assert str(caught.value).startswith(f"{VARIABLE}: ")
+    assert words in str(caught.value)
+
+
+def test_faults_are_announced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv(VARIABLE, '{"nan": {"step": 5, "rank": 1}}')
+
+    with caplog.at_level(logging.WARNING):
+        injector(0)
+
+    assert "ANADIL_INJECT is set: this run causes faults on purpose" in caplog.text
+
+
+def test_a_loss_becomes_nan_once_on_its_rank_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"nan": {"step": 5, "rank": 1}}')
+    other, mine = injector(0), injector(1)
+
+    losses = [float(mine.loss(torch.tensor(2.0), step)) for step in (4, 5, 5)]
+
+    assert math.isnan(losses[1])
+    assert (losses[0], losses[2]) == (2.0, 2.0)
+    assert float(other.loss(torch.tensor(2.0), 5)) == 2.0
+
+
+def test_a_spike_multiplies_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"spike": {"step": 2, "factor": 10}}')
+
+    assert float(injector(0).loss(torch.tensor(2.0), 2)) == 20.0
+
+
+def test_memory_runs_out_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"oom": {"step": 2, "section": "backward"}}')
+    faults = injector(0)
+
+    faults.inject("forward", 2)
+
+    with pytest.raises(torch.OutOfMemoryError, match="Injected by ANADIL_INJECT"):
+        faults.inject("backward", 2)
+
+
+def test_a_process_is_slow_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"sleep": {"step": 2, "until": 3, "seconds": 0.05}}')
+    faults = injector(0)
+    took = []
+
+    for step in range(1, 5):
+        begin = time.perf_counter()
+        faults.inject("forward", step)
+        took.append(time.perf_counter() - begin > 0.04)
+
+    assert took == [False, True, True, False]
+
+
+def test_a_signal_is_sent_to_the_process_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"terminate": {"step": 2, "section": "save"}}')
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+
+    injector(0).inject("save", 2)
+
+    assert received == [signal.SIGTERM]
+
+
+def test_the_seed_decides_which_bit_is_flipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"flip": {"step": 1, "seed": 3}}')
+    two = [{"a": torch.zeros(50), "b": torch.zeros(50, dtype=torch.bfloat16)} for _ in range(2)]
+
+    for one in two:
+        injector(0).flip(one, 1)
+
+    changed = [torch.cat([tensor.float() for tensor in one.values()]) for one in two]
+    assert torch.equal(changed[0], changed[1])
+    assert int((changed[0] != 0).sum()) == 1

@@ -1,0 +1,245 @@
+"""A whole run that meets a fault: what it does, what it says, and how it goes on."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.core.errors import (
+    BudgetReached,
+    IntegrityError,
+    PreflightError,
+    RecipeError,
+    RetryableError,
+    Stopped,
+)
+from anadil.pretrain.resilience.fault_injection import VARIABLE
+from anadil.pretrain.resilience.watchdog import Watchdog
+from anadil.pretrain.run import run
+from tests.kit.pretraining import (
+    SignalAt,
+    generations,
+    losses,
+    make_job,
+    make_recipe,
+    run_in_child,
+    run_in_two,
+)
+
+NAN = json.dumps({"nan": {"step": 8}})
+
+
+def test_a_batch_whose_loss_is_no_number_is_left_out_and_a_resume_leaves_it_out_too(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = make_recipe(base, faults={"on_anomaly": "skip"})
+    run(make_job(tmp_path, recipe, "clean"))
+    monkeypatch.setenv(VARIABLE, NAN)
+    run(make_job(tmp_path, recipe, "whole"))
+    told = caplog.text
+
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(10, signal.SIGTERM)))
+    monkeypatch.delenv(VARIABLE)
+    run(make_job(tmp_path, recipe))
+
+    # Back to the copy after step 6, without the batches of steps 7 and 8.
+    assert "the loss is nan at step 8: back to step 6, without the batches since" in told
+    clean, whole = losses(tmp_path / "clean/out"), losses(tmp_path / "whole/out")
+    assert [clean[step] for step in range(1, 7)] == [whole[step] for step in range(1, 7)]
+    assert clean[7] != whole[7]
+    assert whole.keys() == set(range(1, 13))
+    assert code == Stopped.exit_code
+    assert losses(tmp_path / "a/out") == whole
+    listed = json.loads((tmp_path / "a/work/anomaly-step-8.json").read_text())
+    assert listed["loss"] == "nan"
+    assert len(listed["sequences"]) == 4
+    assert any("Bakı" in each["text"] or each["text"] for each in listed["sequences"][0]["documents"])
+
+
+def test_both_processes_leave_out_the_batch_that_one_of_them_could_not_use(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"nan": {"step": 8, "rank": 1}}))
+    recipe = make_recipe(base, faults={"on_anomaly": "skip"}, parallelism={"shard": 2})
+
+    codes = run_in_two(make_job(tmp_path, recipe))
+
+    assert codes == [0, 0]
+    assert losses(tmp_path / "a/out").keys() == set(range(1, 13))
+
+
+def test_without_leave_to_skip_the_run_ends_and_lists_the_documents(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, NAN)
+    job = make_job(tmp_path, make_recipe(base))
+
+    with pytest.raises(RecipeError, match=r"the loss is nan at step 8.*anomaly-step-8.json"):
+        run(job)
+
+    assert generations(job)[0].name == "step-00000006"
+
+
+def test_a_process_that_ran_out_of_memory_goes_on_with_half_the_micro_batch(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(base, faults={"on_out_of_memory": "halve"})
+    run(make_job(tmp_path, recipe, "whole"))
+    monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 8}}))
+
+    with pytest.raises(RetryableError, match=r"step 8 on rank 0 with micro-batch 2 .* with micro-batch 1"):
+        run(make_job(tmp_path, recipe))
+    monkeypatch.delenv(VARIABLE)
+    run(make_job(tmp_path, recipe))
+
+    assert losses(tmp_path / "a/out") == pytest.approx(losses(tmp_path / "whole/out"), rel=1e-5)
+
+
+def test_out_of_memory_is_told_with_what_the_planner_knows(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 2}}))
+
+    with pytest.raises(
+        PreflightError, match=r"out of memory in step 2.*the planner expects .* of the device's"
+    ):
+        run(make_job(tmp_path, make_recipe(base)))
+
+
+def without_memory(*_args: Any, **_more: Any) -> torch.Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.96 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("fails", "doing"),
+    [("to", "loading the base model"), ("zeros_like", "allocating the optimizer"), ("", "saving step 3")],
+)
+def test_out_of_memory_outside_a_step_is_told_with_what_it_was_doing(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, fails: str, doing: str
+) -> None:
+    if fails:
+        monkeypatch.setattr(torch.nn.Module if fails == "to" else torch, fails, without_memory)
+    else:
+        monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 3, "section": "save"}}))
+    recipe = make_recipe(base, faults={"on_anomaly": "skip", "on_out_of_memory": "halve"})
+
+    with pytest.raises(
+        PreflightError, match=f"out of memory while {doing} on rank 0 on .*the planner expects"
+    ):
+        run(make_job(tmp_path, recipe))
+
+
+def test_out_of_memory_in_a_restore_is_told_too(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in_child(make_job(tmp_path, make_recipe(base), tracker=SignalAt(8, signal.SIGTERM)))
+    monkeypatch.setattr(torch, "zeros_like", without_memory)
+
+    with pytest.raises(PreflightError, match="out of memory while going on from a checkpoint on rank 0"):
+        run(make_job(tmp_path, make_recipe(base)))
+
+
+def test_a_hang_in_the_burn_in_ends_the_run_and_says_where(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Watchdog.__init__.__kwdefaults__ or {}, "start_after_s", 2.0)
+    job = make_job(tmp_path, make_recipe(base, faults={"burn_in": "always", "hang_after_s": 2.0}))
+    os.mkfifo(job.work / ".anadil-probe-0")  # nobody reads what the disk's test writes into it
+
+    code = run_in_child(job)
+
+    assert code == RetryableError.exit_code
+    stacks = (job.work / "hang-rank-0.txt").read_text()
+    assert "section='start'" in stacks
+    assert "in _test_disk" in stacks
+
+
+def test_a_run_that_fails_before_its_first_step_is_not_watched_any_more(tmp_path: Path, base: Path) -> None:
+    (tmp_path / "file").touch()
+    copies = {"local_every": 2, "local_path": str(tmp_path / "file")}
+    job = make_job(tmp_path, make_recipe(base, faults={"burn_in": "always"}, copies=copies))
+
+    with pytest.raises(PreflightError, match=r"burn-in: .*pretrain\.copies\.local_path"):
+        run(job)
+
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert not list(job.work.glob("hang-*"))
+
+
+def test_a_used_up_budget_ends_the_run_saved_and_a_larger_one_goes_on(tmp_path: Path, base: Path) -> None:
+    run(make_job(tmp_path, make_recipe(base), "whole"))
+
+    with pytest.raises(BudgetReached, match="the budget is used up"):
+        run(make_job(tmp_path, make_recipe(base, faults={"budget_hours": 1e-9})))
+    saved = generations(make_job(tmp_path, make_recipe(base)))[0].name
+    run(make_job(tmp_path, make_recipe(base, faults={"budget_hours": 100})))
+
+    assert saved == "step-00000001"
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_flipped_bit_in_one_replica_names_it_and_is_not_gone_on_from(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: int
+) -> None:
+    settings: dict[str, Any] = {
+        "faults": {"replica_check_every": 3},
+        "checkpoint_every": 1,
+        "copies": {"archive": str(tmp_path / "archive")},
+    }
+    recipe = make_recipe(base, **settings)
+    run_in_two(make_job(tmp_path, recipe, "whole"))
+    shutil.rmtree(tmp_path / "archive")
+
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, json.dumps({"flip": {"step": 5, "rank": rank}}))
+        first = run_in_two(make_job(tmp_path, recipe))
+    said = capfd.readouterr().err
+    saved = generations(make_job(tmp_path, recipe))[0].name
+    copied = {path.name for path in (tmp_path / "archive").glob("*/step-*")}
+    second = run_in_two(make_job(tmp_path, recipe))
+
+    assert first == [IntegrityError.exit_code] * 2
+    assert "silent corruption: after step 6" in said
+    assert saved == "step-00000003"
+    assert copied <= {"step-00000001", "step-00000002", "step-00000003"}
+    assert second == [0, 0]
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+
+
+def test_a_copy_on_the_machine_s_disk_is_newer_than_the_durable_one(tmp_path: Path, base: Path) -> None:
+    copies = {"local_every": 2, "local_path": str(tmp_path / "nvme")}
+    recipe = make_recipe(base, checkpoint_every=100, copies=copies)
+    run(make_job(tmp_path, recipe, "whole"))
+    shutil.rmtree(tmp_path / "nvme")
+
+    code = run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL)))
+    run(make_job(tmp_path, recipe))
+
+    assert code == -signal.SIGKILL
+    assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
+    time = json.loads((tmp_path / "a/out/training.json").read_text())["time"]
+    assert time["starts"] == 2
+
+
+def test_a_run_goes_on_from_its_archive_when_the_work_directory_is_lost(tmp_path: Path, base: Path) -> None:
+    recipe = make_recipe(base, copies={"archive": str(tmp_path / "archive")})
+    run(make_job(tmp_path, recipe, "whole"))
+    shutil.rmtree(tmp_path / "archive")
+
+    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(10, signal.SIGTERM)))
+    shutil.rmtree(tmp_path / "a/work/checkpoints")
+    run(make_job(tmp_path, recipe))
+
+    found = json.loads((tmp_path / "a/out/training.json").read_text())
+    assert found["steps"] == 12
+    after = losses(tmp_path / "a/out")
+    whole = losses(tmp_path / "whole/out")
+    assert {step: after[step] for step in (11, 12)} == {step: whole[step] for step in (11, 12)}

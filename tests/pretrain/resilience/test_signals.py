@@ -1,0 +1,222 @@
+"""SIGTERM at every place of a run: it ends with 143, and goes on to the same losses."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from anadil.artifacts.storage import MANIFEST
+from anadil.core.errors import Stopped
+from tests.kit.pretraining import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
+
+PATIENCE_S = 180
+WORDS = "stopped by SIGTERM; run the same command again to go on"
+PLACES = {
+    "load": r"running: nothing to reuse",
+    "data": r"documents, .* sequences of",
+    "first step": r"phase 1 trains",
+    "step": r"step=2 ",
+    "save": r"step=3 ",
+    "border": r"phase 2 trains",
+    "later step": r"step=8 ",
+    "last step": r"step=12 ",
+}
+"""What a run says before it does something, by what it does then."""
+TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
+SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.3}})
+"""Steps take long enough for a signal to arrive in one; the other rank waits in a collective then."""
+
+
+class Trained:
+    """A folder with the inputs of a run, and what it did when nothing stopped it."""
+
+    def __init__(self, folder: Path, processes: int = 1, **pretrain: Any) -> None:
+        make_corpus(folder / "corpus")
+        make_tokenizer_artifact(folder / "tokenizer")
+        recipe = make_recipe(make_model(folder / "model"), **pretrain).model_dump(mode="json")
+        recipe["tracking"]["uri"] = "off"
+        recipe["cluster"]["processes_per_node"] = processes
+        (folder / "recipe.yaml").write_text(json.dumps(recipe))
+        self.folder = folder
+        process = self.start("whole")
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, said
+        self.losses = losses(folder / "whole")
+
+    def start(self, name: str, **environment: str) -> "subprocess.Popen[str]":
+        """A run of the stage in a process of its own."""
+        command = [sys.executable, "-m", "anadil.pretrain", "--recipe", str(self.folder / "recipe.yaml")]
+        for word in ("corpus", "tokenizer"):
+            command += [f"--{word}", str(self.folder / word)]
+        return subprocess.Popen(
+            [*command, "--out", str(self.folder / name)],
+            env=os.environ | environment | {"OMP_NUM_THREADS": "1", "ANADIL_LOG": "json"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def resumed(self, name: str) -> str:
+        """Run it to its end; what it says."""
+        process = self.start(name)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, said
+        return said
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Trained once for all tests of this file."""
+    return Trained(tmp_path_factory.mktemp("signals"))
+
+
+def until(process: "subprocess.Popen[str]", pattern: str) -> str:
+    """What the process has said when a line matches."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if re.search(pattern, line):
+            return said
+    pytest.fail(f"never said {pattern!r}: {said}")
+
+
+def finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Exit code, and the rest of what it says."""
+    _, said = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, said
+
+
+def errors(said: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["level"] == "error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
+    trained: Trained, place: str
+) -> None:
+    name = place.replace(" ", "-")
+    process = trained.start(name)
+    until(process, PLACES[place])
+
+    sent = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    code, said = finished(process)
+    took = time.monotonic() - sent
+    trained.resumed(name)
+
+    print(f"{place}: {took:.2f} s from SIGTERM to the end")
+    assert code == Stopped.exit_code, said
+    assert [line["msg"] for line in errors(said)] == [WORDS]
+    assert took < 60
+    assert losses(trained.folder / name) == trained.losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("section", "step"), [("optimizer", 5), ("save", 6)])
+def test_sigterm_in_the_middle_of_a_section_waits_for_the_next_safe_point(
+    trained: Trained, section: str, step: int
+) -> None:
+    fault, name = {"terminate": {"step": step, "section": section}}, f"inside-{section}"
+
+    code, said = finished(trained.start(name, ANADIL_INJECT=json.dumps(fault)))
+    trained.resumed(name)
+
+    assert code == Stopped.exit_code, said
+    assert f"terminate in {section} of step {step} on rank 0" in said
+    assert losses(trained.folder / name) == trained.losses
+
+
+@pytest.mark.slow
+def test_sigterm_before_python_has_loaded_anything_ends_the_process(trained: Trained) -> None:
+    process = trained.start("import")
+    time.sleep(0.1)
+
+    process.send_signal(signal.SIGTERM)
+    code, _ = finished(process)
+
+    # The signal's own default, which a shell and a container runtime tell as 143 as well.
+    assert code in (Stopped.exit_code, -signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_second_sigterm_does_not_wait_and_spoils_nothing(trained: Trained) -> None:
+    process = trained.start("twice")
+    until(process, PLACES["step"])
+
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    code, said = finished(process)
+    trained.resumed("twice")
+
+    # The second one's own default where the first had all but ended the process.
+    assert code in (Stopped.exit_code, -signal.SIGTERM), said
+    assert losses(trained.folder / "twice") == trained.losses
+
+
+def rank_of(pid: int) -> int:
+    """Of a process that torchrun has started."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(int(each.removeprefix(b"RANK=")) for each in variables if each.startswith(b"RANK="))
+
+
+def ranks(torchrun: int) -> dict[int, int]:
+    """Process id by rank."""
+    children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
+    return {rank_of(int(pid)): int(pid) for pid in children}
+
+
+class Ended(NamedTuple):
+    """How a run of two ranks ended after a signal."""
+
+    code: int
+    said: str
+    step: int
+    """Of the newest sealed checkpoint."""
+    logged: int
+    """The last step in the journal."""
+
+
+def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
+    """Start or go on with the run `two`, and send SIGTERM to torchrun or to rank 1 alone after a step."""
+    process = trained.start("two", ANADIL_INJECT=SLOW)
+    said = until(process, f"step={after} ")
+    os.kill(ranks(process.pid)[1] if one_rank else process.pid, signal.SIGTERM)
+    code, rest = finished(process)
+    work = trained.folder / "two.work"
+    sealed = (work / "checkpoints").glob(f"step-????????/{MANIFEST}")
+    newest = max(int(path.parent.name.removeprefix("step-")) for path in sealed)
+    return Ended(code, said + rest, newest, max(losses(work)))
+
+
+@pytest.mark.slow
+def test_two_ranks_stop_at_one_step_whoever_gets_sigterm_and_go_on_as_if_there_had_been_none(
+    tmp_path: Path,
+) -> None:
+    # Each rank writes its half of the model, and no checkpoint is due but at the phases' ends.
+    settings: dict[str, Any] = {"phases": TWO_PHASES, "checkpoint_every": 100, "parallelism": {"shard": 2}}
+    trained = Trained(tmp_path, processes=2, **settings)
+
+    by_torchrun = stopped(trained, 5, one_rank=False)
+    by_one = stopped(trained, 12, one_rank=True)
+    told = trained.resumed("two")
+
+    for ended, after in ((by_torchrun, 5), (by_one, 12)):
+        assert ended.code == Stopped.exit_code, ended.said
+        # Neither rank has lost the other.
+        ends = [(line["rank"], line["msg"]) for line in errors(ended.said)]
+        assert sorted(ends) == [(0, WORDS), (1, WORDS)], ended.said
+        assert after < ended.step == ended.logged < 20
+    assert f"resuming after step {by_torchrun.step}" in by_one.said
+    assert f"resuming after step {by_one.step}" in told
+    assert losses(tmp_path / "two") == trained.losses

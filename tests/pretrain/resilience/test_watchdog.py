@@ -1,0 +1,246 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anadil.pretrain.resilience.hang_report import Progress, culprits
+from anadil.pretrain.resilience.watchdog import Watchdog
+
+PATIENCE_S = 90
+
+
+def start(case: str, folder: Path, num_processes: int = 1) -> list["subprocess.Popen[str]"]:
+    """Processes that train together, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_processes)}
+    command = [sys.executable, "-m", "tests.kit.faulty_worker", case, str(folder)]
+    root = Path(__file__).parents[3]
+    ends = []
+    for rank in range(num_processes):
+        own = {} if num_processes == 1 else {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        environment = os.environ | own | {"OMP_NUM_THREADS": "1"}
+        ends.append(subprocess.Popen(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True))
+    return ends
+
+
+def began(folder: Path) -> dict[str, float]:
+    """When and where the fault began."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (folder / "began.json").is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.05)
+    told: dict[str, float] = json.loads((folder / "began.json").read_text())
+    return told
+
+
+def at(
+    rank: int,
+    section: str,
+    *,
+    step: int = 7,
+    beats: int = 3,
+    ticks: int = 9,
+    where: str = "",
+    waits: bool = False,
+) -> Progress:
+    return Progress(
+        rank=rank, host=f"node-{rank // 8}", pid=100 + rank, step=step, beats=beats, section=section,
+        silent_s=600, ticks=ticks, where=where, waits=waits,
+    )  # fmt: skip
+
+
+def test_the_process_that_did_not_reach_the_sum_is_named(tmp_path: Path) -> None:
+    found = {0: at(0, "reduce", beats=4), 1: at(1, "backward"), 2: at(2, "reduce", beats=4)}
+
+    text = culprits(found, 0, tmp_path)
+
+    assert text.startswith(
+        "the run hangs: rank 1 on node-0 (process 101) is stuck in backward of step 7, silent"
+    )
+    assert f"{tmp_path}/hang-rank-*.txt; run the same command again" in text
+    assert "rank 0" not in text
+
+
+def test_a_process_in_a_later_micro_batch_is_not_behind_one_in_an_earlier(tmp_path: Path) -> None:
+    found = {0: at(0, "data", beats=4), 1: at(1, "backward", beats=3)}
+
+    assert "rank 1" in culprits(found, 0, tmp_path)
+
+
+def test_a_process_without_its_last_micro_batch_waits_and_is_not_behind(tmp_path: Path) -> None:
+    found = {0: at(0, "reduce", beats=4), 1: at(1, "forward", beats=5)}
+
+    assert "rank 1" in culprits(found, 0, tmp_path)
+
+
+def test_a_process_that_does_not_tick_is_named_whatever_it_said_last(tmp_path: Path) -> None:
+    frozen = at(9, "reduce", beats=9).stopped_since(at(9, "reduce", beats=9))
+    found = {0: at(0, "backward"), 9: frozen}
+
+    text = culprits(found, 0, tmp_path)
+
+    assert "rank 9 on node-1 (process 109) is stuck in reduce of step 7, and does not run" in text
+
+
+def test_where_all_came_equally_far_the_one_outside_a_collective_is_named(tmp_path: Path) -> None:
+    inside = at(0, "forward", where="distributed_c10d.py:all_reduce", waits=True)
+    found = {0: inside, 1: at(1, "forward", where="attention.py:forward")}
+
+    text = culprits(found, 0, tmp_path)
+
+    assert (
+        "rank 1 on node-0 (process 101) is stuck in forward of step 7 at attention.py:forward, silent" in text
+    )
+    assert "rank 0" not in text
+
+
+def test_where_all_came_equally_far_the_one_in_another_place_is_named(tmp_path: Path) -> None:
+    found = {rank: at(rank, "forward", where="trainer.py:gradients") for rank in range(4)}
+    found[2] = at(2, "forward", where="injector.py:inject")
+
+    assert "rank 2 on node-0 (process 102)" in culprits(found, 0, tmp_path)
+
+
+def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> None:
+    found = {rank: at(rank, "reduce") for rank in range(4)}
+
+    text = culprits(found, 2, tmp_path)
+
+    assert "all 4 processes wait in reduce of step 7, and none is behind: look at the network" in text
+
+
+def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:
+    watch = Watchdog(tmp_path, 60, start_after_s=900)
+    watch.beat("optimizer", 1)
+
+    watch.beat("save", 1)
+    saving = watch.allowance_s
+    watch.beat("data", 1)
+
+    assert (saving, watch.allowance_s) == (900, 60)
+
+
+def test_who_fetches_or_encodes_and_who_waits_for_it_has_hours(tmp_path: Path) -> None:
+    watch = Watchdog(tmp_path, 60, start_after_s=900)
+
+    watch.beat("load")
+    loading = watch.allowance_s
+    watch.beat("start")
+
+    assert (loading, watch.allowance_s) == (12 * 3_600, 900)
+
+
+def test_the_first_step_may_take_longer(tmp_path: Path) -> None:
+    watch = Watchdog(tmp_path, 60, start_after_s=900)
+
+    watch.beat("forward", 1)
+    first = watch.allowance_s
+    watch.beat("optimizer")
+    later = watch.allowance_s
+    watch.beat("start", 2)
+
+    assert (first, later, watch.allowance_s) == (900, 60, 900)
+
+
+def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    ended: list[str] = []
+    watch = Watchdog(tmp_path, 0.5, start_after_s=0.5, end=ended.append)
+
+    with watch.running():
+        for step in range(10):
+            watch.beat("forward", step)
+            time.sleep(0.1)
+
+    assert not ended
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_process_that_hangs_ends_with_138_and_leaves_its_stacks(tmp_path: Path) -> None:
+    [process] = start("alone", tmp_path)
+    since = began(tmp_path)["at"]
+
+    _, told = process.communicate(timeout=PATIENCE_S)
+
+    assert time.time() - since < 10
+    assert process.returncode == 138
+    assert "rank 0 on" in told
+    assert "is stuck in start of step 0" in told
+    assert "in misbehave" in (tmp_path / "hang-rank-0.txt").read_text()
+    assert "in misbehave" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["loop", "stopped"])
+def test_a_process_that_holds_up_the_others_is_named_and_all_end(tmp_path: Path, case: str) -> None:
+    processes = start(case, tmp_path, 3)
+    fault = began(tmp_path)
+    if case == "stopped":
+        os.kill(int(fault["pid"]), signal.SIGSTOP)
+    stuck = next(each for each in processes if each.pid == fault["pid"])
+    others = [each for each in processes if each is not stuck]
+
+    told = [each.communicate(timeout=PATIENCE_S)[1] for each in others]
+    took = time.time() - fault["at"]
+    if case == "stopped":
+        stuck.kill()
+    stuck.communicate(timeout=PATIENCE_S)
+
+    print(f"{case}: all ended {took:.2f} s after the fault began")
+    assert took < 15
+    assert [each.returncode for each in others] == [138, 138]
+    assert stuck.returncode == (-signal.SIGKILL if case == "stopped" else 138)
+    errors = [line for text in told for line in text.splitlines() if "error: the run hangs" in line]
+    if case == "stopped":
+        assert len(errors) == 1
+        assert "and does not run" in errors[0]
+    place = " of step 5 at faulty_worker.py:misbehave" if case == "loop" else ""
+    for line in errors:
+        assert f"(process {stuck.pid}) is stuck in forward{place}" in line
+    for rank in range(2):
+        assert "all_reduce" in (tmp_path / f"hang-rank-{rank}.txt").read_text()
+
+
+@pytest.mark.slow
+def test_where_the_process_that_keeps_the_store_is_stopped_the_others_end_alone(tmp_path: Path) -> None:
+    processes = start("first stopped", tmp_path, 2)
+    fault = began(tmp_path)
+    os.kill(int(fault["pid"]), signal.SIGSTOP)
+    assert processes[0].pid == fault["pid"]
+
+    told = processes[1].communicate(timeout=PATIENCE_S)[1]
+    processes[0].kill()
+    processes[0].communicate(timeout=PATIENCE_S)
+
+    assert processes[1].returncode == 138, told
+    assert "no answer in 10 s" in told
+    assert "error: the run hangs" in told
+
+
+@pytest.mark.slow
+def test_a_process_slower_than_usual_is_no_hang(tmp_path: Path) -> None:
+    processes = start("slow", tmp_path, 2)
+
+    told = [each.communicate(timeout=PATIENCE_S)[1] for each in processes]
+
+    assert [each.returncode for each in processes] == [0, 0]
+    assert not any("hang" in text for text in told)
+
+
+@pytest.mark.slow
+def test_a_process_that_computes_with_pythons_lock_is_ended_by_the_kernel(tmp_path: Path) -> None:
+    [process] = start("alone with the lock", tmp_path)
+    since = began(tmp_path)["at"]
+
+    process.communicate(timeout=PATIENCE_S)
+
+    assert time.time() - since < 15
+    assert process.returncode == -signal.SIGALRM
+    assert "in misbehave" in (tmp_path / "hang-rank-0.held.txt").read_text()

@@ -1,0 +1,313 @@
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anadil.core.errors import RecipeError
+from anadil.recipe.load import find, load_recipe, parse_recipe, shipped
+from anadil.recipe.sections import Recipe
+from tests.golden.render import GOLDEN, SCHEMA
+
+SHIPPED = ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "smoke"]
+
+
+def refused(text: str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "r.yaml", overrides)
+    return str(caught.value)
+
+
+def test_every_mistake_is_told_at_once_with_line_value_and_nearest_key() -> None:
+    text = """\
+language: xx
+seed: -1
+clean:
+  input: [a.txt]
+pretrain:
+  batch_size: many
+  phases:
+    - {trains: embedings, steps: 10, lr: 1e-3}
+    - trains: all
+      steps: 10
+finetune:
+  dropout: 1.5
+nonsense: 3
+"""
+
+    told = refused(text).splitlines()
+
+    assert told[0] == "r.yaml: 8 mistake(s)"
+    assert sorted(told[1:]) == sorted(
+        [
+            "  line 1: language: Input should be 'az' or 'ja' (got \"xx\")",
+            "  line 2: seed: Input should be greater than or equal to 0 (got -1)",
+            "  line 4: clean.input: unknown key; did you mean 'inputs'? (got [\"a.txt\"])",
+            '  line 6: pretrain.batch_size: Input should be a valid integer (got "many")',
+            "  line 8: pretrain.phases.0.trains: Input should be 'embeddings' or 'all' (got \"embedings\")",
+            "  line 9: pretrain.phases.1.lr: Field required",
+            "  line 12: finetune.dropout: Input should be less than or equal to 1 (got 1.5)",
+            "  line 13: nonsense: unknown key (got 3)",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: '3'", 'seed: Input should be a valid integer (got "3")'),
+        ("seed: 1.5", "seed: Input should be a valid integer (got 1.5)"),
+        ("seed: true", "seed: Input should be a valid integer (got true)"),
+        ("seed: 4294967296", "seed: Input should be less than 4294967296"),
+        ("clean: [1]", "clean: Input should be an object (got [1])"),
+        ("clean: {inputs: a.txt}", 'clean.inputs: Input should be a valid array (got "a.txt")'),
+        ("clean: {text_field: 5}", "clean.text_field: Input should be a valid string (got 5)"),
+        ("finetune: {lr: .nan}", 'finetune.lr: Input should be a valid number (got ".nan")'),
+        ("finetune: {lr: 1e999}", "finetune.lr: Input should be a finite number"),
+        ("base: {model: ''}", "base.model: String should have at least 1 character"),
+        ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
+        ("storage: {root: ''}", "storage.root: String should have at least 1 character"),
+        (
+            "tokenizer: {choice: bad}",
+            "tokenizer.choice: Input should be 'base', 'extend', 'replace' or 'auto'",
+        ),
+        ("tokenizer: {strategies: []}", "tokenizer.strategies: Tuple should have at least 1 item"),
+        (
+            "tokenizer: {strategies: [base], choice: extend}",
+            "tokenizer: choice 'extend' is not one of strategies",
+        ),
+        ("evaluate: {context: 64, stride: 65}", "recipe: evaluate.stride 65 is larger than the context 64"),
+        ("cluster: {image: 'a:{tag}'}", "cluster.image: only {stage} and {version} are filled in"),
+        ("pretrain: {phases: [{}]}", "pretrain.phases.0.trains: Field required"),
+        (
+            "pretrain: {parallelism: {prefetch: 9}}",
+            "pretrain.parallelism.prefetch: Input should be less than or equal to 8 (got 9)",
+        ),
+        (
+            "pretrain: {copies: {memory_every: 20}}",
+            (
+                "pretrain: copies.memory_every is 20, but nothing reads copies in memory while faults.on_anomaly "
+                "is stop; set faults.on_anomaly to skip, or copies.memory_every to 0"
+            ),
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_key_and_value(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+def test_a_list_of_wrong_items_is_not_also_called_too_short() -> None:
+    told = refused("tokenizer: {strategies: [foo]}")
+
+    assert told.count("\n") == 1
+    assert "tokenizer.strategies.0: Input should be 'base', 'extend' or 'replace' (got \"foo\")" in told
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    told = refused(f"seed: {'x' * 500}")
+
+    assert "xxx..." in told
+    assert len(told) < 200
+
+
+def test_a_password_in_the_tracking_uri_is_refused_and_not_repeated() -> None:
+    told = refused("tracking: {uri: 'http://me:opensesame@mlflow:5000'}")
+
+    assert "tracking.uri: holds a password" in told
+    assert "MLFLOW_TRACKING_PASSWORD" in told
+    assert "opensesame" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- 1\n- 2\n", "r.yaml: a recipe is a table of keys, not list"),
+        ("just words", "r.yaml: a recipe is a table of keys, not str"),
+        ("a: 1\na: 2\n", "r.yaml: line 2: key 'a' stands twice"),
+    ],
+)
+def test_what_is_no_table_is_refused(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+def test_an_empty_recipe_has_every_default() -> None:
+    assert parse_recipe("", "r.yaml") == parse_recipe("# nothing\n", "r.yaml") == Recipe()
+
+
+def test_strict_numbers_reach_the_recipe() -> None:
+    recipe = parse_recipe("finetune: {lr: 1e-4}\nseed: 010\nreport: {title: no}\n", "r.yaml")
+
+    assert recipe.finetune.lr == 0.0001
+    assert recipe.seed == 10
+    assert recipe.report.title == "no"
+
+
+def test_defaults_are_the_published_values() -> None:
+    recipe = Recipe()
+
+    embeddings, everything = recipe.pretrain.phases
+    assert (embeddings.trains, embeddings.lr, embeddings.steps) == ("embeddings", 0.0032, 5_000)
+    assert (everything.trains, everything.lr, everything.steps) == ("all", 0.0024, 15_000)
+    assert recipe.pretrain.steps == 20_000
+    assert recipe.pretrain.sequence_length == recipe.context == 2_048
+    assert (recipe.pretrain.batch_size, recipe.pretrain.micro_batch_size) == (224, 14)
+    assert (recipe.finetune.rank, recipe.finetune.alpha, recipe.finetune.dropout) == (64, 28, 0.05)
+    assert (recipe.finetune.lr, recipe.finetune.max_length) == (1e-4, 1_024)
+    assert recipe.tokenizer.vocab_sizes == (100_000,)
+    assert (recipe.clean.minhash_bands, recipe.clean.minhash_rows) == (14, 8)
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Recipe().seed = 3
+
+
+def test_an_override_sets_a_key_a_list_and_an_item_of_a_list() -> None:
+    recipe = parse_recipe(
+        "pretrain: {batch_size: 4}",
+        "r.yaml",
+        ["pretrain.batch_size=8", "clean.inputs=[a.txt, 'b.txt']", "pretrain.phases.1.lr=1e-5", "seed=7"],
+    )
+
+    assert recipe.pretrain.batch_size == 8
+    assert recipe.clean.inputs == ("a.txt", "b.txt")
+    assert [phase.lr for phase in recipe.pretrain.phases] == [0.0032, 1e-5]
+    assert recipe.seed == 7
+
+
+def test_a_later_override_wins() -> None:
+    assert parse_recipe("", "r.yaml", ["seed=1", "seed=2"]).seed == 2
+
+
+def test_an_override_may_hold_equal_signs_and_be_empty() -> None:
+    recipe = parse_recipe("", "r.yaml", ["report.title=a=b", "base.revision="])
+
+    assert recipe.report.title == "a=b"
+    assert recipe.base.revision is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "--set 'seed': write key.path=value, such as pretrain.batch_size=8"),
+        ("=3", "--set '=3': write key.path=value"),
+        ("a..b=3", "--set 'a..b=3': write key.path=value"),
+        ("seed=[", "--set seed: not YAML"),
+        ("seed={a: 1, a: 2}", "--set seed: line 1: key 'a' stands twice"),
+        ("pretrain.phases.2.lr=1", "'2' is no place in a list of 2"),
+        ("pretrain.phases.x.lr=1", "'x' is no place in a list of 2"),
+        ("pretrain.phases.-1.lr=1", "'-1' is no place in a list of 2"),
+        ("tokenizer.strategies.0.x=1", "--set 'tokenizer.strategies.0.x=1': item 0 of the list is no table"),
+        ("seed.deeper=1", "seed: Input should be a valid integer"),
+        ("pretrain.batchsize=8", "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)"),
+        (f"seed={'9' * 5000}", "seed: Input should be a valid integer"),
+    ],
+)
+def test_a_wrong_override_is_told(override: str, message: str) -> None:
+    assert message in refused("", override)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("seed=x", '  command line: seed: Input should be a valid integer (got "x")'),
+        ("clean.input=3", "  command line: clean.input: unknown key; did you mean 'inputs'? (got 3)"),
+        ("clean={input: 3}", "  command line: clean.input: unknown key"),
+        ("pretrain.phases.0.lrr=1", "  command line: pretrain.phases.0.lrr: unknown key"),
+        ("tokenizer.choice=replace", "  line 3 or command line: tokenizer: choice 'replace' is not one of"),
+        ("finetune.rank=3", "  line 8: report.titel: unknown key"),
+    ],
+)
+def test_a_mistake_is_told_where_it_was_made(override: str, told: str) -> None:
+    text = "language: az\nseed: 3\ntokenizer:\n  strategies: [base]\nclean:\n  inputs: [a.txt]\nreport:\n  titel: x\n"
+
+    assert told in refused(text, override)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.text(max_size=20)
+        | st.builds(
+            "{}={}".format,
+            st.lists(
+                st.sampled_from([*Recipe.model_fields, "phases", "inputs", "0", "1", "lr", "model", "", "é"]),
+                max_size=5,
+            ).map(".".join),
+            st.sampled_from(["", "1", "1e-4", "[", "{a: 1}", "[1, {}]", "null", "*x", "!!int 3", "9" * 500])
+            | st.text(max_size=10),
+        ),
+        max_size=3,
+    )
+)
+def test_no_override_gives_anything_but_a_recipe_or_a_recipe_error(overrides: list[str]) -> None:
+    with contextlib.suppress(RecipeError):
+        assert isinstance(parse_recipe("clean: {inputs: [a.txt]}", "r.yaml", overrides), Recipe)
+
+
+def test_the_shipped_recipes_are_these() -> None:
+    assert [path.stem for path in shipped()] == SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_recipe_loads_and_survives_a_round_trip(name: str) -> None:
+    recipe = load_recipe(name)
+
+    assert load_recipe(recipe.model_dump_json()) == recipe
+    assert recipe.clean.inputs
+    # finetune holds the model on one device, which 70B does not fit.
+    assert bool(recipe.finetune.inputs) == (name != "japanese-70b")
+
+
+def test_a_recipe_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("seed: 4", encoding="utf-8")
+
+    assert find("smoke").name == "smoke.yaml"
+    assert load_recipe(str(path)).seed == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smoks", "did you mean 'smoke'?"),
+        ("no/such.yaml", "recipe no/such.yaml: no such file"),
+        ("x" * 5000, "File name too long"),
+        ("a\0b", "neither a file nor a shipped recipe"),
+        (".", "neither a file nor a shipped recipe"),
+    ],
+)
+def test_a_recipe_that_is_not_there_is_told(name: str, message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(name)
+
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_no_utf_8_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("report: {title: é}".encode("latin-1"))
+
+    with pytest.raises(RecipeError, match=r"latin\.yaml: cannot be read: 'utf-8' codec"):
+        load_recipe(str(path))
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "bom.yaml"
+    path.write_text("seed: 3", encoding="utf-8-sig")
+
+    assert load_recipe(str(path)).seed == 3
+
+
+def test_the_schema_file_is_that_of_the_program() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == GOLDEN[SCHEMA](), "the recipe changed; run: make golden"
+
+
+def test_the_schema_explains_every_key() -> None:
+    schema = json.loads(GOLDEN[SCHEMA]())
+
+    for name, table in schema["$defs"].items():
+        for key, field in table["properties"].items():
+            assert field.get("description") or "$ref" in field, f"{name}.{key} has no text"

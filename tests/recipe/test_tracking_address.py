@@ -1,0 +1,55 @@
+import pytest
+
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.tracking_address import tracking_fault
+from anadil.runtime.mlflow_spool import tracking_uri
+
+ALLOWED = [
+    "off", "http://127.0.0.1:5000", "https://mlflow.example.com/path", "http://mlflow:5000", "http://[::1]:5000",
+    "http://10.0.0.4", "sqlite:///mlflow.db", "sqlite:////abs/mlflow.db", "postgresql+psycopg2://db/mlflow",
+    "arn:aws:sagemaker:eu-west-1:111122223333:mlflow-tracking-server/az", "http://0xcafe.example", "http://fade.de",
+]  # fmt: skip
+NO_ADDRESS = ["file:///tmp/runs", "FILE:/tmp/runs", "ftp://host/runs", "mlruns", "./mlruns", "s3://bucket/mlflow",
+              "javascript:alert(1)", "http://", "http:///path", "http://[::1"]  # fmt: skip
+LINK_LOCAL = [
+    "169.254.169.254", "169.254.0.1", "[fe80::1]", "[fe80::1%25eth0]", "[FEBF::1]", "[::ffff:169.254.169.254]",
+    "[::ffff:a9fe:a9fe]", "[::169.254.169.254]", "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]",
+    "2852039166", "0xa9fea9fe", "0xA9.0xFE.0xA9.0xFE", "0251.0376.0251.0376", "169.254.43518", "169.16689662",
+    "169.254.169.254.", "%31%36%39.254.169.254", "\uff11\uff16\uff19.254.169.254", "169\u3002254\u3002169\u3002254",
+    "user@169.254.169.254",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("uri", ALLOWED)
+def test_servers_databases_and_off_are_addresses(uri: str) -> None:
+    assert tracking_fault(uri) == ""
+
+
+@pytest.mark.parametrize("uri", NO_ADDRESS)
+def test_what_is_no_server_and_no_database_is_refused(uri: str) -> None:
+    assert tracking_fault(uri)
+
+
+@pytest.mark.parametrize("host", LINK_LOCAL)
+@pytest.mark.parametrize("uri", ["http://{}", "https://{}:8080/x"])
+def test_link_local_addresses_are_refused_however_they_are_written(host: str, uri: str) -> None:
+    assert "link-local" in tracking_fault(uri.format(host))
+
+
+def test_a_recipe_says_which_key_and_what_to_write() -> None:
+    with pytest.raises(
+        RecipeError,
+        match=r"tracking\.uri: file:// is no address of MLflow; write http://.*\(got \"file:///runs\"\)",
+    ):
+        parse_recipe("", "r", ["tracking.uri=file:///runs"])
+
+
+def test_the_variable_is_checked_too_unless_the_recipe_goes_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://169.254.169.254/latest")
+
+    with pytest.raises(PreflightError, match=r"MLFLOW_TRACKING_URI: http://169.* link-local"):
+        tracking_uri(parse_recipe("", "r"))
+    assert tracking_uri(parse_recipe("", "r", ["tracking.uri=off"])) is None

@@ -1,0 +1,269 @@
+import contextlib
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts.artifact import Manifest, differences, read_manifest, seal
+from anadil.core.errors import DataError, RecipeError, Stopped
+from anadil.core.stages import FLOW, NEW_KEYS, STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import (
+    Stop,
+    base_files,
+    code_digest,
+    external_files,
+    image_name,
+    origin_of,
+    recipe_origin,
+)
+
+INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
+
+
+def causes(stage: str, before: Recipe, after: Recipe) -> list[str]:
+    inputs = dict.fromkeys(STAGES[stage].reads, INPUT)
+    old, new = (origin_of(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
+    return differences(old, new)
+
+
+def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
+    made: set[str] = set()
+    for stage in FLOW:
+        assert made.issuperset(stage.reads), stage.name
+        made.add(stage.writes)
+
+
+def test_every_section_of_the_flow_is_a_key_of_the_recipe() -> None:
+    for stage in FLOW:
+        for name in (*stage.sections, *filter(None, [stage.files])):
+            node: object = Recipe()
+            for key in name.split("."):
+                node = getattr(node, key)
+
+
+def test_only_keys_of_its_own_sections_change_a_stage() -> None:
+    before = parse_recipe("", "r")
+    after = parse_recipe("", "r", ["finetune.lr=1e-3", "pretrain.batch_size=8", "storage.root=/elsewhere"])
+
+    assert causes("clean", before, after) == []
+    assert causes("pretrain", before, after) == ["recipe pretrain.batch_size 224 -> 8"]
+    assert causes("finetune", before, after) == ["recipe finetune.lr 0.0001 -> 0.001"]
+
+
+def test_a_phase_is_part_of_the_origin() -> None:
+    found = causes("pretrain", Recipe(), parse_recipe("", "r", ["pretrain.phases.0.steps=1"]))
+
+    assert found == ["recipe pretrain.phases changed"]
+
+
+def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
+    other = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "11"}})
+    stage = STAGES["tokenizer"]
+
+    old, same, new = (
+        origin_of(stage, Recipe(), {"corpus": manifest}, ())
+        for manifest in (
+            INPUT,
+            Manifest(kind="corpus", key="other", origin={"x": "y"}, files=INPUT.files),
+            other,
+        )
+    )
+
+    assert differences(old, same) == []
+    assert differences(old, new) == ["input corpus changed"]
+
+
+def test_a_file_whose_name_is_not_utf8_can_stand_in_a_manifest(tmp_path: Path) -> None:
+    names = [os.fsdecode(os.fsencode(tmp_path) + end) for end in (b"/\xfe.txt", b"/\xff.txt")]
+    for name in names:
+        Path(name).write_text("salam")
+
+    origin = origin_of(STAGES["clean"], Recipe(), {}, names)
+    (tmp_path / "corpus").mkdir()
+    sealed = seal(tmp_path / "corpus", kind="corpus", origin=origin)
+
+    assert len([name for name in origin if name.startswith("file ")]) == 2
+    assert read_manifest(str(tmp_path / "corpus")) == sealed
+
+
+def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    recipe = parse_recipe("", "r", [f"base.model={tmp_path}"])
+    old = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
+
+    (tmp_path / "config.json").write_text("[]")
+    new = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
+
+    assert differences(old, new) == ["base files changed"]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", ".gitattributes", "LICENSE.txt", ".DS_Store", "pytorch_model.bin"]
+)
+def test_what_is_not_read_of_a_base_model_makes_it_no_other(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    old = base_files(str(tmp_path))
+
+    (tmp_path / name).write_text("new")
+
+    assert base_files(str(tmp_path)) == old
+
+
+def test_other_weights_of_the_same_size_are_another_base_model(tmp_path: Path) -> None:
+    size = 40 * 1024**2
+    (tmp_path / "model.safetensors").write_bytes(bytes(size))
+    old = base_files(str(tmp_path))
+    again = base_files(str(tmp_path))
+
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.seek(size // 2)
+        file.write(b"\1" * (size // 4))
+    new = base_files(str(tmp_path))
+
+    assert old == again
+    assert old != new
+
+
+def test_the_code_of_a_stage_is_its_own() -> None:
+    digests = {code_digest(stage) for stage in FLOW}
+
+    assert len(digests) == len(FLOW)
+    assert code_digest(FLOW[0]) == code_digest(FLOW[0])
+
+
+def test_of_the_program_the_result_version_alone_is_in_the_origin() -> None:
+    stage = STAGES["clean"]
+
+    origin = origin_of(stage, Recipe(), {}, ())
+    raised = origin_of(dataclasses.replace(stage, result_version=stage.result_version + 1), Recipe(), {}, ())
+
+    named = {name for name in origin if not name.startswith("recipe ")}
+    assert named == {"stage", "result version"}
+    assert differences(origin, raised) == [
+        f"result version {stage.result_version} -> {stage.result_version + 1}"
+    ]
+
+
+def test_a_key_of_a_later_release_changes_nothing_until_it_does_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if `finetune.dropout` and `pretrain.phases.embedding_lr` had come later; 0.05 is the default."""
+    recipe = parse_recipe("", "r", ["finetune.dropout=0", "pretrain.phases.0.embedding_lr=0.1"])
+    both = [(STAGES[name], each) for name in ("finetune", "pretrain") for each in (Recipe(), recipe)]
+    monkeypatch.setitem(NEW_KEYS, "finetune.dropout", "0.0")
+    monkeypatch.setitem(NEW_KEYS, "pretrain.phases.embedding_lr", "null")
+
+    finetune, finetune_neutral, pretrain, pretrain_other = (
+        recipe_origin(each, stage.sections) for stage, each in both
+    )
+
+    assert finetune["recipe finetune.dropout"] == "0.05"  # the default, if it does something, is in the key
+    assert "recipe finetune.dropout" not in finetune_neutral
+    assert "embedding_lr" not in pretrain["recipe pretrain.phases"]
+    assert '"embedding_lr": 0.1' in pretrain_other["recipe pretrain.phases"]
+    assert pretrain_other["recipe pretrain.phases"].count("embedding_lr") == 1
+
+
+def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
+    files: dict[str, dict[str, str | int]] = {
+        name: {"bytes": 1, "sha256": "00"} for name in ("a", "stats.json")
+    }
+    before = Manifest(kind="corpus", key="k", origin={}, files=files, varying=["stats.json"])
+    after = dataclasses.replace(before, files={**files, "stats.json": {"bytes": 2, "sha256": "11"}})
+
+    changed = {
+        stage.name: differences(
+            *(origin_of(stage, Recipe(), {"corpus": each}, ()) for each in (before, after))
+        )
+        for stage in FLOW
+        if "corpus" in stage.reads
+    }
+
+    assert changed == {"tokenizer": [], "pretrain": [], "evaluate": [], "report": ["input corpus changed"]}
+
+
+def test_given_files_stand_for_those_of_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.txt").touch()
+    recipe = parse_recipe("", "r", [f"clean.inputs=['{tmp_path}/a.txt']"])
+
+    assert external_files(STAGES["clean"], recipe) == (f"{tmp_path}/a.txt",)
+    assert external_files(STAGES["clean"], recipe, [f"{tmp_path}/b.txt"]) == (f"{tmp_path}/b.txt",)
+    assert external_files(STAGES["tokenizer"], recipe) == ()
+    assert external_files(STAGES["evaluate"], recipe) == ()
+
+
+def test_a_stage_without_its_files_says_which_key_to_fill() -> None:
+    with pytest.raises(RecipeError) as caught:
+        external_files(STAGES["finetune"], Recipe())
+
+    assert str(caught.value) == "finetune.inputs: names no file; list the data to read"
+
+
+def test_a_file_that_is_not_there_is_a_data_error() -> None:
+    with pytest.raises(DataError, match=r"clean\.inputs: no file matches '/none/\*'"):
+        external_files(STAGES["clean"], parse_recipe("", "r", ["clean.inputs=[/none/*]"]))
+
+
+def test_a_signal_ends_at_once_outside_and_waits_inside_a_deferred_block() -> None:
+    stop = Stop()
+    stop.listen()
+
+    with stop.deferred() as told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        saved = told.signal
+
+    assert saved == signal.SIGTERM
+    with pytest.raises(Stopped, match="stopped by SIGTERM; run the same command again") as caught:
+        stop.leave()
+    assert caught.value.exit_code == 143
+    with pytest.raises(Stopped):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    stop = Stop()
+    stop.listen()
+
+    with stop.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_image_is_named_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert image_name() == ""
+
+    monkeypatch.setenv("ANADIL_IMAGE", "anadil/clean:1@sha256:00")
+
+    assert image_name() == "anadil/clean:1@sha256:00"
+
+
+def test_a_signal_does_not_wait_where_there_is_nothing_to_save() -> None:
+    stop = Stop()
+    stop.listen()
+
+    with stop.deferred():
+        stop.unsaved = False
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_library_swallowed_is_raised_at_the_next_look() -> None:
+    stop = Stop()
+    stop.listen()
+    with contextlib.suppress(Exception):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        stop.check()
+    with pytest.raises(Stopped), stop.deferred():
+        pytest.fail("began to train")
+
+
+def test_without_a_signal_nothing_is_raised() -> None:
+    Stop().check()

@@ -1,0 +1,53 @@
+"""Results change with `RESULT_VERSION` only: what lies in storage is reused by it."""
+
+import json
+
+import pytest
+
+from anadil.core.stages import STAGES
+from tests.kit.results import FILE, Entry, changes, entries
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::pydantic.warnings.PydanticDeprecationWarning",
+)
+
+
+def test_results_are_those_of_their_result_version() -> None:
+    golden = json.loads(FILE.read_text(encoding="utf-8"))
+
+    found = entries()
+
+    assert changes(golden, found) == []
+    assert found == golden, "a result version was raised, or more is guarded: run make golden"
+
+
+def test_a_changed_result_names_the_stage_and_what_to_raise() -> None:
+    old: dict[str, Entry] = {
+        "clean": {"versions": {"clean": 1}, "keys": ["seed"], "results": {"train": "00"}}
+    }
+
+    changed = changes(old, {"clean": {**old["clean"], "results": {"train": "11"}}})
+    added = changes(old, {"clean": {**old["clean"], "keys": ["clean.new", "seed"]}})
+    raised = changes(old, {"clean": {"versions": {"clean": 2}, "keys": [], "results": {"train": "11"}}})
+
+    version = STAGES["clean"].result_version
+    text = f"clean: results changed under RESULT_VERSION {version} (train): repair them, or raise result_version of "
+    assert changed == [f"{text}the stage clean in flow.py and run make golden"]
+    assert (
+        "key changed (clean.new), so that old artifacts are made again: give a new one to NEW_KEYS"
+        in added[0]
+    )
+    assert raised == []
+
+
+def test_a_result_that_is_newly_guarded_is_no_change_and_one_that_is_gone_is() -> None:
+    bare: Entry = {"versions": {"clean": 1}, "keys": []}
+    some: Entry = {**bare, "results": {"train": "00"}}
+    more: Entry = {**bare, "results": {"train": "00", "heldout": "11"}}
+
+    assert changes({"clean": bare}, {"clean": some}) == []
+    assert changes({"clean": some}, {"clean": more}) == []
+    assert "clean: results changed under RESULT_VERSION" in changes({"clean": more}, {"clean": some})[0]
+    assert "(heldout)" in changes({"clean": more}, {"clean": some})[0]

@@ -1,0 +1,68 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anadil.runtime.threads import ASLEEP, OWN, wait_asleep
+
+SPINS = """
+import ctypes, sys
+from anadil import cli, entry
+if sys.argv[1] == "cli":
+    try:
+        cli.main(["recipe", "list"])
+    except SystemExit:
+        pass
+else:
+    entry.main(sys.argv[1], ["--self-test"])
+import torch
+"""
+"""libgomp tells its settings when it is loaded, where OMP_DISPLAY_ENV asks for it."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OWN:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def told_by_libgomp(start: str, **own: str) -> str:
+    environment = {name: text for name, text in os.environ.items() if name not in OWN}
+    done = subprocess.run(
+        [sys.executable, "-c", SPINS, start],
+        env=environment | own | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize("start", ["cli", "report"])
+def test_the_threads_of_every_start_wait_asleep(start: str) -> None:
+    assert "GOMP_SPINCOUNT = '0'" in told_by_libgomp(start)
+
+
+def test_what_the_user_has_set_stays() -> None:
+    told = told_by_libgomp("report", GOMP_SPINCOUNT="1234")
+
+    assert "GOMP_SPINCOUNT = '1234'" in told
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_any_setting_of_the_users_own_goes_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "ACTIVE")
+
+    wait_asleep()
+
+    assert {each: os.environ[each] for each in OWN if each in os.environ} == {name: "ACTIVE"}
+
+
+def test_where_nothing_is_set_processes_that_are_started_inherit_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_asleep()
+
+    assert os.environ.items() >= ASLEEP.items()

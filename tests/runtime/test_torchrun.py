@@ -1,0 +1,212 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime.entry_point import _has_rendezvous, _num_processes
+
+
+def machine(tmp_path: Path, *arguments: str, processes: int, **told: str) -> "subprocess.Popen[bytes]":
+    """A launch of processes that run the module `worker_of_a_test`.
+
+    A process of its own: this one has threads, and a fork of it may wait for ever for what they hold.
+    """
+    code = (
+        "import sys\nfrom anadil.runtime.entry_point import guarded\nfrom anadil.runtime.torchrun import launch\n"
+        f"sys.exit(guarded(lambda: launch('worker_of_a_test', {list(arguments)!r}, {processes})))"
+    )
+    environment = os.environ | told | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment)
+
+
+def launched(tmp_path: Path, code: str, stop_after: str = "") -> int:
+    """Exit code of a launch of two processes that run `code`."""
+    (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib, signal, sys, time\n{code}\n")
+    with machine(tmp_path, "argument", processes=2) as child:
+        while stop_after and len(list(tmp_path.glob(f"{stop_after}*"))) < 2:
+            time.sleep(0.05)
+        if stop_after:
+            child.send_signal(signal.SIGTERM)
+        return child.wait(120)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("assert sys.argv[1:] == ['argument'] and os.environ['WORLD_SIZE'] == '2'", 0),
+        ("sys.exit(42)", 42),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worker(tmp_path: Path, code: str, expected: int) -> None:
+    assert launched(tmp_path, code) == expected
+
+
+def stage(tmp_path: Path, ends: str) -> str:
+    """A stage whose first process leaves a file for each start that got as far as its work, and then `ends`."""
+    return (
+        "from anadil import entry, flow\n"
+        "from anadil.core.errors import DataError, RetryableError\n"
+        "def work(*_):\n"
+        "    start = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        f"    (pathlib.Path({str(tmp_path)!r}) / f'start-{{start}}-{{os.environ[\"RANK\"]}}').touch()\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        time.sleep(60)\n"
+        f"    {ends}\n"
+        "entry.execute = work\n"
+        "sys.exit(entry.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
+    )
+
+
+def starts(tmp_path: Path) -> list[str]:
+    """Starts whose first process has worked."""
+    return sorted(path.name for path in tmp_path.glob("start-*-0"))
+
+
+def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    fails = stage(tmp_path, "raise DataError('no text')")
+
+    first = launched(tmp_path, fails), starts(tmp_path)
+    (tmp_path / "start-0-0").unlink()
+    second = launched(tmp_path, fails), starts(tmp_path)
+
+    assert first == second == (3, ["start-0-0"])
+
+
+def test_processes_that_are_started_again_find_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    code = (
+        "import torch\n"
+        "from anadil.pretrain.parallel.process_group import group\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    time.sleep(1)\n"  # so that the other one would find what a start before has left
+        "with group(torch.device('cpu')) as all_of_them:\n"
+        "    all_of_them.wait()\n"
+        "    told = all_of_them.gather(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        f"    pathlib.Path({str(tmp_path)!r}, 'together-' + '-'.join(told)).touch()\n"
+        "    all_of_them.wait()\n"
+        "sys.exit(0 if told[0] == '2' else 138)"
+    )
+
+    result = launched(tmp_path, code)
+
+    assert result == 0
+    assert len(list(tmp_path.glob("together-*"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("raise RetryableError('lost')", 138),
+        ("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
+    ],
+)
+def test_what_may_go_better_is_started_again(
+    tmp_path: Path, ends: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
+
+    result = launched(tmp_path, stage(tmp_path, ends))
+
+    assert result == code
+    assert starts(tmp_path) == ["start-0-0", "start-1-0"]
+
+
+def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: Path) -> None:
+    code = (
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
+        "def stop(*_):\n"
+        "    (here / f'stopped-{os.environ[\"RANK\"]}').touch()\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "(here / f'ready-{os.environ[\"RANK\"]}').touch()\n"
+        "time.sleep(60)"
+    )
+
+    result = launched(tmp_path, code, stop_after="ready-")
+
+    assert result == 143
+    assert len(list(tmp_path.glob("stopped-*"))) == 2
+
+
+def test_the_recipe_says_how_many_processes_and_torchrun_is_not_nested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = Recipe.model_validate({"cluster": {"processes_per_node": 3}})
+    monkeypatch.delenv("RANK", raising=False)
+
+    outside = [_num_processes(STAGES[name], recipe) for name in ("pretrain", "evaluate")]
+    monkeypatch.setenv("RANK", "0")
+    inside = _num_processes(STAGES["pretrain"], recipe)
+
+    assert outside == [3, 1]
+    assert inside == 1
+
+
+def test_no_gpu_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert _num_processes(STAGES["pretrain"], Recipe()) == 1
+
+
+def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> None:
+    code = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "name = f'rank-{dist.get_rank()}-of-{dist.get_world_size()}'\n"
+        f"(pathlib.Path({str(tmp_path)!r}) / name).touch()\n"
+        "dist.destroy_process_group()"
+    )
+    (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib\n{code}\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # What an elasticPolicy becomes. Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
+    told = {
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ID": "job",
+        "PET_RDZV_CONF": "timeout=1800",
+        "PET_NNODES": "2:2",
+        "PET_MAX_RESTARTS": "3",
+        "PET_NPROC_PER_NODE": "1",
+    }
+
+    children = [machine(tmp_path, processes=1, **told) for _ in range(2)]
+    codes = [child.wait(120) for child in children]
+
+    assert codes == [0, 0]
+    assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0-of-2", "rank-1-of-2"}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, False),
+        ({"PET_NNODES": "1", "PET_RDZV_ENDPOINT": "job-worker-0:23456"}, True),
+        # With a master, the operator sets RANK to the number of the machine.
+        ({"PET_NNODES": "2", "PET_MASTER_ADDR": "job-master-0", "RANK": "1"}, True),
+        ({"PET_NNODES": "2", "PET_MASTER_ADDR": "job-master-0", "RANK": "1", "LOCAL_RANK": "0"}, False),
+    ],
+)
+def test_the_stage_starts_torchrun_where_the_platform_says_where_to_meet(
+    told: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+
+    assert _has_rendezvous(STAGES["pretrain"]) is expected
+    assert not _has_rendezvous(STAGES["finetune"])

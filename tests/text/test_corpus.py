@@ -1,0 +1,96 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anadil.core.errors import IntegrityError
+from anadil.text import corpus
+from anadil.text.corpus import Document, read_documents, write_documents
+
+DOCUMENT = Document(
+    id="1f",
+    text="Yağış göydə birdən-birə peyda olmur.\nOnun uzun bir yolu var; \u2028 düz mətn.",
+    source="raw/a.warc.gz:3",
+    url="https://example.az/yağış",
+    lang="az",
+)
+PART = Path("train/part-00000.jsonl.zst")
+
+
+def documents(number: int) -> list[Document]:
+    return [dataclasses.replace(DOCUMENT, id=f"{i:x}") for i in range(number)]
+
+
+def test_documents_come_back_as_they_went_in(tmp_path: Path) -> None:
+    written = write_documents(tmp_path, "train", documents(3))
+
+    assert written == 3
+    assert list(read_documents(tmp_path, "train")) == documents(3)
+
+
+@given(text=st.text())
+def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    if any(0xD800 <= ord(letter) < 0xE000 for letter in text):
+        return
+    folder = tmp_path_factory.mktemp("corpus")
+    document = dataclasses.replace(DOCUMENT, text=text)
+
+    write_documents(folder, "heldout", [document])
+
+    assert list(read_documents(folder, "heldout")) == [document]
+
+
+def test_equal_documents_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_documents(tmp_path / name, "train", documents(50))
+
+    assert (tmp_path / "one" / PART).read_bytes() == (tmp_path / "two" / PART).read_bytes()
+
+
+def test_a_part_that_is_full_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "MAX_PART_BYTES", 2 * len(DOCUMENT.text.encode()))
+
+    write_documents(tmp_path, "train", documents(5))
+
+    assert len(list((tmp_path / "train").iterdir())) == 3
+    assert list(read_documents(tmp_path, "train")) == documents(5)
+
+
+def test_no_documents_are_one_empty_part(tmp_path: Path) -> None:
+    assert write_documents(tmp_path, "heldout", []) == 0
+    assert [path.name for path in (tmp_path / "heldout").iterdir()] == ["part-00000.jsonl.zst"]
+    assert list(read_documents(tmp_path, "heldout")) == []
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+def test_a_part_that_was_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+    write_documents(tmp_path, "train", documents(200))
+    path = tmp_path / PART
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+
+    with pytest.raises(
+        IntegrityError, match=r"part-00000\.jsonl\.zst: damaged corpus part \(.*\); run clean again"
+    ):
+        list(read_documents(tmp_path, "train"))
+
+
+@pytest.mark.parametrize("content", [b"no zstd at all", b"\x28\xb5\x2f\xfd" + b"\xff" * 30])
+def test_a_part_of_other_bytes_is_refused(tmp_path: Path, content: bytes) -> None:
+    write_documents(tmp_path, "train", documents(1))
+    (tmp_path / PART).write_bytes(content)
+
+    with pytest.raises(IntegrityError, match="damaged corpus part"):
+        list(read_documents(tmp_path, "train"))
+
+
+def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    write_documents(tmp_path, "train", documents(200))
+    content = bytearray((tmp_path / PART).read_bytes())
+    content[-2] ^= 1  # in the checksum
+    (tmp_path / PART).write_bytes(content)
+
+    with pytest.raises(IntegrityError, match="damaged corpus part"):
+        list(read_documents(tmp_path, "train"))

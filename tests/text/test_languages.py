@@ -1,0 +1,153 @@
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from anadil.clean.filters import drop_reason
+from anadil.clean.language_id import verdict
+from anadil.recipe.sections import Rules
+from anadil.text.language import Limits
+from anadil.text.languages import language
+
+LETTERS = st.text(
+    st.one_of(
+        st.characters(),
+        st.sampled_from(
+            "əƏiıİI\u0307\u04d9\u01ddÉÃÄ¼\x99\x85\xa0\u200b\u200d\ud83d\ude00，．。、が\u3099カ\uff76 \n\r漢"
+        ),
+    ),
+    max_size=60,
+)
+az, ja = language("az"), language("ja")
+
+
+@pytest.mark.parametrize("code", ["az", "ja"])
+@given(text=LETTERS)
+@example(text="Ã\u200b¼Ã¼Ã¼")
+@example(text="Â\x85\x85")
+def test_normalizing_twice_is_normalizing_once(code: str, text: str) -> None:
+    normal = language(code).normalize(text)
+
+    assert language(code).normalize(normal) == normal
+
+
+@pytest.mark.parametrize("code", ["az", "ja"])
+@given(text=LETTERS)
+def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> None:
+    normal = language(code).normalize(text)
+
+    assert normal.encode().decode() == normal
+    assert unicodedata.is_normalized("NFC" if code == "az" else "NFKC", normal)
+
+
+@given(text=LETTERS)
+def test_shingles_do_not_depend_on_case(text: str) -> None:
+    assert az.shingle_units(text.translate({0x69: "İ", 0x131: "I"})) == az.shingle_units(text)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("Az\u04d9rbaycan v\u01dd \u018elif", "Azərbaycan və Əlif"),
+        ("Tu\u0308rkmən gu\u0308n", "Türkmən gün"),
+        ("i\u0307stanbul", "istanbul"),
+        ("Bakı\u00a0 şəhəri\r\n\r\n\r\n\r\nGəncə ", "Bakı şəhəri\n\nGəncə"),
+        ("kita\u00adb\u200b və\u202e \x00dəftər\ufeff", "kitab və dəftər"),
+        ("\ud83d\ude00 salam \ud83d", "😀 salam"),
+        ("а\u04d9н Казахстан с\u04d9лем", "аән Казахстан сәлем"),
+    ],
+)
+def test_azerbaijani_is_brought_to_one_form(raw: str, expected: str) -> None:
+    assert az.normalize(raw) == expected
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_utf8_that_was_read_as_another_encoding_is_read_again(encoding: str) -> None:
+    text = "İnsan hüquqlarına etinasızlıq vəhşi aktlara gətirib çıxarmışdır."
+    misread = text.encode().decode(encoding, "surrogateescape" if encoding == "cp1252" else "strict")
+    misread = misread.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D):
+        misread = misread.replace(chr(0xDC00 + byte), chr(byte))
+
+    assert az.normalize(misread) == text
+
+
+def test_text_that_was_misread_twice_is_read_again_twice() -> None:
+    text = "Vətən üçün şəhid olanlar"
+    misread = text.encode().decode("latin-1").encode().decode("latin-1")
+
+    assert az.normalize(misread) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "«BÜTÜN TÜRKÜ» «KÖRPÜ» «GÜZGÜ» mahnıları çox sevilir, «SÜRÜ» isə az",
+        "“Ü” hərfi, É™ deyil",
+        "Çox gözəl üçüncü gün: ölkə, ürək, çiçək",
+    ],
+)
+def test_sound_text_is_never_read_again(text: str) -> None:
+    assert az.normalize(text) == text
+
+
+def test_upper_case_folds_to_the_same_text_as_lower_case() -> None:
+    assert az.fold("ISTI QIŞ İŞIQ") == az.fold("isti qış işıq") == az.fold("İSTİ QIŞ İŞIQ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("ｶﾞｲﾄﾞ　１２３", "ガイド 123"),
+        ("東京は，日本の首都である．大阪は，西にある．", "東京は、日本の首都である。大阪は、西にある。"),
+        ("値は１．５である。円周率は３．１４である。", "値は1.5である。円周率は3.14である。"),
+        ("本文です。\nお問い合わせ | 利用規約\nCopyright 2024 All Rights Reserved", "本文です。"),
+        ("か\u3099", "が"),
+    ],
+)
+def test_japanese_is_brought_to_one_form(raw: str, expected: str) -> None:
+    assert ja.normalize(raw) == expected
+
+
+def test_a_line_of_text_that_mentions_a_footer_word_is_no_footer() -> None:
+    text = "本文です。\nこの記事の著作権は筆者にあるが、引用の範囲であれば自由に使ってよいとされている。"
+
+    assert ja.normalize(text) == text
+
+
+def test_japanese_words_are_runs_of_one_class_of_characters() -> None:
+    assert ja.words("東京タワーへ3回行った。Wi-Fi") == [
+        "東京",
+        "タワー",
+        "へ",
+        "3",
+        "回行",
+        "った",
+        "Wi",
+        "Fi",
+    ]
+
+
+def test_azerbaijani_words_are_separated_by_white_space() -> None:
+    assert az.words("Bakı,  gözəl\nşəhər") == ["Bakı,", "gözəl", "şəhər"]
+
+
+@pytest.mark.parametrize("code", ["az", "ja"])
+def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
+    spoken = language(code)
+    # Beginnings are short, so that only language, script and spelling can be judged.
+    open_limits = Limits(
+        min_words=1, max_words=1_000, min_mean_word_length=1, max_mean_word_length=20, min_alpha_words=0,
+        min_stop_words=0, max_duplicate_lines=1, max_top_ngram=1, max_duplicate_ngrams=1, max_isolated=1,
+        min_script=0.5,
+    )  # fmt: skip
+
+    joined = ["\n".join(spoken.prompts), "\n".join(spoken.questions)]
+
+    assert [drop_reason(text, verdict(text, spoken), spoken, open_limits) for text in joined] == [None, None]
+    assert all(spoken.normalize(text).rstrip() == text.rstrip() for text in spoken.prompts) or code == "ja"
+
+
+def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
+    assert set(Limits.__dataclass_fields__) == set(Rules.model_fields)
