@@ -16,6 +16,8 @@ from anadil.flow import STAGES
 from anadil.make import Outcome
 from anadil.recipe import parse_recipe
 
+# Two threads only wait for each other over models this small, and use a CPU each while they do.
+os.environ["OMP_NUM_THREADS"] = "1"
 FOREIGN = (
     "AWS_",
     "MLFLOW_",

@@ -1,21 +1,38 @@
-"""Runs a test's function in several processes that are one gloo group.
+"""Functions of tests in several processes that are one gloo group.
 
-One fresh interpreter imports torch and transformers, and splits before anything starts a thread, so
-that more processes cost little more than one.
+Python's fork server imports torch and transformers once for all tests, in a process without threads, and
+forks the ranks: each then costs milliseconds and not the seconds of an import.
 """
 
-import importlib
-import json
+import atexit
+import functools
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 300
+PRELOADED = (
+    "pytest",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "transformers.models.llama.modeling_llama",
+    "anadil.pretrain.run",
+)
+
+
+@functools.cache
+def _forks() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    # Ended and waited for, so that what it used is counted as the tests'.
+    atexit.register(forkserver._forkserver._stop)  # type: ignore[attr-defined]  # a part that is not public
+    return context
 
 
 def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None:
@@ -24,67 +41,68 @@ def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None
     Args:
         function: Of a test module's top level.
         world: Number of processes.
-        arguments: What JSON can hold.
+        arguments: What can be pickled.
     """
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            __name__,
-            function.__module__,
-            function.__name__,
-            str(world),
-            *_texts(arguments),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    with tempfile.TemporaryDirectory(prefix="anadil-ranks-") as folder:
+        codes = in_forks(
+            [
+                functools.partial(_in_group, function, rank, world, f"{folder}/store", arguments)
+                for rank in range(world)
+            ],
+            Path(folder),
+        )
+        written = "".join(file.read_text(errors="replace") for file in sorted(Path(folder).glob("*.log")))
+    assert codes == [0] * world, f"exit codes {codes}\n{written}"
 
 
-def _texts(arguments: tuple[Any, ...]) -> list[str]:
-    return [json.dumps(argument) for argument in arguments]
+def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int | None]:
+    """Run each in a process of its own, all at once; exit codes, or minus a signal.
+
+    What they write is in `<number>.log` below the folder.
+    """
+    forks = [
+        _forks().Process(target=_fork, args=(work, dict(os.environ), folder / f"{number}.log"), daemon=True)
+        for number, work in enumerate(works)
+    ]
+    for fork in forks:
+        fork.start()
+    deadline = time.monotonic() + TIMEOUT_S
+    for fork in forks:
+        fork.join(max(0, deadline - time.monotonic()))
+    codes = [fork.exitcode for fork in forks]
+    for fork in forks:
+        fork.kill()
+        fork.join()
+    return codes
 
 
-def _main(module: str, function: str, world: str, *arguments: str) -> int:
-    work = getattr(importlib.import_module(module), function)
-    values = [json.loads(argument) for argument in arguments]
-    # A store that is forked needs no port, and no waiting for one.
-    from torch._C._distributed_c10d import FileStore
-
-    path = str(Path(tempfile.gettempdir(), f"anadil-ranks-{os.getpid()}"))
-    children = []
-    for rank in range(int(world)):
-        child = os.fork()
-        if not child:
-            _child(work, rank, int(world), FileStore(path, int(world)), values)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    Path(path).unlink(missing_ok=True)
-    return int(any(codes))
-
-
-def _child(work: Callable[..., None], rank: int, world: int, store: Any, values: list[Any]) -> None:
+def _fork(work: Callable[[], object], environment: dict[str, str], log: Path) -> None:
     import torch
-    from torch import distributed as dist
 
-    code = 1
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    code = 99
     try:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-        work(rank, *values)
+        work()
         code = 0
-    except BaseException:  # noqa: BLE001  nothing may leave the fork
-        print(f"process {rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+    except BaseException as error:  # noqa: BLE001  nothing may leave the fork
+        traceback.print_exc()
+        code = int(getattr(error, "exit_code", code))
     finally:
-        sys.stderr.flush()
         # Others wait for this process in a collective and are ended by their peer's end.
         os._exit(code)
 
 
-if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+def _in_group(
+    function: Callable[..., None], rank: int, world: int, store: str, arguments: tuple[Any, ...]
+) -> None:
+    from torch import distributed as dist
+    from torch._C._distributed_c10d import FileStore
+
+    # A store that is a file needs no port, and no waiting for one.
+    dist.init_process_group("gloo", store=FileStore(store, world), rank=rank, world_size=world)
+    function(rank, *arguments)
