@@ -8,6 +8,8 @@ import atexit
 import functools
 import multiprocessing
 import os
+import runpy
+import sys
 import tempfile
 import time
 import traceback
@@ -76,6 +78,12 @@ def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int | None
     return codes
 
 
+def run_module(name: str, *arguments: str) -> None:
+    """What `python -m name arguments` does, in this process."""
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
 def _fork(work: Callable[[], object], environment: dict[str, str], log: Path) -> None:
     import torch
 
@@ -89,10 +97,14 @@ def _fork(work: Callable[[], object], environment: dict[str, str], log: Path) ->
         torch.set_num_threads(1)
         work()
         code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:  # noqa: BLE001  nothing may leave the fork
         traceback.print_exc()
         code = int(getattr(error, "exit_code", code))
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         # Others wait for this process in a collective and are ended by their peer's end.
         os._exit(code)
 
