@@ -29,3 +29,11 @@ def _contents() -> Any:
     import kubernetes_validate
 
     return functools.cache(kubernetes_validate.utils.schema_contents)
+
+
+@functools.cache
+def definitions(version: str) -> dict[str, Any]:
+    """Every type of a version of Kubernetes, by its name."""
+    file = f"kubernetes-json-schema/v{version}.0-local/_definitions.json"
+    types: dict[str, Any] = _contents()(file, version)["$defs"]
+    return types

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests import hyperpod_job, pytorchjob, trainjob
+from anadil.launch.manifests import pytorchjob, trainjob
 from tests.kit.compact_yaml import compact
 from tests.launch.sample import HYPERPOD, job
 
@@ -51,7 +51,6 @@ MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
             "cluster.pull_secrets=[registry]",
         )
     ),
-    "azerbaijani-1b-hyperpodpytorchjob": lambda: hyperpod_job.render(hyperpod()),
 }
 
 
