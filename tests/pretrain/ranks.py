@@ -11,9 +11,8 @@ import os
 import runpy
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -57,25 +56,55 @@ def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None
     assert codes == [0] * world, f"exit codes {codes}\n{written}"
 
 
-def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int | None]:
+def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int]:
     """Run each in a process of its own, all at once; exit codes, or minus a signal.
 
     What they write is in `<number>.log` below the folder.
     """
-    forks = [
-        _forks().Process(target=_fork, args=(work, dict(os.environ), folder / f"{number}.log"), daemon=True)
-        for number, work in enumerate(works)
-    ]
-    for fork in forks:
-        fork.start()
-    deadline = time.monotonic() + TIMEOUT_S
-    for fork in forks:
-        fork.join(max(0, deadline - time.monotonic()))
-    codes = [fork.exitcode for fork in forks]
-    for fork in forks:
-        fork.kill()
-        fork.join()
-    return codes
+    forks = [Fork(work, folder / f"{number}.log") for number, work in enumerate(works)]
+    try:
+        return [fork.wait() for fork in forks]
+    finally:
+        for fork in forks:
+            fork.kill()
+
+
+class Fork:
+    """A process that runs a function, with what tests ask of a `subprocess.Popen`."""
+
+    def __init__(self, work: Callable[[], object], log: Path, environment: Mapping[str, str] = {}) -> None:
+        """Start it.
+
+        Args:
+            work: What can be pickled.
+            log: Gets what it writes, after what is there.
+            environment: Variables beside those of this process.
+        """
+        variables = {**os.environ, **environment}
+        self._process = _forks().Process(target=_fork, args=(work, variables, log), daemon=True)
+        self._process.start()
+        self.pid: int = self._process.pid
+
+    def wait(self, timeout: float = TIMEOUT_S) -> int:
+        """Its exit code, or minus the signal that ended it."""
+        self._process.join(timeout)
+        code: int | None = self._process.exitcode
+        assert code is not None, f"process {self.pid} still runs after {timeout} s"
+        return code
+
+    def poll(self) -> int | None:
+        """As `wait`; nothing while it runs."""
+        code: int | None = self._process.exitcode
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Such as SIGTERM."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        self._process.kill()
+        self._process.join()
 
 
 def run_module(name: str, *arguments: str) -> None:

@@ -67,7 +67,7 @@ def pretrain(
         log = folder / "0.log"
         log.unlink(missing_ok=True)
         [code] = in_forks([partial(run_module, "anadil.pretrain", *words)], folder)
-        return subprocess.CompletedProcess(words, code or 0, stderr=log.read_text(encoding="utf-8"))
+        return subprocess.CompletedProcess(words, code, stderr=log.read_text(encoding="utf-8"))
     command = [sys.executable, "-m", "anadil.pretrain", *words]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=300, cwd=folder,
