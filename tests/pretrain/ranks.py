@@ -24,6 +24,7 @@ PRELOADED = (
     "torch.distributed.pipelining",
     "transformers.models.llama.modeling_llama",
     "anadil.pretrain.run",
+    "boto3",
 )
 
 
@@ -80,6 +81,7 @@ class Fork:
             log: Gets what it writes, after what is there.
             environment: Variables beside those of this process.
         """
+        self.log = log
         variables = {**os.environ, **environment}
         self._process = _forks().Process(target=_fork, args=(work, variables, log), daemon=True)
         self._process.start()
