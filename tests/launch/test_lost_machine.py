@@ -13,6 +13,7 @@ from tests.launch.following import Scene
 from tests.launch.machines import Machines
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
