@@ -1,12 +1,11 @@
 # make demo: set up and run the whole pipeline on built-in data.  make test: set up and test.
-# make coverage: what the tests reach, by room.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
 # make images: build every image with docker, podman or buildah.
 
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil
 
-.PHONY: demo test coverage check golden images clean
+.PHONY: demo test check golden images clean
 
 demo: .venv/installed-laptop
 	$(ANADIL) run
@@ -14,7 +13,8 @@ demo: .venv/installed-laptop
 test: .venv/installed-dev
 	.venv/bin/pytest -n 2
 
-# Lines and branches that tests reach, by room; what tests start in other processes is counted too.
+# make coverage: lines and branches that tests reach, by room; what tests start in other processes is counted too.
+.PHONY: coverage
 coverage: .venv/installed-dev
 	rm -f .coverage*
 	.venv/bin/coverage run -m pytest || true  # a few tests of full disks fail where their processes write counts
