@@ -62,7 +62,9 @@ print(torch.backends.cpu.get_cpu_capability(), digest.hexdigest())
     ("capability", "environment"),
     [
         ("", {"OMP_NUM_THREADS": "2"}),
-        ("DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+        pytest.param(
+            "DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}, marks=pytest.mark.slow
+        ),
         pytest.param("AVX2", {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}, marks=pytest.mark.slow),
     ],
 )

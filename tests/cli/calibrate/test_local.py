@@ -94,6 +94,7 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_measure_together() -> None:
     layout = as_json(replace(LAYOUT, data=2))
     done = subprocess.run(
