@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from anadil import artifact, entry, make, object_lock, s3, storage
+from anadil import artifact, entry, make, object_lock, s3
+from anadil.artifacts.uri import MANIFEST
 
 ORIGIN = {"stage": "clean", "recipe": "the same"}
 
@@ -31,7 +32,7 @@ def main() -> int:
     logging.getLogger("anadil").setLevel(logging.INFO)
     object_lock.RENEW_S, object_lock.SILENT_S = 0.4, 2.0
     partial, work = Path(folder) / f"{name}.partial", Path(folder) / f"{name}.work"
-    if storage.MANIFEST in {path.name for path in partial.glob("*")}:
+    if MANIFEST in {path.name for path in partial.glob("*")}:
         manifest = artifact.read_manifest(str(partial))
         assert manifest is not None
     else:

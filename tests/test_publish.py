@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from anadil import artifact, make, object_lock, publish, s3, storage
+from anadil.artifacts.uri import AlreadyThereError
 from anadil.errors import IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.make import Wanted
-from anadil.storage import AlreadyThereError
 from tests.publish_worker import ORIGIN, build
 
 PATIENCE_S = 120

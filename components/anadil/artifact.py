@@ -17,8 +17,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from anadil import storage
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.errors import DataError, IntegrityError
-from anadil.storage import MANIFEST
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def read_manifest(uri: str) -> Manifest | None:
     Raises:
         IntegrityError: The file is there but is no manifest of ours.
     """
-    where = storage.join(uri, MANIFEST)
+    where = join(uri, MANIFEST)
     files = storage.store(uri)
     if not files.exists(where):
         return None
@@ -170,7 +170,7 @@ def glance(uri: str, manifest: Manifest) -> None:
         left -= sizes[name]
         if left < 0:
             return
-        if hashlib.sha256(store.read(storage.join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
+        if hashlib.sha256(store.read(join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
             raise IntegrityError(f"{uri}/{name}: differs from its manifest; {remedy}")
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from anadil import storage
-from anadil.base import TINY, base_tokenizer, read_tokenizer
+from anadil.base import TINY, base_tokenizer, model_config, read_tokenizer
 from anadil.clean_memory import clean_memory_bytes
 from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError
@@ -150,7 +150,7 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return _unseen(key, {model: claim})
     check_base(recipe.base)
     if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
-        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
+        check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
 
     def look() -> Look:
         if folder.is_dir():
@@ -159,25 +159,6 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
 
     return _as_seen(key, look, here=here)
-
-
-def check_config(folder: Path) -> dict[str, Any]:
-    """The content of a model's `config.json`, which has to be readable and to name no code.
-
-    Raises:
-        DataError: It is not a JSON object.
-        IntegrityError: It names code.
-    """
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: is not JSON ({error}); fetch the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: holds no JSON object; fetch the model again")
-    if "auto_map" in config:
-        raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
-    return config
 
 
 def check_weights(folder: Path) -> None:

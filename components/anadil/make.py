@@ -18,6 +18,7 @@ from pathlib import Path
 
 from anadil import __version__, artifact, storage
 from anadil.artifact import Manifest
+from anadil.artifacts.uri import MANIFEST, AlreadyThereError, absolute, join
 from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
@@ -35,7 +36,6 @@ from anadil.stage import (
     in_group,
     origin_of,
 )
-from anadil.storage import AlreadyThereError
 from anadil.tracking import has_unsent, settings_of, tracked
 from anadil.units import human_figure, human_seconds
 
@@ -88,7 +88,7 @@ def execute(
     if found:
         return found
     storage.refuse_occupied(target)
-    siblings = storage.store(root).directories(storage.join(root, stage.writes)) if root else []
+    siblings = storage.store(root).directories(join(root, stage.writes)) if root else []
     log.info("%s", _why(siblings, origin))
     rank = int(os.environ.get("RANK", "0"))
     work = _work_directory(target)
@@ -128,13 +128,9 @@ def wanted_artifact(
     root = recipe.storage.root
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
-    target = _place(out) if out else storage.join(str(root), stage.writes, artifact.key_of(origin))
+    # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
+    target = absolute(out) if out else join(str(root), stage.writes, artifact.key_of(origin))
     return Wanted(origin=origin, target=target, files=outside)
-
-
-def _place(out: str) -> str:
-    # `x/` and `.` would put what lies beside the artifact into it.
-    return out.rstrip("/") if "://" in out else str(Path(out).absolute())
 
 
 def _required(uri: str, word: str) -> Manifest:
@@ -199,7 +195,7 @@ def _left_behind(work: Path, origin: dict[str, str]) -> str:
     left = [
         path
         for path in found
-        if not ((root / path.parts[0]).with_suffix("") / storage.MANIFEST).exists()
+        if not ((root / path.parts[0]).with_suffix("") / MANIFEST).exists()
         and not is_held(root / path.parts[0])
     ]
     if not left:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from anadil import errors, storage
+from anadil.artifacts.uri import join
 from anadil.errors import AnadilError, DataError
 from anadil.log import masked
 
@@ -47,7 +48,7 @@ class Record:
 
 def outcome_uri(root: str, run: str, stage: str) -> str:
     """Where the outcome of a stage lies."""
-    return storage.join(root, "runs", run, f"{stage}.json")
+    return join(root, "runs", run, f"{stage}.json")
 
 
 @contextlib.contextmanager

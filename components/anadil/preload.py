@@ -19,9 +19,9 @@ from pathlib import Path
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
+from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.progress import progress
-from anadil.storage import MANIFEST, Count
 from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def preloaded(uri: str, kind: str) -> tuple[Path, Manifest]:
         raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
     if manifest.kind != kind:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
-    content = storage.store(uri).read(storage.join(uri, MANIFEST))
+    content = storage.store(uri).read(join(uri, MANIFEST))
     # Keyed by the manifest, so that a directory that was written anew is fetched anew.
     target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
     with _alone(target):
@@ -89,7 +89,7 @@ def preloaded(uri: str, kind: str) -> tuple[Path, Manifest]:
 def fetch_from(uri: str) -> Fetch:
     """How the files below a URI are fetched."""
     store = storage.store(uri)
-    return lambda name, path, count: store.download(storage.join(uri, name), path, count)
+    return lambda name, path, count: store.download(join(uri, name), path, count)
 
 
 def files_of(manifest: Manifest) -> list[Wanted]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
+from anadil.artifacts.uri import absolute, join
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
 from anadil.errors import DataError, GateError, IntegrityError, PreflightError, RecipeError, RetryableError
@@ -68,11 +69,6 @@ def promote(options: argparse.Namespace) -> int:
     return 0
 
 
-def absolute(uri: str) -> str:
-    """The same place as whoever loads it from elsewhere must call it."""
-    return uri if "://" in uri else str(Path(uri).absolute())
-
-
 def check_promotable(scores: str, model: str) -> Manifest:
     """The manifest of a model whose scores passed the gate: the checks of what it is itself.
 
@@ -109,7 +105,7 @@ def _verify(model: str, manifest: Manifest) -> None:
         return
     files = storage.store(model)
     for name in manifest.files:
-        if not files.exists(storage.join(model, name)):
+        if not files.exists(join(model, name)):
             raise IntegrityError(
                 f"{model}/{name}: missing, but its manifest names it; make the artifact again"
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.errors import AnadilError, RecipeError
 from anadil.flow import Stage
 from anadil.stage import RESULT_VERSION
@@ -81,7 +82,7 @@ def _finished(stage: Stage, origin: Mapping[str, str], root: str) -> tuple[str, 
 
     def all_of(word: str) -> list[tuple[str, Manifest]]:
         if word not in known:
-            uris = storage.store(root).directories(storage.join(root, word))
+            uris = storage.store(root).directories(join(root, word))
             known[word] = [(uri, manifest) for uri in uris if (manifest := _readable(uri))]
         return known[word]
 
@@ -120,7 +121,7 @@ def _unfinished(work: Path, origin: Mapping[str, str]) -> tuple[Path, Manifest] 
         folder = work.parent / name.parts[0]
         manifest = _readable(str(work.parent / name.parent))
         # A finished run keeps its directory for tracking that is not sent yet.
-        is_finished = (folder.with_suffix("") / storage.MANIFEST).exists()
+        is_finished = (folder.with_suffix("") / MANIFEST).exists()
         if manifest and not is_finished and _is_of_the_same_run(manifest.origin, origin):
             return folder, manifest
     return None

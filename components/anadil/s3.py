@@ -1,4 +1,4 @@
-"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.Store`."""
+"""Objects of S3, or of a server that speaks its protocol, through the calls of `uri.Store`."""
 
 import fnmatch
 import functools
@@ -12,10 +12,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts.uri import MANIFEST, ConditionsError, Count, join
 from anadil.errors import DataError, PreflightError
-from anadil.publish import publish
 from anadil.s3_errors import code_of, explained, fetched
-from anadil.storage import MANIFEST, ConditionsError, Count, join
 
 log = logging.getLogger(__name__)
 
@@ -155,18 +154,8 @@ class S3:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
         return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
 
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Upload every file, the manifest last, so that of several runs one alone writes there.
-
-        Raises:
-            AlreadyThereError: Another run has finished it first.
-            RetryableError: Another run is at it for too long.
-        """
-        publish(self, source, uri)
-        shutil.rmtree(source)
-
     def upload_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
-        """The same for who holds a lock; `count` may raise CancelledError to stop."""
+        """Upload every file, the manifest last, for who holds a lock; `count` may raise CancelledError to stop."""
         files = [file for file in sorted(source.rglob("*")) if file.is_file()]
         for file in sorted(files, key=lambda path: path == source / MANIFEST):
             self.upload(file, join(uri, file.relative_to(source).as_posix()), None, count)

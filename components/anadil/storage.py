@@ -1,8 +1,4 @@
-"""Files and directories, local or `s3://`: the only module that tells the two apart.
-
-A URI is a local path or `s3://bucket/key`. Reads and writes of whole directories are what
-artifacts need; `Local` and `S3` answer the same calls.
-"""
+"""Files and directories, local or `s3://`: the only module that tells the two apart."""
 
 import errno
 import glob
@@ -14,106 +10,20 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
 
+from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count, Store
 from anadil.errors import DataError, PreflightError, RecipeError
+from anadil.publish import S3Store
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-"""Written last in a directory, so that its presence says that the directory is whole."""
-
 PIECE_BYTES = 16 * 1024**2
 """Copied at a time."""
-Count = Callable[[int], None]
-"""Gets the bytes of each piece that was copied; raises to stop."""
 Copy = Callable[[str], AbstractContextManager[Path]]
 """Gives a local path with what is to be read of a file, as `local_copy` does."""
 
 BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
-
-
-class AlreadyThereError(DataError):
-    """Another run has put a finished directory there first."""
-
-
-class ConditionsError(PreflightError):
-    """The storage cannot write on condition that nobody else has."""
-
-
-class Store(Protocol):
-    """One kind of storage."""
-
-    def exists(self, uri: str) -> bool:
-        """Whether a file is there."""
-        ...
-
-    def read(self, uri: str) -> bytes:
-        """The bytes of one small file."""
-        ...
-
-    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and the size of all of it; a negative start counts from its end.
-
-        Raises:
-            DataError: There is no such file, or it cannot be read.
-        """
-        ...
-
-    def write(self, uri: str, content: bytes) -> None:
-        """Make one small file hold these bytes, in one step."""
-        ...
-
-    def files(self, pattern: str) -> list[str]:
-        """Sorted URIs of the files that a path, directory or glob names."""
-        ...
-
-    def sizes(self, pattern: str) -> dict[str, int]:
-        """Bytes of each of those files, by its URI."""
-        ...
-
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Make `uri` hold what `source` holds, its manifest last; `source` is moved away.
-
-        Raises:
-            AlreadyThereError: Another run has finished it first; `source` is left.
-            DataError: Something else is there.
-        """
-        ...
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
-        """A local directory with the files below `uri`; the same one where it is local.
-
-        Args:
-            uri: The directory.
-            names: Of a remote one, what to fetch beside its manifest; left out, everything.
-        """
-        ...
-
-    def directory_sizes(self, uri: str) -> dict[str, int]:
-        """Bytes of each file below `uri`, by its relative name."""
-        ...
-
-    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
-        """Copy one file to a local path, which is there when it is whole.
-
-        Raises:
-            DataError: There is no such file.
-        """
-        ...
-
-    def remove_directory(self, uri: str) -> None:
-        """Remove `uri` and all below it, its manifest first."""
-        ...
-
-    def fingerprint(self, uri: str) -> str:
-        """A text that changes when the bytes of the file do."""
-        ...
-
-    def directories(self, uri: str) -> list[str]:
-        """Directories right below `uri`, oldest manifest first, without those that have none."""
-        ...
 
 
 def store(uri: str) -> Store:
@@ -128,15 +38,8 @@ def store(uri: str) -> Store:
     if not separator:
         return Local()
     if scheme == "s3":
-        from anadil.s3 import S3
-
-        return S3()
+        return S3Store()
     raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
-
-
-def join(root: str, *parts: str) -> str:
-    """A URI below another."""
-    return "/".join([root.rstrip("/") or "/", *parts])
 
 
 @contextmanager
@@ -145,11 +48,9 @@ def local_copy(uri: str) -> Iterator[Path]:
     if "://" not in uri:
         yield built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
         return
-    from anadil.s3 import S3
-
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / Path(uri).name
-        S3().download(uri, path)
+        S3Store().download(uri, path)
         yield path
 
 

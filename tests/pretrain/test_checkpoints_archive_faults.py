@@ -14,6 +14,7 @@ import torch
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from anadil import s3, storage
+from anadil.artifacts.uri import join
 from anadil.errors import RetryableError
 from anadil.object_lock import Taken
 from anadil.pretrain.checkpoints import archive as module
@@ -92,7 +93,7 @@ def test_a_copy_that_lacks_a_file_is_left_out(
     make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_all(make, place, 2, 4)
-    lost = storage.join(place, "step-00000004", "__0_0.distcp")
+    lost = join(place, "step-00000004", "__0_0.distcp")
     if place.startswith("s3://"):
         bucket, _, key = lost.removeprefix("s3://").partition("/")
         s3.client().delete_object(Bucket=bucket, Key=key)
@@ -143,7 +144,7 @@ def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Ma
     save_all(make, place, 2)
     save(make(), 4)
     store = storage.store(place)
-    store.write(storage.join(place, "step-00000004", "__0_0.distcp"), b"half")
+    store.write(join(place, "step-00000004", "__0_0.distcp"), b"half")
     if place.startswith("s3://"):
         bucket, _, key = place.removeprefix("s3://").partition("/")
         s3.client().create_multipart_upload(Bucket=bucket, Key=f"{key}/step-00000004/__1_0.distcp")
@@ -156,7 +157,7 @@ def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Ma
     checkpoints.resumed(4)
     checkpoints.finish()
 
-    assert [name for name in files if "step-00000002/" not in name] == [storage.join(place, LOCK)]
+    assert [name for name in files if "step-00000002/" not in name] == [join(place, LOCK)]
     assert steps_in(place) == [2, 4]
     if place.startswith("s3://"):
         assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from anadil.artifacts.uri import MANIFEST
 from anadil.errors import Stopped
-from anadil.storage import MANIFEST
 
 from .fixtures import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
 

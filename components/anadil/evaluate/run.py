@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anadil.base import model_config
 from anadil.config import Recipe
 from anadil.corpus import read_documents
 from anadil.evaluate.bits_per_byte import score
@@ -28,7 +29,7 @@ from anadil.languages import language
 from anadil.languages.language import Language
 from anadil.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
 from anadil.model.families import refuse_mixture
-from anadil.model.load import load_model, pick_device, pick_dtype, read_config
+from anadil.model.load import load_model, pick_device, pick_dtype
 from anadil.model.tiny import base_model
 from anadil.stage import Figures, Job
 
@@ -66,7 +67,7 @@ def run(job: Job) -> Figures:
     if "adapter" in job.inputs:
         candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
-        refuse_mixture(read_config(candidate.path), f"{candidate.name} ({candidate.path})")
+        refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     encoded = encode_for_all(candidates, heldout.documents)
     retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from anadil import artifact, storage
+from anadil import artifact
+from anadil.artifacts.uri import join
 from anadil.cluster import Backend as BackendName
 from anadil.config import Recipe
 from anadil.errors import AnadilError, DataError, PreflightError, RecipeError
@@ -140,7 +141,7 @@ def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
         # Looking at a manifest should not need access to the data.
         stage = STAGES[asked.stage]
         identity = {**asked.inputs, "recipe": asked.recipe.model_dump_json()}
-        target = asked.out or storage.join(str(root), stage.writes, artifact.key_of(identity))
+        target = asked.out or join(str(root), stage.writes, artifact.key_of(identity))
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = job_for(asked, target)
     try:

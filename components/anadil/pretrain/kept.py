@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anadil import artifact
+from anadil.artifacts.uri import MANIFEST
 from anadil.errors import IntegrityError
-from anadil.storage import MANIFEST
 
 log = logging.getLogger(__name__)
 

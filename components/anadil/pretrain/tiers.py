@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from anadil import artifact, exporter, storage
+from anadil import artifact, exporter
+from anadil.artifacts.uri import join
 from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.pretrain.checkpoints.archive import Archive
@@ -63,9 +64,7 @@ class Tiers:
         folder = work / CHECKPOINTS
         archive = (
             # A directory for each run: one lock, one origin.
-            Archive(
-                storage.join(self._copies.archive, artifact.key_of(dict(origin))), self._copies.archive_keep
-            )
+            Archive(join(self._copies.archive, artifact.key_of(dict(origin))), self._copies.archive_keep)
             if self._copies.archive and self.is_shared
             else None
         )

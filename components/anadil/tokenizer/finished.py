@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from anadil import artifact, storage
+from anadil import artifact
 from anadil.artifact import Manifest
+from anadil.artifacts.uri import join
 from anadil.base import read_tokenizer
 from anadil.config import Recipe, Strategy
 from anadil.errors import IntegrityError
@@ -62,7 +63,7 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
     alone = recipe.model_copy(update={"tokenizer": settings})
     stage = STAGES["tokenizer"]
     origin = origin_of(stage, alone, {"corpus": corpus}, ())
-    uri = storage.join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
+    uri = join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
     try:
         manifest = artifact.read_manifest(uri)
         if manifest is None or manifest.origin != origin:

@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 
 from anadil import artifact, preload, storage
+from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
 from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.writer import REMEDY, FileLock, Lock
-from anadil.storage import MANIFEST
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Archive:
         self._keep = keep
         self._is_remote = "://" in uri
         self._lock: Lock = (
-            ObjectLock(storage.join(uri, LOCK), REMEDY, renew_s, silent_s)
+            ObjectLock(join(uri, LOCK), REMEDY, renew_s, silent_s)
             if self._is_remote
             else FileLock(Path(uri) / LOCK)
         )
@@ -133,7 +133,7 @@ class Archive:
         for step in self._steps():
             if step <= above:
                 return
-            source = storage.join(self.uri, generation.path_of(Path(), step).name)
+            source = join(self.uri, generation.path_of(Path(), step).name)
             target = generation.path_of(folder, step)
             draft = target.with_suffix(generation.DOWNLOAD)
             try:
@@ -150,7 +150,7 @@ class Archive:
         """Make `draft` hold a generation; what an earlier start has fetched of it is kept."""
         fetch = preload.fetch_from(source)
 
-        def counted(name: str, path: Path, count: storage.Count) -> None:
+        def counted(name: str, path: Path, count: Count) -> None:
             def both(num: int) -> None:
                 count(num)
                 self._count(num)
@@ -192,11 +192,11 @@ class Archive:
 
     def _has(self, path: Path) -> bool:
         """Whether this very generation was copied, to be told from one of the same step before a roll-back."""
-        store, manifest = storage.store(self.uri), storage.join(self.uri, path.name, MANIFEST)
+        store, manifest = storage.store(self.uri), join(self.uri, path.name, MANIFEST)
         return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
 
     def _copy(self, path: Path) -> None:
-        target = storage.join(self.uri, path.name)
+        target = join(self.uri, path.name)
         store = storage.store(self.uri)
         # put_directory moves its source: for an upload, names of their own for the same files.
         source = path.with_suffix(generation.UPLOAD) if self._is_remote else Path(target + generation.PARTIAL)
@@ -204,7 +204,7 @@ class Archive:
         try:
             with generation.held(path):
                 shutil.copytree(path, source, copy_function=_link if self._is_remote else self._copy_file)
-            if store.exists(storage.join(target, MANIFEST)):
+            if store.exists(join(target, MANIFEST)):
                 store.remove_directory(target)
             if self._is_remote:
                 from anadil.s3 import S3
@@ -242,7 +242,7 @@ class Archive:
     def _remove(self, steps: Iterable[int]) -> None:
         for step in steps:
             name = generation.path_of(Path(), step).name
-            storage.store(self.uri).remove_directory(storage.join(self.uri, name))
+            storage.store(self.uri).remove_directory(join(self.uri, name))
 
     def _settle(self) -> None:
         """Remove what has no manifest, or not its final name; nobody else writes here."""
@@ -251,7 +251,7 @@ class Archive:
         present = {PurePosixPath(file).relative_to(self.uri).parts[0] for file in store.files(self.uri)}
         for name in sorted(present - finished):
             if name.startswith("step-"):
-                store.remove_directory(storage.join(self.uri, name))
+                store.remove_directory(join(self.uri, name))
         if self._is_remote:
             from anadil.s3 import S3
 

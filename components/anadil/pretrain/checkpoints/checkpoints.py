@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from anadil import artifact
+from anadil.artifacts.uri import MANIFEST
 from anadil.errors import AnadilError, IntegrityError, PreflightError, RecipeError
 from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.archive import Archive
@@ -35,7 +36,6 @@ from anadil.pretrain.checkpoints.tensors import (
 )
 from anadil.pretrain.checkpoints.together import FAILURES, Together
 from anadil.pretrain.parallel.group import Group
-from anadil.storage import MANIFEST
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata

@@ -14,9 +14,11 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import Metadata
 from transformers import AutoConfig, GenerationConfig
 
+from anadil.artifacts.uri import MANIFEST
+from anadil.base import model_config
 from anadil.errors import DataError
 from anadil.model.families import check_family
-from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer, read_config
+from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.metadata import read_metadata
@@ -26,7 +28,6 @@ from anadil.pretrain.parallel.load import empty_model
 from anadil.pretrain.parallel.weights import Weights
 from anadil.pretrain.tokens import digest_of
 from anadil.progress import progress
-from anadil.storage import MANIFEST
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
@@ -74,7 +75,7 @@ def export(
         IntegrityError: It is damaged, or was made to run code.
         PreflightError: The base model is of a type that is not trained.
     """
-    check_family(read_config(base), {})
+    check_family(model_config(base), {})
     found = open_generation(path)
     trained = generation.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from anadil import __version__, artifact
 from anadil.artifact import Manifest
+from anadil.artifacts.uri import MANIFEST
 from anadil.errors import DataError, IntegrityError, PreflightError
 from anadil.pretrain.checkpoints.state import State
-from anadil.storage import MANIFEST
 
 log = logging.getLogger(__name__)
 
