@@ -13,7 +13,7 @@ import pytest
 from anadil import make, s3, storage
 from anadil.config import Recipe
 from anadil.flow import STAGES
-from anadil.make import Outcome
+from anadil.make import MadeArtifact
 from anadil.recipe import parse_recipe
 
 FOREIGN = (
@@ -80,7 +80,7 @@ def recipe(raw: Path, tmp_path: Path) -> Recipe:
 
 
 @pytest.fixture
-def corpus(recipe: Recipe) -> Outcome:
+def corpus(recipe: Recipe) -> MadeArtifact:
     """The corpus artifact of `recipe`."""
     return make.execute(STAGES["clean"], recipe, {}, (), None)
 

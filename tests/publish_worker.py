@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from anadil import artifact, entry, make, object_lock, s3
+from anadil import artifact, make, object_lock, s3
 from anadil.artifacts.uri import MANIFEST
+from anadil.runtime import termination
 
 ORIGIN = {"stage": "clean", "recipe": "the same"}
 
@@ -52,4 +53,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(entry.guarded(main))
+    sys.exit(termination.exit_code_of(main))

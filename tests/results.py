@@ -12,9 +12,9 @@ from anadil import make
 from anadil.config import Recipe
 from anadil.corpus import read_documents
 from anadil.flow import FLOW, STAGES
-from anadil.make import Outcome
+from anadil.make import MadeArtifact
 from anadil.recipe import parse_recipe
-from anadil.stage import recipe_origin
+from anadil.runtime.cache_key import recipe_origin
 from tests.model_results import digest, model_results
 
 FILE = Path(__file__).parent / "golden" / "results.json"
@@ -71,7 +71,7 @@ def _results(folder: Path) -> dict[str, Entry]:
     }
 
 
-def _corpus(corpus: Outcome) -> dict[str, str]:
+def _corpus(corpus: MadeArtifact) -> dict[str, str]:
     texts = {
         part: [document.text for document in read_documents(Path(corpus.uri), part)]
         for part in ("train", "heldout")
@@ -83,7 +83,7 @@ def _corpus(corpus: Outcome) -> dict[str, str]:
     }
 
 
-def _files(tokenizer: Outcome, candidate: str) -> dict[str, str]:
+def _files(tokenizer: MadeArtifact, candidate: str) -> dict[str, str]:
     # A new vocabulary alone: the base's own differs with the text that each release of Python carries.
     folder = Path(tokenizer.uri) / "candidates" / candidate
     model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]

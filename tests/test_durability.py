@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from anadil import artifact, entry, lock, make
+from anadil import artifact, lock, make
 from anadil.config import Recipe
 from anadil.flow import STAGES
+from anadil.runtime import termination
 
 CLEAN = STAGES["clean"]
 Steps = list[tuple[str, Path]]
@@ -70,7 +71,9 @@ def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
         out = tmp_path / f"at-{number}/out"
         with pytest.MonkeyPatch.context() as patch:
             recorded(patch, lambda at, _, number=number: at == number)  # type: ignore[misc]  # mypy takes no defaults
-            code = entry.guarded(lambda out=out: bool(make.execute(CLEAN, recipe, {}, (), str(out))))  # type: ignore[misc]
+            code = termination.exit_code_of(
+                lambda out=out: bool(make.execute(CLEAN, recipe, {}, (), str(out)))
+            )  # type: ignore[misc]
 
         assert code == 138
         assert not Path(f"{out}.partial").exists()
@@ -90,7 +93,7 @@ def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
 
     monkeypatch.setattr(os, "fsync", full)
 
-    assert entry.guarded(lambda: bool(make.execute(CLEAN, recipe, {}, (), str(out)))) == 4
+    assert termination.exit_code_of(lambda: bool(make.execute(CLEAN, recipe, {}, (), str(out)))) == 4
     assert not Path(f"{out}.partial").exists()
     assert not out.exists()
 

@@ -10,11 +10,13 @@ from anadil.config import Recipe
 from anadil.corpus import read_documents
 from anadil.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.flow import STAGES
-from anadil.make import Outcome
+from anadil.make import MadeArtifact
 from tests.harness import CLEAN, again, arguments, partials
 
 
-def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(corpus: Outcome, tmp_path: Path) -> None:
+def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(
+    corpus: MadeArtifact, tmp_path: Path
+) -> None:
     path, manifest = artifact.fetch(corpus.uri, "corpus")
 
     assert path == tmp_path / "root" / "corpus" / manifest.key
@@ -29,7 +31,7 @@ def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(corpus: Outcome
 
 
 def test_a_second_run_makes_nothing(
-    corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
+    corpus: MadeArtifact, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = list(Path(corpus.uri).rglob("*"))
     before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
@@ -44,7 +46,7 @@ def test_a_second_run_makes_nothing(
     assert "running" not in caplog.text
 
 
-def test_two_runs_give_the_same_bytes(corpus: Outcome, recipe: Recipe, tmp_path: Path) -> None:
+def test_two_runs_give_the_same_bytes(corpus: MadeArtifact, recipe: Recipe, tmp_path: Path) -> None:
     other = make.execute(CLEAN, again(recipe, f"storage.root={tmp_path}/other"), {}, (), None)
 
     assert other.uri != corpus.uri
@@ -54,7 +56,7 @@ def test_two_runs_give_the_same_bytes(corpus: Outcome, recipe: Recipe, tmp_path:
 
 
 def test_a_changed_key_is_named_as_the_reason(
-    corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
+    corpus: MadeArtifact, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
@@ -81,7 +83,7 @@ def test_a_changed_input_file_is_named_as_the_reason(
 
 
 def test_a_raised_result_version_is_named_as_the_reason(
-    corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
+    corpus: MadeArtifact, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = Path(corpus.uri) / "manifest.json"
     data = json.loads(path.read_text())
@@ -96,7 +98,7 @@ def test_a_raised_result_version_is_named_as_the_reason(
     assert "running because result version 0 -> 1" in caplog.text
 
 
-def test_a_damaged_neighbour_stops_nobody(corpus: Outcome, recipe: Recipe) -> None:
+def test_a_damaged_neighbour_stops_nobody(corpus: MadeArtifact, recipe: Recipe) -> None:
     (Path(corpus.uri) / "manifest.json").write_text("garbage")
 
     assert make.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), None)
@@ -146,7 +148,7 @@ def test_without_a_root_and_an_out_there_is_no_place(recipe: Recipe) -> None:
         make.execute(CLEAN, again(recipe, "storage.root=null"), {}, (), None)
 
 
-def test_a_damaged_input_stops_the_next_stage(corpus: Outcome, recipe: Recipe, tmp_path: Path) -> None:
+def test_a_damaged_input_stops_the_next_stage(corpus: MadeArtifact, recipe: Recipe, tmp_path: Path) -> None:
     (Path(corpus.uri) / "stats.json").write_text("{}")
 
     with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest"):
@@ -155,7 +157,7 @@ def test_a_damaged_input_stops_the_next_stage(corpus: Outcome, recipe: Recipe, t
     assert not partials(tmp_path)
 
 
-def test_an_input_of_another_kind_stops_the_next_stage(corpus: Outcome, recipe: Recipe) -> None:
+def test_an_input_of_another_kind_stops_the_next_stage(corpus: MadeArtifact, recipe: Recipe) -> None:
     with pytest.raises(DataError, match="holds a corpus, not a model"):
         make.execute(
             STAGES["finetune"],

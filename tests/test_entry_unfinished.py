@@ -42,7 +42,7 @@ def inputs(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def work_of(inputs: dict[str, str]) -> Callable[[Recipe], Path]:
     """The work directory of a recipe."""
-    return lambda recipe: Path(f"{make.wanted_artifact(PRETRAIN, recipe, inputs, (), None).target}.work")
+    return lambda recipe: Path(f"{make.planned_artifact(PRETRAIN, recipe, inputs, (), None).target}.work")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def warned(
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def start(recipe: Recipe, out: str | None) -> list[str]:
-        target = make.wanted_artifact(PRETRAIN, recipe, inputs, (), out).target
+        target = make.planned_artifact(PRETRAIN, recipe, inputs, (), out).target
         with (
             lock.locked(make._work_directory(target)),
             pytest.raises(PreflightError, match="another process"),

@@ -147,7 +147,9 @@ def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.
         preload.fetch_from(str(source))(name, path, stopped)
 
     with pytest.raises(Stopped):
-        preload.fill(tmp_path / "copy", [preload.Wanted(name="train/a", size=100, sha256="")], fetch, "mount")
+        preload.fill(
+            tmp_path / "copy", [preload.FileEntry(name="train/a", size=100, sha256="")], fetch, "mount"
+        )
 
     assert written == [10, 10, 10]
     assert not (tmp_path / "copy" / "train" / "a").exists()

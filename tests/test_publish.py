@@ -16,7 +16,7 @@ import pytest
 from anadil import artifact, make, object_lock, publish, s3, storage
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.errors import IntegrityError, PreflightError, RecipeError, RetryableError
-from anadil.make import Wanted
+from anadil.make import PlannedArtifact
 from tests.publish_worker import ORIGIN, build
 
 PATIENCE_S = 120
@@ -51,7 +51,7 @@ def begun(process: Process) -> None:
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
     _, manifest = artifact.fetch(uri, "corpus")
-    reused = make.reusable(Wanted(origin=ORIGIN, target=uri, files=()))
+    reused = make.reusable(PlannedArtifact(origin=ORIGIN, target=uri, files=()))
     assert reused is not None
     assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
     assert storage.store(uri).files(f"{uri}.claim") == []

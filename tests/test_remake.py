@@ -37,7 +37,7 @@ def inputs(recipe: Recipe) -> dict[str, str]:
 @pytest.fixture
 def finished(recipe: Recipe, inputs: dict[str, str]) -> Path:
     """A finished model of `recipe`, as this program would have made it."""
-    wanted = make.wanted_artifact(PRETRAIN, recipe, inputs, (), None)
+    wanted = make.planned_artifact(PRETRAIN, recipe, inputs, (), None)
     return seal(Path(wanted.target), wanted.origin)
 
 
@@ -47,7 +47,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def run(stage: Stage, recipe: Recipe, inputs: dict[str, str], out: str | None = None) -> None:
-        work = make.wanted_artifact(stage, recipe, inputs, (), out).work
+        work = make.planned_artifact(stage, recipe, inputs, (), out).work
         with lock.locked(work):
             make.execute(stage, recipe, inputs, (), out)
 
@@ -139,7 +139,7 @@ def test_a_model_from_before_results_had_a_version_is_known_by_recipe_and_inputs
 def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
     recipe: Recipe, inputs: dict[str, str], start: Start, monkeypatch: pytest.MonkeyPatch, *, old: bool
 ) -> None:
-    wanted = make.wanted_artifact(PRETRAIN, recipe, inputs, (), None)
+    wanted = make.planned_artifact(PRETRAIN, recipe, inputs, (), None)
     names = {name: text for name, text in wanted.origin.items() if name.startswith(("recipe ", "result"))}
     if old:
         base = json.dumps({"model": "tiny", "revision": None}, separators=(",", ":"))
@@ -166,7 +166,7 @@ def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
 def test_a_run_that_was_begun_goes_on_without_being_asked_again(
     recipe: Recipe, inputs: dict[str, str], start: Start
 ) -> None:
-    checkpoint(make.wanted_artifact(RAISED, recipe, inputs, (), None).work, {})
+    checkpoint(make.planned_artifact(RAISED, recipe, inputs, (), None).work, {})
 
     assert begun(start, RAISED, recipe, inputs)
 

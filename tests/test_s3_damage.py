@@ -10,9 +10,10 @@ from zlib import crc32
 
 import pytest
 
-from anadil import artifact, entry, s3, storage
+from anadil import artifact, s3, storage
 from anadil.errors import IntegrityError, RetryableError
-from anadil.preload import Wanted, fetch_from, fill
+from anadil.preload import FileEntry, fetch_from, fill
+from anadil.runtime import termination
 
 BODY = b"the bytes of one object, as they were written " * 100
 
@@ -119,7 +120,7 @@ def test_bytes_that_stay_damaged_are_to_be_tried_again(
     fault.kind, fault.left = kind, 1000
     assert callable(way)
 
-    code = entry.guarded(lambda: len(way(tmp_path)))
+    code = termination.exit_code_of(lambda: len(way(tmp_path)))
 
     assert code == 138, caplog.text
     assert "run the same command again" in caplog.text
@@ -127,8 +128,8 @@ def test_bytes_that_stay_damaged_are_to_be_tried_again(
     assert not list(tmp_path.iterdir())
 
 
-def wanted() -> list[Wanted]:
-    return [Wanted(name="object", size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())]
+def wanted() -> list[FileEntry]:
+    return [FileEntry(name="object", size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())]
 
 
 def test_without_checksums_other_bytes_each_time_are_the_networks_fault(fault: Fault, tmp_path: Path) -> None:

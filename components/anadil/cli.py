@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = arguments[first]
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
     options = parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
-    from anadil import entry
     from anadil import log as logs
+    from anadil.runtime.termination import exit_code_of
     from anadil.threads import wait_asleep
 
     wait_asleep()
     logs.set_up(verbose=options.verbose)
     command: Callable[[argparse.Namespace], int] = options.command
-    return entry.guarded(lambda: command(options))
+    return exit_code_of(lambda: command(options))
 
 
 def parser(asked: str = "") -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from anadil.flow import STAGES
 from anadil.launch.backend import Backend, Status
 from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launching import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
-from anadil.make import Outcome
+from anadil.make import MadeArtifact
 from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
 from anadil.remake import allow_remake
@@ -92,11 +92,11 @@ def _launch(options: argparse.Namespace) -> int:
         return 0
     _need(options.backend or recipe.cluster.backend)
     made = _told(asked, options)
-    print(made.uri if isinstance(made, Outcome) else made)
+    print(made.uri if isinstance(made, MadeArtifact) else made)
     return 0
 
 
-def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
+def _told(asked: Launch, options: argparse.Namespace) -> MadeArtifact | str:
     """Launch, and tell those who want to know how it ended (`anadil.notify`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
@@ -106,7 +106,7 @@ def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
         notify(Event(kind=kind, run=options.run, stage=asked.stage, message=str(error), resume=again))
         raise
-    if isinstance(made, Outcome):
+    if isinstance(made, MadeArtifact):
         figures = {
             name: value for name, value in made.manifest.figures.items() if not isinstance(value, bool)
         }

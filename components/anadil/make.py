@@ -25,17 +25,10 @@ from anadil.flow import Stage
 from anadil.lock import is_held, locked
 from anadil.preload import preloaded
 from anadil.remake import refuse_remake
-from anadil.stage import (
-    Figures,
-    Job,
-    Run,
-    Stop,
-    code_digest,
-    external_files,
-    image_name,
-    in_group,
-    origin_of,
-)
+from anadil.runtime.cache_key import code_digest, stage_origin
+from anadil.runtime.environment import image_name, in_group
+from anadil.runtime.signals import Stop
+from anadil.stage import Figures, Job, Run, external_files
 from anadil.tracking import has_unsent, settings_of, tracked
 from anadil.units import human_figure, human_seconds
 
@@ -49,7 +42,7 @@ CHECKPOINTS = "checkpoints/**/step-*[0-9]/manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class MadeArtifact:
     """A finished artifact."""
 
     uri: str
@@ -57,7 +50,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlannedArtifact:
     """An artifact before it is made."""
 
     origin: dict[str, str]
@@ -74,15 +67,15 @@ class Wanted:
 
 def execute(
     stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
-) -> Outcome:
-    """Find or make the artifact of a stage; the arguments are those of `wanted_artifact`.
+) -> MadeArtifact:
+    """Find or make the artifact of a stage; the arguments are those of `planned_artifact`.
 
     Raises:
         AnadilError: Of every kind, each with its remedy.
     """
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
-    wanted = wanted_artifact(stage, recipe, inputs, files, out)
+    wanted = planned_artifact(stage, recipe, inputs, files, out)
     origin, target, outside, root = wanted.origin, wanted.target, wanted.files, recipe.storage.root
     found = reusable(wanted)
     if found:
@@ -106,9 +99,9 @@ def execute(
         return _make(stage, recipe, inputs, outside, origin, target, work, rank, stop)
 
 
-def wanted_artifact(
+def planned_artifact(
     stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
-) -> Wanted:
+) -> PlannedArtifact:
     """What a recipe and inputs lead to, and where it belongs.
 
     Args:
@@ -124,13 +117,13 @@ def wanted_artifact(
     """
     manifests = {word: _required(uri, word) for word, uri in inputs.items()}
     outside = external_files(stage, recipe, files)
-    origin = origin_of(stage, recipe, manifests, outside)
+    origin = stage_origin(stage, recipe, manifests, outside)
     root = recipe.storage.root
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
     target = absolute(out) if out else join(str(root), stage.writes, artifact.key_of(origin))
-    return Wanted(origin=origin, target=target, files=outside)
+    return PlannedArtifact(origin=origin, target=target, files=outside)
 
 
 def _required(uri: str, word: str) -> Manifest:
@@ -140,7 +133,7 @@ def _required(uri: str, word: str) -> Manifest:
     return manifest
 
 
-def reusable(wanted: Wanted) -> Outcome | None:
+def reusable(wanted: PlannedArtifact) -> MadeArtifact | None:
     """The artifact, if it is there already.
 
     Raises:
@@ -160,7 +153,7 @@ def reusable(wanted: Wanted) -> Outcome | None:
     artifact.glance(target, manifest)
     log.info("reused %s", target)
     _say_figures(manifest.figures)
-    return Outcome(uri=target, manifest=manifest)
+    return MadeArtifact(uri=target, manifest=manifest)
 
 
 def _why(siblings: list[str], origin: dict[str, str]) -> str:
@@ -230,7 +223,7 @@ def _make(
     work: Path,
     rank: int,
     stop: Stop,
-) -> Outcome:
+) -> MadeArtifact:
     partial = Path(f"{target}.partial") if "://" not in target else work / "partial"
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(partial, origin)):
@@ -247,7 +240,7 @@ def _make(
     figures = _run(stage, job, origin, target, rank)
     if rank > 0:
         _await_first_machine(target)
-        return Outcome(uri=target, manifest=_placeholder(stage, origin))
+        return MadeArtifact(uri=target, manifest=_placeholder(stage, origin))
     manifest = _seal(stage, job, origin, figures)
     stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
     return _put(partial, target, work, manifest)
@@ -338,12 +331,12 @@ def _sealed(partial: Path, origin: dict[str, str]) -> Manifest | None:
     return None
 
 
-def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> Outcome:
+def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> MadeArtifact:
     """Move what was made to its place, or take what another run has put there meanwhile."""
     try:
         storage.store(target).put_directory(partial, target)
     except AlreadyThereError as error:
-        found = reusable(Wanted(origin=manifest.origin, target=target, files=()))
+        found = reusable(PlannedArtifact(origin=manifest.origin, target=target, files=()))
         if found is None:  # removed again since
             raise RetryableError(f"{error} and removed it; run the same command again") from None
         log.warning("%s; what this run has made is thrown away", error)
@@ -352,7 +345,7 @@ def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> Outcome:
     if not has_unsent(work):
         shutil.rmtree(work, ignore_errors=True)
     _say_figures(manifest.figures)
-    return Outcome(uri=target, manifest=manifest)
+    return MadeArtifact(uri=target, manifest=manifest)
 
 
 def _placeholder(stage: Stage, origin: dict[str, str]) -> Manifest:

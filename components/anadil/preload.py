@@ -37,7 +37,7 @@ ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FileEntry:
     """One file."""
 
     name: str
@@ -92,17 +92,17 @@ def fetch_from(uri: str) -> Fetch:
     return lambda name, path, count: store.download(join(uri, name), path, count)
 
 
-def files_of(manifest: Manifest) -> list[Wanted]:
+def files_of(manifest: Manifest) -> list[FileEntry]:
     """The files that a manifest names."""
     return [
-        Wanted(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
+        FileEntry(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
         for name, entry in manifest.files.items()
     ]
 
 
 def fill(
     target: Path,
-    files: Sequence[Wanted],
+    files: Sequence[FileEntry],
     fetch: Fetch,
     source: str,
     remedy: str = "set ANADIL_CACHE to a directory on a larger disk",
@@ -153,7 +153,7 @@ def fill(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _bring(target: Path, wanted: Wanted, fetch: Fetch, source: str, stop: threading.Event) -> None:
+def _bring(target: Path, wanted: FileEntry, fetch: Fetch, source: str, stop: threading.Event) -> None:
     """Have one file with the right bytes in its place."""
     path = target / wanted.name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def _bring(target: Path, wanted: Wanted, fetch: Fetch, source: str, stop: thread
     raise IntegrityError(f"{source}/{wanted.name}: differs from its manifest; {artifact.remedy_of(source)}")
 
 
-def _has_size(target: Path, wanted: Wanted) -> bool:
+def _has_size(target: Path, wanted: FileEntry) -> bool:
     path = target / wanted.name
     return path.is_file() and path.stat().st_size == wanted.size
 

@@ -17,7 +17,7 @@ from anadil.artifact import Manifest
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.errors import AnadilError, RecipeError
 from anadil.flow import Stage
-from anadil.stage import RESULT_VERSION
+from anadil.runtime.cache_key import RESULT_VERSION
 
 VARIABLE = "ANADIL_REMAKE"
 """Environment variable that stands for `--remake`, also in the steps of a pipeline."""

@@ -25,9 +25,9 @@ from kfp.local.status import Status
 
 from anadil.base import TINY
 from anadil.config import Recipe
-from anadil.entry import PARENT_VARIABLE
 from anadil.errors import PreflightError
 from anadil.remake import VARIABLE, may_remake
+from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.threads import ASLEEP
 from anadil.tracking import SPOOL_VARIABLE, sending, tracking_uri
 from anadil_pipelines.adapt import NAME, adapt

@@ -17,7 +17,7 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from anadil import artifact, entry
+from anadil import artifact
 from anadil.errors import DataError, PreflightError, RecipeError
 from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import num_steps
@@ -26,6 +26,7 @@ from anadil.flow import STAGES
 from anadil.make import execute
 from anadil.model.load import load_model
 from anadil.recipe import load_recipe
+from anadil.runtime.termination import exit_code_of
 from anadil.stage import Job
 
 pytestmark = pytest.mark.filterwarnings(
@@ -312,11 +313,10 @@ def test_a_full_disk_is_told_as_such(
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        code = entry.guarded(lambda: bool(finetune(model_dir, chats, disk / "adapter")))
+        assert exit_code_of(lambda: bool(finetune(model_dir, chats, disk / "adapter"))) == 4, caplog.text
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
-    assert code == 4, caplog.text
     assert words in caplog.text
     assert "free space or choose another storage.root" in caplog.text
 

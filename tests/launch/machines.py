@@ -11,22 +11,23 @@ from pathlib import Path
 
 AGENT = (
     "import sys, pathlib\n"
-    "from anadil import entry\n"
+    "from anadil.runtime import termination\n"
     "from anadil.model.torchrun import launch\n"
-    "entry.TERMINATION_LOG = pathlib.Path({words!r})\n"
-    "sys.exit(entry.guarded(lambda: launch('worker_of_a_test', [], {processes})))\n"
+    "termination.TERMINATION_LOG = pathlib.Path({words!r})\n"
+    "sys.exit(termination.exit_code_of(lambda: launch('worker_of_a_test', [], {processes})))\n"
 )
 WORKER = (
     "import os, pathlib, signal, sys, time\n"
     "import torch\n"
-    "from anadil import entry, errors\n"
+    "from anadil import errors\n"
     "from anadil.pretrain.faults.peers import peers\n"
     "from anadil.pretrain.parallel.group import group\n"
+    "from anadil.runtime import termination\n"
     "here = pathlib.Path({folder!r})\n"
-    "entry.TERMINATION_LOG = pathlib.Path(os.environ['WORDS'])\n"
+    "termination.TERMINATION_LOG = pathlib.Path(os.environ['WORDS'])\n"
     "rank = int(os.environ['RANK'])\n"
     "def work():\n"
-    "    ended = entry._ended_before()\n"
+    "    ended = termination.repeat_end()\n"
     "    if ended is not None:\n"
     "        return ended\n"
     "    with peers(rank), group(torch.device('cpu')) as others:\n"
@@ -34,7 +35,7 @@ WORKER = (
     "        (here / f'ready-{{rank}}').touch()\n"
     "        {body}\n"
     "    return 0\n"
-    "sys.exit(entry.guarded(work))\n"
+    "sys.exit(termination.exit_code_of(work))\n"
 )
 WAIT = "while not (here / 'go').exists(): time.sleep(0.05); others.wait()"
 """What a step is: nobody goes on before all are there."""

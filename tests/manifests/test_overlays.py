@@ -18,6 +18,7 @@ from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.metadata import MAX_NAME
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
+from anadil.runtime import termination
 from anadil.units import amount
 from tests import crds
 from tests.manifests.kustomized import (
@@ -348,7 +349,7 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
 def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:
     [first, second] = one(overlay("launch"), "Job", "anadil-launch")["spec"]["podFailurePolicy"]["rules"]
 
-    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(entry.DETERMINISTIC))
+    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(termination.DETERMINISTIC))
     assert second["action"] == "Ignore"
 
 

@@ -11,7 +11,7 @@ from anadil.config import Base
 from anadil.errors import DataError
 from anadil.model import tiny
 from anadil.model.load import load_model, load_tokenizer
-from anadil.stage import base_files
+from anadil.runtime.cache_key import base_files
 
 
 @pytest.fixture

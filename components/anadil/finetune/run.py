@@ -26,7 +26,8 @@ from anadil.flow import STAGES
 from anadil.model.families import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.progress import progress
-from anadil.stage import Figures, Job, recipe_origin, result_version
+from anadil.runtime.cache_key import recipe_origin, result_version
+from anadil.stage import Figures, Job
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from anadil.inputs import look_at_base, look_at_files
 from anadil.launch.api.kinds import KINDS
 from anadil.launch.backend import Backend
 from anadil.launch.job import TrainingJob, check_job
-from anadil.make import Outcome, Wanted, reusable, wanted_artifact
+from anadil.make import MadeArtifact, PlannedArtifact, planned_artifact, reusable
 from anadil.plan.preflight import check_finetune, check_fits
 from anadil.remake import refuse_remake
 
@@ -66,7 +66,7 @@ def backend_for(recipe: Recipe, name: str | None = None) -> Backend:
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
 
-def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
+def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -> MadeArtifact | str:
     """The artifact, found or made by a job; the job's name where it is not waited for.
 
     Args:
@@ -96,7 +96,7 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     manifest = artifact.read_manifest(wanted.target)
     if manifest is None:
         raise DataError(f"{wanted.target}: job {job.name} ended well, yet there is no artifact; see its log")
-    return Outcome(uri=wanted.target, manifest=manifest)
+    return MadeArtifact(uri=wanted.target, manifest=manifest)
 
 
 def _look(asked: Launch, *, here: bool) -> None:
@@ -163,7 +163,7 @@ def job_for(asked: Launch, target: str) -> TrainingJob:
     )
 
 
-def wanted_of(asked: Launch) -> Wanted:
+def wanted_of(asked: Launch) -> PlannedArtifact:
     """The artifact that a launch leads to.
 
     Raises:
@@ -173,4 +173,4 @@ def wanted_of(asked: Launch) -> Wanted:
     missing = [f"--{word}" for word in stage.reads if word not in asked.inputs and word not in stage.optional]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
-    return wanted_artifact(stage, asked.recipe, asked.inputs, asked.files, asked.out)
+    return planned_artifact(stage, asked.recipe, asked.inputs, asked.files, asked.out)

@@ -23,12 +23,12 @@ from types import FrameType
 from typing import Any
 
 from anadil import errors
-from anadil.entry import PARENT_VARIABLE
 from anadil.errors import DataError, PreflightError, RecipeError, Stopped
 from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.ends import error_of
 from anadil.launch.job import TrainingJob
 from anadil.launch.lines import said
+from anadil.runtime.environment import PARENT_VARIABLE
 
 log = logging.getLogger(__name__)
 

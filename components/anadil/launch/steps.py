@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from anadil import executor, outcome
 from anadil import log as logs
-from anadil.entry import guarded
 from anadil.errors import RecipeError
 from anadil.flow import STAGES
 from anadil.launch.again import refuse_again
 from anadil.launch.api.kinds import KINDS
 from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launching import Launch, launch
-from anadil.make import Outcome
+from anadil.make import MadeArtifact
 from anadil.recipe import load_recipe
+from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logs.set_up(f"launch {options.step}", container=True)
     if options.step == "sweep":
-        return guarded(lambda: _sweep(options))
+        return exit_code_of(lambda: _sweep(options))
     if options.step == "finish":
-        return guarded(lambda: _finish(options.executor_input))
-    return guarded(lambda: _launch(options.step, options.executor_input))
+        return exit_code_of(lambda: _finish(options.executor_input))
+    return exit_code_of(lambda: _launch(options.step, options.executor_input))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ def _launch(name: str, text: str) -> int:
     refuse_again(asked)  # outside the record, which would write over what it reads
     with outcome.recorded(recipe.storage.root, call.run, name) as record:
         made = launch(asked)
-        assert isinstance(made, Outcome)
+        assert isinstance(made, MadeArtifact)
         record.uri = made.uri
         executor.write_outputs(stage, call.outputs, made.uri, made.manifest)
     return 0

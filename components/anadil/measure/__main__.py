@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anadil import entry
 from anadil import log as logs
 from anadil.measure.ask import Ask
+from anadil.runtime.signals import die_with_parent
+from anadil.runtime.termination import exit_code_of
 from anadil.threads import wait_asleep
 
 
@@ -19,11 +20,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     wait_asleep()
     logs.set_up("measure", container=True)
-    return entry.guarded(lambda: _start(arguments))
+    return exit_code_of(lambda: _start(arguments))
 
 
 def _start(arguments: list[str]) -> int:
-    entry.die_with_parent()
+    die_with_parent()
     ask = Ask.parse(arguments)
     if ask.layout.devices > 1 and "RANK" not in os.environ:
         from anadil.model.torchrun import launch

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from anadil.config import Recipe
-from anadil.entry import PARENT_VARIABLE
 from anadil.measure.ask import STEPS, Ask
 from anadil.measure.kept import KEPT, device_of, find, keep, results_in, versions
 from anadil.plan.calibration import Measurement, Status
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, this_machine
 from anadil.plan.shape import Shape
+from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from anadil.pretrain.parallel.spread import check_layout, spread
 from anadil.pretrain.tokens import Stream
 from anadil.pretrain.trainer import Trainer
 from anadil.pretraining import Phase
-from anadil.stage import Stop
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import main
 
-from anadil.entry import END_VARIABLE, LOST, PARENT_VARIABLE
 from anadil.errors import AnadilError, RetryableError
+from anadil.runtime.environment import END_VARIABLE, PARENT_VARIABLE
+from anadil.runtime.termination import PEER_LOST
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> int:
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     except (RendezvousError, DistNetworkError, DistStoreError) as error:
         raise RetryableError(
-            f"{socket.gethostname()} has {LOST} ({type(error).__name__} where the machines meet, "
+            f"{socket.gethostname()} has {PEER_LOST} ({type(error).__name__} where the machines meet, "
             f"{os.environ.get('PET_RDZV_ENDPOINT') or 'this machine'}); the log of the machine that failed first says "
             "why; run the same command again to go on from the last checkpoint"
         ) from error

@@ -32,7 +32,9 @@ from anadil.pretrain.tokens import digest_of
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.pretrain.validation import Validation
 from anadil.progress import progress
-from anadil.stage import Job, Stop, base_files, recipe_origin, result_version
+from anadil.runtime.cache_key import base_files, recipe_origin, result_version
+from anadil.runtime.signals import Stop
+from anadil.stage import Job
 
 log = logging.getLogger(__name__)
 

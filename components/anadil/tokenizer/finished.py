@@ -18,7 +18,8 @@ from anadil.base import read_tokenizer
 from anadil.config import Recipe, Strategy
 from anadil.errors import IntegrityError
 from anadil.flow import STAGES
-from anadil.stage import Job, origin_of
+from anadil.runtime.cache_key import stage_origin
+from anadil.stage import Job
 from anadil.tokenizer.candidate import Candidate
 from anadil.tokenizer.usage import Usage
 
@@ -62,7 +63,7 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
     settings = recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
     alone = recipe.model_copy(update={"tokenizer": settings})
     stage = STAGES["tokenizer"]
-    origin = origin_of(stage, alone, {"corpus": corpus}, ())
+    origin = stage_origin(stage, alone, {"corpus": corpus}, ())
     uri = join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
     try:
         manifest = artifact.read_manifest(uri)

@@ -5,7 +5,6 @@ import os
 import time
 
 from anadil import artifact
-from anadil.entry import ends_the_same
 from anadil.errors import AnadilError, RecipeError, RetryableError
 from anadil.launch.api.client import Api
 from anadil.launch.api.connect import own_namespace
@@ -22,6 +21,7 @@ from anadil.launch.job import (
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
 )
+from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
     cause = first_cause(
         api, kind, workers_of(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
     )
-    return cause is not None and ends_the_same(cause.exit_code, cause.message)
+    return cause is not None and is_deterministic(cause.exit_code, cause.message)
 
 
 def _adopted(api: Api, kind: Kind, found: Object, claim: Claim, *, detach: bool) -> Object:

@@ -22,7 +22,7 @@ from anadil.launch.job import TrainingJob
 from anadil.launch.lines import said
 from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
-from anadil.stage import Stop
+from anadil.runtime.signals import Stop
 from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)

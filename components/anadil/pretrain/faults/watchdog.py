@@ -35,10 +35,10 @@ from typing import Literal, TextIO
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch's C module
 
-from anadil.entry import last_words
 from anadil.errors import RetryableError
 from anadil.pretrain.faults.stuck import Progress, culprits
 from anadil.pretrain.parallel.group import PATIENCE
+from anadil.runtime.termination import report_failure
 
 log = logging.getLogger(__name__)
 
@@ -316,7 +316,7 @@ def connect(rank: int) -> Store | None:
 def _exit(message: str) -> None:
     """End this process at once, whatever its main thread waits for."""
     if message:
-        last_words(message, RetryableError.exit_code)
+        report_failure(message, RetryableError.exit_code)
     for handler in logging.getLogger().handlers:
         handler.flush()
     os._exit(RetryableError.exit_code)
