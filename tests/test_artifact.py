@@ -6,6 +6,7 @@ import pytest
 from anadil import artifact, s3
 from anadil.artifact import Manifest
 from anadil.errors import DataError, IntegrityError
+from anadil.preload import fetch
 
 ORIGIN = {"stage": "clean", "recipe clean.rules.min_words": "10", "input corpus": "ab" * 32}
 
@@ -22,13 +23,13 @@ def made(tmp_path: Path) -> Path:
 
 def refused(path: Path) -> str:
     with pytest.raises(IntegrityError) as caught:
-        artifact.fetch(str(path), "corpus")
+        fetch(str(path), "corpus")
     assert caught.value.exit_code == 5
     return str(caught.value)
 
 
 def test_a_sealed_artifact_is_read_as_it_was_written(made: Path) -> None:
-    path, manifest = artifact.fetch(str(made), "corpus")
+    path, manifest = fetch(str(made), "corpus")
 
     assert path == made
     assert manifest.origin == ORIGIN
@@ -81,12 +82,12 @@ def test_a_directory_without_a_manifest_does_not_exist(made: Path) -> None:
 
     assert artifact.read_manifest(str(made)) is None
     with pytest.raises(DataError, match="no finished corpus there"):
-        artifact.fetch(str(made), "corpus")
+        fetch(str(made), "corpus")
 
 
 def test_another_kind_is_refused(made: Path) -> None:
     with pytest.raises(DataError) as caught:
-        artifact.fetch(str(made), "model")
+        fetch(str(made), "model")
 
     assert str(caught.value) == f"{made}: holds a corpus, not a model; give the URI of a model"
 
@@ -205,11 +206,11 @@ def uploaded(made: Path, bucket: str) -> str:
 
 def test_a_damaged_copy_in_the_cache_is_fetched_again(made: Path, bucket: str) -> None:
     uri = uploaded(made, bucket)
-    copy, _ = artifact.fetch(uri, "corpus")
+    copy, _ = fetch(uri, "corpus")
     (copy / "stats.json").write_text("[]", encoding="utf-8")
     (copy / "left-over.tmp").touch()
 
-    again, _ = artifact.fetch(uri, "corpus")
+    again, _ = fetch(uri, "corpus")
 
     assert again == copy
     assert (again / "stats.json").read_text() == "{}"
@@ -220,7 +221,7 @@ def test_a_damaged_object_is_refused(made: Path, bucket: str) -> None:
     uri = uploaded(made, bucket)
 
     with pytest.raises(IntegrityError) as caught:
-        artifact.fetch(uri, "corpus")
+        fetch(uri, "corpus")
 
     assert f"{uri}/stats.json: differs from its manifest; run `anadil remove {uri}`" in str(caught.value)
 

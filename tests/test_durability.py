@@ -2,15 +2,18 @@
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anadil import artifact, lock, make
+from anadil import lock, make
 from anadil.config import Recipe
 from anadil.flow import STAGES
+from anadil.preload import fetch
 from anadil.runtime import termination
 
 CLEAN = STAGES["clean"]
@@ -80,7 +83,7 @@ def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
         # The last sync is that of the name; what has it was synced before.
         assert out.exists() == (number == num_syncs)
         assert "Traceback" not in capsys.readouterr().err
-        assert artifact.fetch(make.execute(CLEAN, recipe, {}, (), str(out)).uri, "corpus")
+        assert fetch(make.execute(CLEAN, recipe, {}, (), str(out)).uri, "corpus")
 
 
 def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
@@ -111,3 +114,18 @@ def test_a_file_system_without_locks_is_told_and_used(
         pass
 
     assert "this file system has no locks" in caplog.text
+
+
+def test_the_lock_of_a_killed_process_is_free_and_other_users_may_ask_for_it(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from anadil import lock\n"
+        "with lock.locked(pathlib.Path(sys.argv[1])):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+
+    assert (tmp_path / "lock").stat().st_mode & 0o666 == 0o666
+    assert not lock.is_held(tmp_path)
+    with lock.locked(tmp_path):
+        assert lock.is_held(tmp_path)

@@ -11,13 +11,14 @@ from anadil.corpus import read_documents
 from anadil.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.flow import STAGES
 from anadil.make import MadeArtifact
+from anadil.preload import fetch
 from tests.harness import CLEAN, again, arguments, partials
 
 
 def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(
     corpus: MadeArtifact, tmp_path: Path
 ) -> None:
-    path, manifest = artifact.fetch(corpus.uri, "corpus")
+    path, manifest = fetch(corpus.uri, "corpus")
 
     assert path == tmp_path / "root" / "corpus" / manifest.key
     assert [item.name for item in path.parent.iterdir()] == [manifest.key]
@@ -127,7 +128,7 @@ def test_out_may_end_in_a_slash_and_be_relative(
     made = make.execute(CLEAN, recipe, {}, (), out)
 
     assert made.uri == str(tmp_path / "here" / out)
-    assert artifact.fetch(made.uri, "corpus")
+    assert fetch(made.uri, "corpus")
     assert make.execute(CLEAN, recipe, {}, (), out).uri == made.uri
 
 
@@ -206,7 +207,7 @@ def test_the_artifact_may_go_to_a_bucket_and_come_from_one(
 
     made = make.execute(CLEAN, far, {}, (), None)
     found = make.execute(CLEAN, far, {}, (), None)
-    path, manifest = artifact.fetch(made.uri, "corpus")
+    path, manifest = fetch(made.uri, "corpus")
 
     assert made.uri == f"{bucket}/runs/corpus/{manifest.key}"
     assert found.uri == made.uri
@@ -236,7 +237,7 @@ def test_an_upload_that_failed_is_repeated_without_the_work(
     made = make.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
 
     assert "14 documents in" not in caplog.text
-    assert artifact.fetch(made.uri, "corpus")
+    assert fetch(made.uri, "corpus")
 
 
 def test_the_executor_input_of_kubeflow_pipelines_is_answered(recipe: Recipe, tmp_path: Path) -> None:

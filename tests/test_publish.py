@@ -17,6 +17,7 @@ from anadil import artifact, make, object_lock, publish, s3, storage
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.errors import IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.make import PlannedArtifact
+from anadil.preload import fetch
 from tests.publish_worker import ORIGIN, build
 
 PATIENCE_S = 120
@@ -50,7 +51,7 @@ def begun(process: Process) -> None:
 
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
-    _, manifest = artifact.fetch(uri, "corpus")
+    _, manifest = fetch(uri, "corpus")
     reused = make.reusable(PlannedArtifact(origin=ORIGIN, target=uri, files=()))
     assert reused is not None
     assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
@@ -144,7 +145,7 @@ def test_a_reader_in_the_middle_finds_nothing_or_a_whole_artifact(bucket: str, t
         manifest = artifact.read_manifest(uri)
         looks.append(manifest is not None)
         if manifest:
-            artifact.fetch(uri, "corpus")
+            fetch(uri, "corpus")
 
     ends(running)
 

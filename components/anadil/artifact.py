@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from anadil import storage
 from anadil.artifacts.uri import MANIFEST, join
-from anadil.errors import DataError, IntegrityError
+from anadil.errors import IntegrityError
 
 log = logging.getLogger(__name__)
 
@@ -100,31 +99,6 @@ def read_manifest(uri: str) -> Manifest | None:
     if manifest.schema != SCHEMA:
         raise IntegrityError(f"{where}: schema {manifest.schema}, this version reads {SCHEMA}; make it again")
     return manifest
-
-
-def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
-    """A local directory with the artifact, every byte of it checked.
-
-    Raises:
-        DataError: There is no artifact, or one of another kind.
-        IntegrityError: A file is missing, added or changed.
-    """
-    manifest = read_manifest(uri)
-    if manifest is None:
-        raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
-    if manifest.kind != kind:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
-    path = storage.store(uri).get_directory(uri, manifest.files)
-    try:
-        verify(path, manifest, uri)
-    except IntegrityError:
-        if "://" not in uri:
-            raise
-        log.warning("%s: the copy in %s is damaged; fetching it again", uri, path)
-        shutil.rmtree(path)
-        path = storage.store(uri).get_directory(uri, manifest.files)
-        verify(path, manifest, uri)
-    return path, manifest
 
 
 def verify(path: Path, manifest: Manifest, name: str) -> None:

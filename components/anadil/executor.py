@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil import artifact
 from anadil.artifact import Manifest
 from anadil.errors import RecipeError
 from anadil.flow import Stage
+from anadil.preload import fetch
 
 PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""
@@ -71,7 +71,7 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
         described = dict(listed["artifacts"][0])
         described["metadata"] = _metadata(name, uri, manifest)
         if name in PAGES:
-            folder, _ = artifact.fetch(uri, stage.writes)
+            folder, _ = fetch(uri, stage.writes)
             page = _launcher_path(described["uri"])
             page.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / PAGES[name], page)

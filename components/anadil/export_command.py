@@ -11,6 +11,7 @@ from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
 from anadil.errors import PreflightError, RecipeError
 from anadil.make import base_cache
+from anadil.preload import fetch
 from anadil.recipe import load_recipe
 from anadil.units import human_bytes
 
@@ -44,7 +45,7 @@ def export(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     refuse_finished(options.checkpoint)
     storage.refuse_occupied(str(options.out))
-    tokenizer, _ = artifact.fetch(options.tokenizer, "tokenizer")
+    tokenizer, _ = fetch(options.tokenizer, "tokenizer")
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32, None: None}
     draft = options.out.with_name(f"{options.out.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)

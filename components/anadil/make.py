@@ -23,7 +23,7 @@ from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
 from anadil.lock import is_held, locked
-from anadil.preload import preloaded
+from anadil.preload import fetch
 from anadil.remake import refuse_remake
 from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.environment import image_name, in_group
@@ -228,14 +228,9 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(partial, origin)):
         return _put(partial, target, work, sealed)
-    # One copy for all processes of a machine, which would fetch as many.
-    fetch = preloaded if stage.distributed else artifact.fetch
-    fetched = {
-        word: (fetch if "://" in uri else artifact.fetch)(uri, word)[0] for word, uri in inputs.items()
-    }
     job = Job(
-        recipe=recipe, inputs=fetched, uris=inputs, files=files, out=partial, work=work,
-        base_cache=base_cache(recipe), stop=stop,
+        recipe=recipe, inputs={word: fetch(uri, word)[0] for word, uri in inputs.items()}, uris=inputs,
+        files=files, out=partial, work=work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
     figures = _run(stage, job, origin, target, rank)
     if rank > 0:

@@ -1,21 +1,21 @@
-"""Inputs in S3 or on a slow disk -> this machine's own disk, once for all its processes.
+"""Artifacts in S3 -> this machine's own disk, once for all its processes.
 
 Files are fetched side by side, checked against their manifest, and kept for the next start: a
 killed run goes on with the files that are not there yet.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
@@ -56,34 +56,40 @@ def cache() -> Path:
     return Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
 
 
-def preloaded(uri: str, kind: str) -> tuple[Path, Manifest]:
-    """A copy of an artifact on this machine's own disk, every byte of it checked.
-
-    The processes of a machine call this together; one fetches and checks, the others wait.
-
-    Args:
-        uri: The artifact, in S3 or below a directory.
-        kind: Its word.
+def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
+    """A local directory with an artifact, every byte of it checked: the artifact itself, or a copy of a remote one.
 
     Raises:
         DataError: There is no artifact, or one of another kind.
-        IntegrityError: Its files are not those of its manifest.
-        PreflightError: The disk has too little space.
+        IntegrityError: A file is missing, added or changed.
+        PreflightError: The disk has too little space for a copy.
     """
     manifest = artifact.read_manifest(uri)
     if manifest is None:
         raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
     if manifest.kind != kind:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
+    if "://" in uri:
+        return copy_to_cache(uri, manifest), manifest
+    artifact.verify(Path(uri), manifest, uri)
+    return Path(uri), manifest
+
+
+def copy_to_cache(uri: str, manifest: Manifest) -> Path:
+    """A copy of an artifact on this machine's own disk.
+
+    Processes of a machine may call this together: one fetches and checks, the others wait.
+    """
     content = storage.store(uri).read(join(uri, MANIFEST))
     # Keyed by the manifest, so that a directory that was written anew is fetched anew.
     target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
-    with _alone(target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         if not _checked_by_sibling(target):
             fill(target, files_of(manifest), fetch_from(uri), uri)
             storage.Local().write(str(target / MANIFEST), content)
             _tell_siblings(target)
-    return target, manifest
+    return target
 
 
 def fetch_from(uri: str) -> Fetch:
@@ -174,7 +180,13 @@ def _bring(target: Path, wanted: FileEntry, fetch: Fetch, source: str, stop: thr
             log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, wanted.name, target)
             path.unlink()
         if attempt < ATTEMPTS:
-            fetch(wanted.name, path, count)
+            try:
+                fetch(wanted.name, path, count)
+            except DataError:
+                remedy = artifact.remedy_of(source)
+                raise IntegrityError(
+                    f"{source}/{wanted.name}: missing, but its manifest names it; {remedy}"
+                ) from None
     if len(found) > 1:  # what is stored would come twice alike
         raise RetryableError(
             f"{source}/{wanted.name}: came with other bytes each time; look at the network and any proxy, "
@@ -208,15 +220,6 @@ def _present_bytes(target: Path) -> int:
             continue
         total += min(stat.st_size, stat.st_blocks * 512) if path.is_file() else 0
     return total
-
-
-@contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One process of this machine at a time; the lock ends with its process."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f"{target.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _start() -> str:

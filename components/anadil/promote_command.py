@@ -16,6 +16,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
 from anadil.errors import DataError, GateError, IntegrityError, PreflightError, RecipeError, RetryableError
+from anadil.preload import fetch
 from anadil.recipe import load_recipe
 from anadil.tracking import tracking_uri
 
@@ -77,7 +78,7 @@ def check_promotable(scores: str, model: str) -> Manifest:
         IntegrityError: The scores are of another model, or a file of the model is missing or changed.
         DataError: One of the two is no such artifact.
     """
-    folder, judged = artifact.fetch(scores, "scores")
+    folder, judged = fetch(scores, "scores")
     checks = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]["checks"]
     manifest = artifact.read_manifest(model)
     if manifest is None or manifest.kind not in PROMOTED:

@@ -2,12 +2,10 @@
 
 import fnmatch
 import functools
-import hashlib
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -160,25 +158,6 @@ class S3:
         for file in sorted(files, key=lambda path: path == source / MANIFEST):
             self.upload(file, join(uri, file.relative_to(source).as_posix()), None, count)
         shutil.rmtree(source)
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
-        """Download into the cache (`ANADIL_CACHE`, else the temporary directory).
-
-        Objects that are not of `names` stay where they are: a run that was killed may have left some.
-        """
-        cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
-        # Keyed by the manifest, so that a directory that was written anew is fetched anew.
-        identity = uri.encode() + self.read(join(uri, MANIFEST))
-        target = cache / hashlib.sha256(identity).hexdigest()[:16]
-        for name, item in self._named(uri):
-            if names is not None and name not in {MANIFEST, *names}:
-                continue
-            path = target / name
-            if not path.resolve().is_relative_to(target.resolve()):
-                raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
-            if not path.is_file() or path.stat().st_size != item["Size"]:
-                self.download(join(uri, name), path)
-        return target
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -153,10 +153,6 @@ class Local:
             refuse_occupied(uri)
             raise
         _flush(target.parent)
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:  # noqa: ARG002  nothing is fetched
-        """The directory itself."""
-        return Path(uri)
 
     def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each file below a directory."""

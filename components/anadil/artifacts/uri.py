@@ -4,7 +4,7 @@ A URI is a local path or `s3://bucket/key`. Reads and writes of whole directorie
 artifacts need; `storage.Local` and `s3.S3` answer the same calls.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -72,15 +72,6 @@ class Store(Protocol):
         Raises:
             AlreadyThereError: Another run has finished it first; `source` is left.
             DataError: Something else is there.
-        """
-        ...
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
-        """A local directory with the files below `uri`; the same one where it is local.
-
-        Args:
-            uri: The directory.
-            names: Of a remote one, what to fetch beside its manifest; left out, everything.
         """
         ...
 

@@ -18,6 +18,7 @@ from anadil.base import read_tokenizer
 from anadil.config import Recipe, Strategy
 from anadil.errors import IntegrityError
 from anadil.flow import STAGES
+from anadil.preload import fetch
 from anadil.runtime.cache_key import stage_origin
 from anadil.stage import Job
 from anadil.tokenizer.candidate import Candidate
@@ -69,7 +70,7 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
         manifest = artifact.read_manifest(uri)
         if manifest is None or manifest.origin != origin:
             return None
-        return artifact.fetch(uri, stage.writes)
+        return fetch(uri, stage.writes)
     except IntegrityError as error:
         log.warning("%s; its size is trained again", error)
         return None
