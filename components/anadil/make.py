@@ -4,7 +4,6 @@ It is made in `<out>.partial`, sealed by its manifest, then moved to `<out>` in 
 """
 
 import contextlib
-import glob
 import hashlib
 import importlib
 import logging
@@ -18,13 +17,13 @@ from pathlib import Path
 
 from anadil import __version__, artifact, storage
 from anadil.artifact import Manifest
-from anadil.artifacts.uri import MANIFEST, AlreadyThereError, absolute, join
+from anadil.artifacts.uri import AlreadyThereError, absolute, join
 from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
-from anadil.lock import is_held, locked
+from anadil.lock import locked
 from anadil.preload import fetch
-from anadil.remake import refuse_remake
+from anadil.remake import refuse_remake, unused_checkpoints
 from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.signals import Stop
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 UPLOAD_PATIENCE_S = 3_600.0
 """How long the other machines of a job wait for the first one's upload; 140 GB at 100 MB/s take 25 minutes."""
 UPLOAD_POLL_S = 2.0
-CHECKPOINTS = "checkpoints/**/step-*[0-9]/manifest.json"
-"""Below a work directory; deeper where each process has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +83,8 @@ def execute(
     rank = int(os.environ.get("RANK", "0"))
     work = _work_directory(target)
     refuse_remake(stage, origin, None if out else root, work)
-    if stage.name == "pretrain" and rank == 0 and (told := _left_behind(work, origin)):
-        log.warning("%s", told)
+    if rank == 0 and (warning := unused_checkpoints(stage, origin, work)):
+        log.warning("%s", warning)
     with locked(work) if rank == 0 else contextlib.nullcontext():
         # The process that we waited for may have made it.
         found = reusable(wanted) if rank == 0 else None
@@ -174,43 +171,6 @@ def _work_directory(target: str) -> Path:
         return Path(f"{target}.work")
     root = Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
     return root / hashlib.sha256(target.encode()).hexdigest()[:16]
-
-
-def _left_behind(work: Path, origin: dict[str, str]) -> str:
-    """What is to be said of other runs' checkpoints beside a work directory that has none; else nothing."""
-    root = work.parent
-    # Path.glob ends with an error where a run that is at work removes a directory.
-    names = glob.glob(f"*{work.suffix}/{CHECKPOINTS}", root_dir=root, recursive=True)  # noqa: PTH207
-    found = [Path(name) for name in names]
-    if any(path.parts[0] == work.name for path in found):
-        return ""
-    # A finished run keeps its directory for tracking that is not sent yet; one that is at work needs it.
-    left = [
-        path
-        for path in found
-        if not ((root / path.parts[0]).with_suffix("") / MANIFEST).exists()
-        and not is_held(root / path.parts[0])
-    ]
-    if not left:
-        return ""
-    newest = max(left, key=lambda path: (path.parent.name, path))
-    folder, checkpoint = root / newest.parts[0], root / newest.parent
-    causes: list[str] = []
-    with contextlib.suppress(IntegrityError, DataError, OSError):  # a damaged neighbour is no reason to stop
-        manifest = artifact.read_manifest(str(checkpoint))
-        old = {name: text for name, text in (manifest.origin if manifest else {}).items() if name in origin}
-        causes = artifact.differences(old, {name: origin[name] for name in old})
-    why = "; ".join(causes[:4]) or "an input, the base model or the place is another"
-    num_others = len({path.parts[0] for path in left}) - 1
-    others = f" (and {num_others} more directories beside it have some)" if num_others else ""
-    rename = (
-        f"; if only the place is another: stop this run, remove {work}, rename {folder} to it, start again"
-    )
-    return (
-        f"{folder}: an unfinished run has checkpoints here up to {checkpoint.name}{others}, which this run does not "
-        f"use: {why}. To go on from them, start that run again with its own recipe and inputs"
-        f"{'' if causes else rename}. If nobody needs them, remove {folder}"
-    )
 
 
 def _make(
