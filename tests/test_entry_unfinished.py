@@ -42,7 +42,7 @@ def inputs(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def work_of(inputs: dict[str, str]) -> Callable[[Recipe], Path]:
     """The work directory of a recipe."""
-    return lambda recipe: Path(f"{make.planned_artifact(PRETRAIN, recipe, inputs, (), None).target}.work")
+    return lambda recipe: make.planned_artifact(PRETRAIN, recipe, inputs, (), None).work
 
 
 @pytest.fixture
@@ -53,11 +53,8 @@ def warned(
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def start(recipe: Recipe, out: str | None) -> list[str]:
-        target = make.planned_artifact(PRETRAIN, recipe, inputs, (), out).target
-        with (
-            lock.locked(make._work_directory(target)),
-            pytest.raises(PreflightError, match="another process"),
-        ):
+        work = make.planned_artifact(PRETRAIN, recipe, inputs, (), out).work
+        with lock.locked(work), pytest.raises(PreflightError, match="another process"):
             make.execute(PRETRAIN, recipe, inputs, (), out)
         return [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
 

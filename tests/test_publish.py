@@ -16,9 +16,10 @@ import pytest
 from anadil import artifact, make, object_lock, publish, s3, storage
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.errors import IntegrityError, PreflightError, RecipeError, RetryableError
+from anadil.flow import STAGES
 from anadil.make import PlannedArtifact
 from anadil.preload import fetch
-from tests.publish_worker import ORIGIN, build
+from tests.publish_worker import ORIGIN, build, put
 
 PATIENCE_S = 120
 ROOT = Path(__file__).parents[1]
@@ -52,7 +53,7 @@ def begun(process: Process) -> None:
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
     _, manifest = fetch(uri, "corpus")
-    reused = make.reusable(PlannedArtifact(origin=ORIGIN, target=uri, files=()))
+    reused = make.reusable(PlannedArtifact(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=()))
     assert reused is not None
     assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
     assert storage.store(uri).files(f"{uri}.claim") == []
@@ -176,7 +177,7 @@ def test_another_artifact_at_the_same_address_is_an_error(bucket: str, tmp_path:
     partial, manifest = made(tmp_path, "two")
 
     with pytest.raises(RecipeError, match="holds a corpus made from something else"):
-        make._put(partial, uri, tmp_path / "work", manifest)
+        put(partial, uri, manifest)
 
     assert artifact.read_manifest(uri) == other
     assert partial.is_dir()
@@ -189,7 +190,7 @@ def test_a_torn_artifact_is_not_taken_for_one_that_is_there(bucket: str, tmp_pat
     partial, manifest = made(tmp_path, "two")
 
     with pytest.raises(IntegrityError, match=rf"part-001: has 14 bytes.*run `anadil remove {uri}`, then"):
-        make._put(partial, uri, tmp_path / "work", manifest)
+        put(partial, uri, manifest)
 
 
 def refuse_conditions(params: dict[str, Any], **_: Any) -> Any:
@@ -219,7 +220,7 @@ def test_a_store_without_conditional_writes_is_told_and_used(
     s3.client().meta.events.register("before-call.s3.PutObject", store)
     partial, manifest = made(tmp_path)
 
-    make._put(partial, uri, tmp_path / "work", manifest)
+    put(partial, uri, manifest)
 
     assert_whole(uri)
     assert "the storage has no conditional writes" in caplog.text

@@ -50,6 +50,7 @@ class MadeArtifact:
 class PlannedArtifact:
     """An artifact before it is made."""
 
+    stage: Stage
     origin: dict[str, str]
     """Everything that decides it, by name."""
     target: str
@@ -57,9 +58,22 @@ class PlannedArtifact:
     """Outside files, expanded."""
 
     @property
+    def key(self) -> str:
+        """Hash of what decides it."""
+        return artifact.key_of(self.origin)
+
+    @property
     def work(self) -> Path:
-        """Where its checkpoints lie until it is made."""
-        return _work_directory(self.target)
+        """A local directory for what outlives a killed run, the same one for the same artifact."""
+        if "://" not in self.target:
+            return Path(f"{self.target}.work")
+        root = Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
+        return root / hashlib.sha256(self.target.encode()).hexdigest()[:16]
+
+    @property
+    def partial(self) -> Path:
+        """A local directory that is filled, sealed and then put in its place."""
+        return self.work / "partial" if "://" in self.target else Path(f"{self.target}.partial")
 
 
 def execute(
@@ -72,28 +86,29 @@ def execute(
     """
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
-    wanted = planned_artifact(stage, recipe, inputs, files, out)
-    origin, target, outside, root = wanted.origin, wanted.target, wanted.files, recipe.storage.root
-    found = reusable(wanted)
+    planned = planned_artifact(stage, recipe, inputs, files, out)
+    found = reusable(planned)
     if found:
         return found
-    storage.refuse_occupied(target)
+    storage.refuse_occupied(planned.target)
+    root = recipe.storage.root
     siblings = storage.store(root).directories(join(root, stage.writes)) if root else []
-    log.info("%s", _why(siblings, origin))
+    log.info("%s", _why(siblings, planned.origin))
+    refuse_remake(stage, planned.origin, None if out else root, planned.work)
     rank = int(os.environ.get("RANK", "0"))
-    work = _work_directory(target)
-    refuse_remake(stage, origin, None if out else root, work)
-    if rank == 0 and (warning := unused_checkpoints(stage, origin, work)):
+    if rank > 0:
+        return _make(planned, recipe, inputs, rank, stop)
+    if warning := unused_checkpoints(stage, planned.origin, planned.work):
         log.warning("%s", warning)
-    with locked(work) if rank == 0 else contextlib.nullcontext():
+    with locked(planned.work):
         # The process that we waited for may have made it.
-        found = reusable(wanted) if rank == 0 else None
+        found = reusable(planned)
         if found and in_group():
             # The other processes of this group did not see it and would wait for this one.
-            raise RetryableError(f"{target}: another run has just made it; run the same command again")
-        if found:
-            return found
-        return _make(stage, recipe, inputs, outside, origin, target, work, rank, stop)
+            raise RetryableError(
+                f"{planned.target}: another run has just made it; run the same command again"
+            )
+        return found or _make(planned, recipe, inputs, rank, stop)
 
 
 def planned_artifact(
@@ -120,7 +135,7 @@ def planned_artifact(
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
     target = absolute(out) if out else join(str(root), stage.writes, artifact.key_of(origin))
-    return PlannedArtifact(origin=origin, target=target, files=outside)
+    return PlannedArtifact(stage=stage, origin=origin, target=target, files=outside)
 
 
 def _required(uri: str, word: str) -> Manifest:
@@ -130,19 +145,19 @@ def _required(uri: str, word: str) -> Manifest:
     return manifest
 
 
-def reusable(wanted: PlannedArtifact) -> MadeArtifact | None:
+def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
     """The artifact, if it is there already.
 
     Raises:
         RecipeError: Its place holds one that was made from something else.
         IntegrityError: It is damaged, as far as sizes and small files tell.
     """
-    target, origin = wanted.target, wanted.origin
+    target = planned.target
     manifest = artifact.read_manifest(target)
     if manifest is None:
         return None
-    if manifest.key != artifact.key_of(origin):
-        causes = "; ".join(artifact.differences(manifest.origin, origin)[:5])
+    if manifest.key != planned.key:
+        causes = "; ".join(artifact.differences(manifest.origin, planned.origin)[:5])
         raise RecipeError(
             f"{target}: holds a {manifest.kind} made from something else ({causes}); "
             "artifacts are written once: give another --out or remove it"
@@ -165,49 +180,33 @@ def _why(siblings: list[str], origin: dict[str, str]) -> str:
     return f"running because {shown}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 
 
-def _work_directory(target: str) -> Path:
-    """A local directory for what outlives a killed run, the same one for the same artifact."""
-    if "://" not in target:
-        return Path(f"{target}.work")
-    root = Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
-    return root / hashlib.sha256(target.encode()).hexdigest()[:16]
-
-
 def _make(
-    stage: Stage,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    files: tuple[str, ...],
-    origin: dict[str, str],
-    target: str,
-    work: Path,
-    rank: int,
-    stop: Stop,
+    planned: PlannedArtifact, recipe: Recipe, inputs: dict[str, str], rank: int, stop: Stop
 ) -> MadeArtifact:
-    partial = Path(f"{target}.partial") if "://" not in target else work / "partial"
     # Alone only: the other processes of a group would wait for this one.
-    if not in_group() and (sealed := _sealed(partial, origin)):
-        return _put(partial, target, work, sealed)
+    if not in_group() and (sealed := _sealed(planned)):
+        return _put(planned, sealed)
     job = Job(
         recipe=recipe, inputs={word: fetch(uri, word)[0] for word, uri in inputs.items()}, uris=inputs,
-        files=files, out=partial, work=work, base_cache=base_cache(recipe), stop=stop,
+        files=planned.files, out=planned.partial, work=planned.work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
-    figures = _run(stage, job, origin, target, rank)
-    if rank > 0:
-        _await_first_machine(target)
-        return MadeArtifact(uri=target, manifest=_placeholder(stage, origin))
-    manifest = _seal(stage, job, origin, figures)
+    figures = _run(planned, job, rank)
+    if rank > 0:  # writes nothing
+        _await_first_machine(planned.target)
+        manifest = Manifest(kind=planned.stage.writes, key=planned.key, origin=planned.origin, files={})
+        return MadeArtifact(uri=planned.target, manifest=manifest)
+    manifest = _seal(planned, job, figures)
     stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
-    return _put(partial, target, work, manifest)
+    return _put(planned, manifest)
 
 
-def _seal(stage: Stage, job: Job, origin: dict[str, str], figures: Figures) -> Manifest:
+def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
     """Seal what was made; a disk that fails leaves nothing that the next start would take for whole."""
     try:
         return artifact.seal(
-            job.out, kind=stage.writes, origin=origin, records=job.records, varying=job.varying,
+            job.out, kind=planned.stage.writes, origin=planned.origin, records=job.records, varying=job.varying,
             contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
-            program={"version": __version__, "image": image_name(), "source": code_digest(stage)},
+            program={"version": __version__, "image": image_name(), "source": code_digest(planned.stage)},
         )  # fmt: skip
     except OSError:
         shutil.rmtree(job.out, ignore_errors=True)
@@ -235,18 +234,22 @@ def _await_first_machine(target: str) -> None:
         time.sleep(UPLOAD_POLL_S)
 
 
-def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int) -> Figures:
+def _run(planned: PlannedArtifact, job: Job, rank: int) -> Figures:
     """Run the stage's code, tracked; a failure leaves nothing of `job.out`."""
     started = time.monotonic()
-    run: Run = importlib.import_module(f"anadil.{stage.name}.run").run
-    settings = {name.removeprefix("recipe "): v for name, v in origin.items() if name.startswith("recipe ")}
-    key = artifact.key_of(origin)
+    run: Run = importlib.import_module(f"anadil.{planned.stage.name}.run").run
+    settings = {
+        name.removeprefix("recipe "): text
+        for name, text in planned.origin.items()
+        if name.startswith("recipe ")
+    }
     if rank == 0:
         _clear(job.out)
-    with tracked(stage.name, job.recipe, job.work) as tracker:
+    with tracked(planned.stage.name, job.recipe, job.work) as tracker:
         tracker.params(settings)
         tracker.run_params(settings_of(job.recipe))
-        tracker.tags({"anadil.version": __version__, "anadil.artifact": target, "anadil.key": key})
+        tags = {"anadil.version": __version__, "anadil.artifact": planned.target, "anadil.key": planned.key}
+        tracker.tags(tags)
         try:
             if rank == 0:
                 job.out.mkdir(parents=True)
@@ -276,36 +279,32 @@ def _clear(partial: Path) -> None:
         )
 
 
-def _sealed(partial: Path, origin: dict[str, str]) -> Manifest | None:
+def _sealed(planned: PlannedArtifact) -> Manifest | None:
     """The manifest of what was made whole but not moved, because an upload failed."""
+    partial = planned.partial
     with contextlib.suppress(IntegrityError):
         manifest = artifact.read_manifest(str(partial))
-        if manifest and manifest.key == artifact.key_of(origin):
+        if manifest and manifest.key == planned.key:
             artifact.verify(partial, manifest, str(partial))
             return manifest
     return None
 
 
-def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> MadeArtifact:
+def _put(planned: PlannedArtifact, manifest: Manifest) -> MadeArtifact:
     """Move what was made to its place, or take what another run has put there meanwhile."""
     try:
-        storage.store(target).put_directory(partial, target)
+        storage.store(planned.target).put_directory(planned.partial, planned.target)
     except AlreadyThereError as error:
-        found = reusable(PlannedArtifact(origin=manifest.origin, target=target, files=()))
+        found = reusable(planned)
         if found is None:  # removed again since
             raise RetryableError(f"{error} and removed it; run the same command again") from None
         log.warning("%s; what this run has made is thrown away", error)
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(planned.partial, ignore_errors=True)
         manifest = found.manifest
-    if not has_unsent(work):
-        shutil.rmtree(work, ignore_errors=True)
+    if not has_unsent(planned.work):
+        shutil.rmtree(planned.work, ignore_errors=True)
     _say_figures(manifest.figures)
-    return MadeArtifact(uri=target, manifest=manifest)
-
-
-def _placeholder(stage: Stage, origin: dict[str, str]) -> Manifest:
-    """What ranks other than 0 return: they write nothing."""
-    return Manifest(kind=stage.writes, key=artifact.key_of(origin), origin=origin, files={})
+    return MadeArtifact(uri=planned.target, manifest=manifest)
 
 
 def base_cache(recipe: Recipe) -> Path:
