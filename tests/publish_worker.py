@@ -68,8 +68,8 @@ def main() -> int:
                 print("begun", flush=True)
                 time.sleep(float(pause_s))
 
-        s3.client().meta.events.register("after-call.s3.PutObject", wait)
-        s3.client().meta.events.register("after-call.s3.UploadPart", wait)
+        s3.s3_client().meta.events.register("after-call.s3.PutObject", wait)
+        s3.s3_client().meta.events.register("after-call.s3.UploadPart", wait)
     made = put(partial, uri, manifest)
     print("published" if made.manifest.files == manifest.files else "reused", flush=True)
     return 0

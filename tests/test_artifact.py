@@ -33,7 +33,7 @@ def test_a_sealed_artifact_is_read_as_it_was_written(made: Path) -> None:
 
     assert path == made
     assert manifest.origin == ORIGIN
-    assert manifest.key == artifact.key_of(ORIGIN)
+    assert manifest.key == artifact.origin_key(ORIGIN)
     assert manifest.figures == {"kept": 1, "ok": True}
     assert manifest.figures["ok"] is True
     assert list(manifest.files) == ["stats.json", "train/part-00000.txt"]
@@ -157,10 +157,12 @@ def test_a_digest_depends_on_kind_and_names() -> None:
 
 def test_a_key_is_stable_and_follows_every_value() -> None:
     assert (
-        artifact.key_of({"a": "1", "b": "2"}) == artifact.key_of({"b": "2", "a": "1"}) == "0e09eeab5bdeab40"
+        artifact.origin_key({"a": "1", "b": "2"})
+        == artifact.origin_key({"b": "2", "a": "1"})
+        == "0e09eeab5bdeab40"
     )
-    assert artifact.key_of({"a": "1"}) != artifact.key_of({"a": "2"})
-    assert artifact.key_of({"a": "1"}) != artifact.key_of({"b": "1"})
+    assert artifact.origin_key({"a": "1"}) != artifact.origin_key({"a": "2"})
+    assert artifact.origin_key({"a": "1"}) != artifact.origin_key({"b": "1"})
 
 
 def test_differences_are_told_in_a_phrase_each() -> None:
@@ -181,7 +183,7 @@ def test_differences_are_told_in_a_phrase_each() -> None:
         "come": "2",
     }
 
-    assert artifact.differences(old, new) == [
+    assert artifact.origin_differences(old, new) == [
         "code changed",
         "come added",
         "file a.txt changed",
@@ -192,7 +194,7 @@ def test_differences_are_told_in_a_phrase_each() -> None:
 
 
 def test_a_long_value_is_only_said_to_have_changed() -> None:
-    assert artifact.differences({"recipe a": "x" * 50}, {"recipe a": "y" * 50}) == ["recipe a changed"]
+    assert artifact.origin_differences({"recipe a": "x" * 50}, {"recipe a": "y" * 50}) == ["recipe a changed"]
 
 
 def uploaded(made: Path, bucket: str) -> str:
@@ -200,7 +202,7 @@ def uploaded(made: Path, bucket: str) -> str:
     for file in made.rglob("*"):
         if file.is_file():
             key = f"corpus/1/{file.relative_to(made).as_posix()}"
-            s3.client().upload_file(str(file), bucket.removeprefix("s3://"), key)
+            s3.s3_client().upload_file(str(file), bucket.removeprefix("s3://"), key)
     return uri
 
 

@@ -14,7 +14,7 @@ from anadil import lock, make
 from anadil.config import Recipe
 from anadil.flow import STAGES
 from anadil.preload import fetch
-from anadil.runtime import termination
+from anadil.runtime.termination import exit_code_of
 
 CLEAN = STAGES["clean"]
 Steps = list[tuple[str, Path]]
@@ -74,9 +74,7 @@ def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
         out = tmp_path / f"at-{number}/out"
         with pytest.MonkeyPatch.context() as patch:
             recorded(patch, lambda at, _, number=number: at == number)  # type: ignore[misc]  # mypy takes no defaults
-            code = termination.exit_code_of(
-                lambda out=out: bool(make.execute(CLEAN, recipe, {}, (), str(out)))
-            )  # type: ignore[misc]
+            code = exit_code_of(lambda out=out: bool(make.execute(CLEAN, recipe, {}, (), str(out))))  # type: ignore[misc]
 
         assert code == 138
         assert not Path(f"{out}.partial").exists()
@@ -96,7 +94,7 @@ def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
 
     monkeypatch.setattr(os, "fsync", full)
 
-    assert termination.exit_code_of(lambda: bool(make.execute(CLEAN, recipe, {}, (), str(out)))) == 4
+    assert exit_code_of(lambda: bool(make.execute(CLEAN, recipe, {}, (), str(out)))) == 4
     assert not Path(f"{out}.partial").exists()
     assert not out.exists()
 

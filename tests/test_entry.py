@@ -89,7 +89,7 @@ def test_a_raised_result_version_is_named_as_the_reason(
     path = Path(corpus.uri) / "manifest.json"
     data = json.loads(path.read_text())
     data["origin"]["result version"] = "0"
-    data["key"] = artifact.key_of(data["origin"])
+    data["key"] = artifact.origin_key(data["origin"])
     path.write_text(json.dumps(data))
     Path(corpus.uri).rename(Path(corpus.uri).with_name(data["key"]))
     caplog.set_level("INFO")
@@ -202,7 +202,7 @@ def test_the_command_prints_the_uri_and_nothing_else(
 def test_the_artifact_may_go_to_a_bucket_and_come_from_one(
     recipe: Recipe, raw: Path, bucket: str, tmp_path: Path
 ) -> None:
-    s3.client().upload_file(str(raw), bucket.removeprefix("s3://"), "raw/prose.jsonl")
+    s3.s3_client().upload_file(str(raw), bucket.removeprefix("s3://"), "raw/prose.jsonl")
     far = again(recipe, f"storage.root={bucket}/runs", f"clean.inputs=['{bucket}/raw/*.jsonl']")
 
     made = make.execute(CLEAN, far, {}, (), None)
@@ -226,7 +226,7 @@ def test_an_upload_that_failed_is_repeated_without_the_work(
         raise EndpointConnectionError(endpoint_url="http://127.0.0.1")
 
     caplog.set_level("INFO", "anadil")
-    events = s3.client().meta.events
+    events = s3.s3_client().meta.events
     events.register("before-call.s3.PutObject", cut)
     with pytest.raises(RetryableError, match="storage did not answer, run the same command again"):
         make.execute(CLEAN, recipe, {}, (), f"{bucket}/out")

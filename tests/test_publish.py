@@ -217,7 +217,7 @@ def test_a_store_without_conditional_writes_is_told_and_used(
     bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, store: object
 ) -> None:
     uri = f"{bucket}/out"
-    s3.client().meta.events.register("before-call.s3.PutObject", store)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", store)
     partial, manifest = made(tmp_path)
 
     put(partial, uri, manifest)
@@ -241,7 +241,7 @@ def test_a_write_that_crosses_another_is_repeated(bucket: str, tmp_path: Path) -
             return answer, {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 409}}
         return None
 
-    s3.client().meta.events.register("before-call.s3.PutObject", conflict)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", conflict)
     storage.store(uri).put_directory(made(tmp_path)[0], uri)
 
     assert len(crossed) == 2
@@ -255,10 +255,10 @@ def test_our_own_manifest_after_a_lost_answer_is_no_other_runs(bucket: str, tmp_
 
     def send_before(params: dict[str, Any], **_: Any) -> None:
         if params["url_path"].endswith("/out/manifest.json") and params["headers"].get("If-None-Match"):
-            s3.client().meta.events.unregister("before-call.s3.PutObject", send_before)
+            s3.s3_client().meta.events.unregister("before-call.s3.PutObject", send_before)
             storage.store(uri).write(f"{uri}/manifest.json", content)
 
-    s3.client().meta.events.register("before-call.s3.PutObject", send_before)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", send_before)
     storage.store(uri).put_directory(folder, uri)
 
     assert_whole(uri)
@@ -275,12 +275,12 @@ def test_a_request_that_arrives_after_the_claim_was_lost_changes_nothing(
 
     def be_overtaken(params: dict[str, Any], **_: Any) -> None:
         if params["url_path"].endswith(f"/out/{late}"):
-            s3.client().meta.events.unregister("before-call.s3.PutObject", be_overtaken)
+            s3.s3_client().meta.events.unregister("before-call.s3.PutObject", be_overtaken)
             monkeypatch.setattr(object_lock, "RENEW_S", 0.1)
             monkeypatch.setattr(object_lock, "SILENT_S", 0.3)
             storage.store(uri).put_directory(second, uri)
 
-    s3.client().meta.events.register("before-call.s3.PutObject", be_overtaken)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", be_overtaken)
     with pytest.raises(AlreadyThereError):
         storage.store(uri).put_directory(first, uri)
 

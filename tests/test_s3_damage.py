@@ -75,11 +75,11 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
     yield fault
     server.shutdown()
     server.server_close()
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
 
 
 URI = "s3://bucket/object"
@@ -156,7 +156,7 @@ def test_an_upload_that_did_not_arrive_whole_can_be_tried_again(bucket: str, tmp
         response = AWSResponse(str(params["url"]), 400, {}, None)
         return response, {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}
 
-    s3.client().meta.events.register("before-call.s3.PutObject", bad_digest)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", bad_digest)
     (tmp_path / "source").mkdir()
     (tmp_path / "source/a.txt").write_text("text")
     artifact.seal(tmp_path / "source", kind="corpus", origin={})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifact import Manifest, differences, read_manifest, seal
+from anadil.artifact import Manifest, origin_differences, read_manifest, seal
 from anadil.config import Recipe
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import FLOW, NEW_KEYS, STAGES
@@ -22,7 +22,7 @@ INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sh
 def causes(stage: str, before: Recipe, after: Recipe) -> list[str]:
     inputs = dict.fromkeys(STAGES[stage].reads, INPUT)
     old, new = (stage_origin(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
-    return differences(old, new)
+    return origin_differences(old, new)
 
 
 def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
@@ -68,8 +68,8 @@ def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
         )
     )
 
-    assert differences(old, same) == []
-    assert differences(old, new) == ["input corpus changed"]
+    assert origin_differences(old, same) == []
+    assert origin_differences(old, new) == ["input corpus changed"]
 
 
 def test_a_file_whose_name_is_not_utf8_can_stand_in_a_manifest(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     new = stage_origin(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
 
-    assert differences(old, new) == ["base files changed"]
+    assert origin_differences(old, new) == ["base files changed"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_of_the_program_the_result_version_alone_is_in_the_origin() -> None:
 
     named = {name for name in origin if not name.startswith("recipe ")}
     assert named == {"stage", "result version"}
-    assert differences(origin, raised) == [
+    assert origin_differences(origin, raised) == [
         f"result version {stage.result_version} -> {stage.result_version + 1}"
     ]
 
@@ -173,7 +173,7 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
     after = dataclasses.replace(before, files={**files, "stats.json": {"bytes": 2, "sha256": "11"}})
 
     changed = {
-        stage.name: differences(
+        stage.name: origin_differences(
             *(stage_origin(stage, Recipe(), {"corpus": each}, ()) for each in (before, after))
         )
         for stage in FLOW

@@ -23,7 +23,7 @@ def lay(folder: Path, *names: str) -> Path:
 def upload(uri: str, *names: str) -> None:
     bucket = uri.removeprefix("s3://")
     for name in names:
-        s3.client().put_object(Bucket=bucket, Key=name, Body=f"text of {name}".encode())
+        s3.s3_client().put_object(Bucket=bucket, Key=name, Body=f"text of {name}".encode())
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
 
 
 def test_a_scheme_that_we_do_not_speak_is_told() -> None:
@@ -211,7 +211,7 @@ def test_a_directory_goes_to_a_bucket(bucket: str, place: str, tmp_path: Path) -
 def test_the_manifest_is_uploaded_last(bucket: str, tmp_path: Path) -> None:
     source = lay(tmp_path / "source", "a.txt", "manifest.json", "z.txt")
     order = []
-    s3.client().meta.events.register(
+    s3.s3_client().meta.events.register(
         "before-call.s3.PutObject", lambda params, **_: order.append(params["url_path"])
     )
 
@@ -276,7 +276,7 @@ def test_denied_access_names_what_to_grant(bucket: str) -> None:
     upload(bucket, "a.txt")
     rule = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
     policy = {"Version": "2012-10-17", "Statement": [rule]}
-    s3.client().put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
+    s3.s3_client().put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
 
     with pytest.raises(PreflightError) as caught:
         storage.store(bucket).read(f"{bucket}/a.txt")
@@ -331,7 +331,7 @@ def test_an_endpoint_that_is_down_can_be_tried_again(
 def test_the_usual_patience_with_a_dead_endpoint_is_five_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     credentials(monkeypatch, "http://127.0.0.1:9")
 
-    assert s3.client().meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
+    assert s3.s3_client().meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
 
 
 def test_a_local_upload_keeps_the_rights_of_its_directory(tmp_path: Path) -> None:

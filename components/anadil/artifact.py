@@ -72,7 +72,7 @@ class Manifest:
         return hashlib.sha256(json.dumps([self.kind, files]).encode()).hexdigest()
 
 
-def key_of(origin: Mapping[str, str]) -> str:
+def origin_key(origin: Mapping[str, str]) -> str:
     """The key of what is made from `origin`: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(dict(origin), sort_keys=True).encode()).hexdigest()[:16]
 
@@ -101,7 +101,7 @@ def read_manifest(uri: str) -> Manifest | None:
     return manifest
 
 
-def verify(path: Path, manifest: Manifest, name: str) -> None:
+def verify_files(path: Path, manifest: Manifest, name: str) -> None:
     """Compare every file with the manifest.
 
     Raises:
@@ -115,7 +115,7 @@ def verify(path: Path, manifest: Manifest, name: str) -> None:
     for extra in sorted(present - manifest.files.keys()):
         raise IntegrityError(f"{name}/{extra}: not in its manifest; {remedy}")
     for file, expected in manifest.files.items():
-        if describe(path / file) != expected:
+        if file_entry(path / file) != expected:
             raise IntegrityError(f"{name}/{file}: differs from its manifest; {remedy}")
 
 
@@ -153,7 +153,7 @@ def remedy_of(uri: str) -> str:
     return f"run `anadil remove {uri}`, then the stage again"
 
 
-def describe(path: Path) -> dict[str, str | int]:
+def file_entry(path: Path) -> dict[str, str | int]:
     """Bytes and SHA-256 of one file, as manifests hold them."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -173,9 +173,9 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
     for written in files:
         written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
     storage.flush_directory(path)  # before the manifest vouches for them
-    entries = {file.relative_to(path).as_posix(): describe(file) for file in files}
+    entries = {file.relative_to(path).as_posix(): file_entry(file) for file in files}
     entries.pop(MANIFEST, None)
-    manifest = Manifest(kind=kind, key=key_of(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
+    manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w", encoding="utf-8") as file:
         json.dump(asdict(manifest), file, ensure_ascii=False, indent=1)
@@ -185,7 +185,7 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
     return manifest
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+def origin_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Why `new` gives another artifact than `old`, a phrase for each cause."""
     causes = []
     for name in sorted(old.keys() | new.keys()):

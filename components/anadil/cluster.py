@@ -15,7 +15,7 @@ from pydantic import (
 
 from anadil import __version__
 from anadil.flow import IMAGES
-from anadil.section import Directory, Name, Table, Text
+from anadil.section import Directory, Name, StrictModel, Text
 
 
 def _as_text(value: object) -> object:
@@ -33,7 +33,7 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Backend = Literal["local", "pytorchjob", "trainjob", "sagemaker"]
 
 
-class Volume(Table):
+class Volume(StrictModel):
     """A PersistentVolumeClaim that every step and training job mounts."""
 
     claim: Name
@@ -44,7 +44,7 @@ class Volume(Table):
     """Whether it may only be read."""
 
 
-class Toleration(Table):
+class Toleration(StrictModel):
     """A taint of nodes that steps and training jobs bear."""
 
     key: Text
@@ -57,7 +57,7 @@ class Toleration(Table):
     """Left out, every effect."""
 
 
-class Resources(Table):
+class Resources(StrictModel):
     """What a pod of a step asks for."""
 
     cpu: Quantity | None = None
@@ -68,7 +68,7 @@ class Resources(Table):
     """Devices `nvidia.com/gpu`."""
 
 
-class SageMaker(Table):
+class SageMaker(StrictModel):
     """Training jobs of Amazon SageMaker: `backend: sagemaker`."""
 
     role: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/.+$")] | None = None
@@ -99,7 +99,7 @@ class SageMaker(Table):
         return self
 
 
-class Cluster(Table):
+class Cluster(StrictModel):
     """Where steps run, in which image, with what."""
 
     image: str = "anadil/{stage}:{version}"

@@ -29,12 +29,12 @@ def main(name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbos
     stage = STAGES[name]
     arguments = list(sys.argv[1:] if argv is None else argv)
     wait_asleep()
-    options = parser(stage, prog).parse_args(arguments)
+    options = stage_parser(stage, prog).parse_args(arguments)
     logs.set_up(name, container=not prog, verbose=verbose)
     return exit_code_of(lambda: _start(stage, options, arguments))
 
 
-def parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
+def stage_parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
     """The command line of a stage: a recipe, a URI for each input, one for the output."""
     built = argparse.ArgumentParser(
         prog=prog or f"python -m anadil.{stage.name}",
@@ -124,7 +124,7 @@ def _has_rendezvous(stage: Stage) -> bool:
 def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
     # By name, as the stage itself: torch is loaded only where training begins.
     torchrun = importlib.import_module("anadil.model.torchrun")
-    code: int = torchrun.launch(f"anadil.{stage.name}", arguments, processes)
+    code: int = torchrun.launch_group(f"anadil.{stage.name}", arguments, processes)
     return code
 
 

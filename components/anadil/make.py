@@ -60,7 +60,7 @@ class PlannedArtifact:
     @property
     def key(self) -> str:
         """Hash of what decides it."""
-        return artifact.key_of(self.origin)
+        return artifact.origin_key(self.origin)
 
     @property
     def work(self) -> Path:
@@ -134,7 +134,7 @@ def planned_artifact(
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
-    target = absolute(out) if out else join(str(root), stage.writes, artifact.key_of(origin))
+    target = absolute(out) if out else join(str(root), stage.writes, artifact.origin_key(origin))
     return PlannedArtifact(stage=stage, origin=origin, target=target, files=outside)
 
 
@@ -157,7 +157,7 @@ def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
     if manifest is None:
         return None
     if manifest.key != planned.key:
-        causes = "; ".join(artifact.differences(manifest.origin, planned.origin)[:5])
+        causes = "; ".join(artifact.origin_differences(manifest.origin, planned.origin)[:5])
         raise RecipeError(
             f"{target}: holds a {manifest.kind} made from something else ({causes}); "
             "artifacts are written once: give another --out or remove it"
@@ -175,7 +175,7 @@ def _why(siblings: list[str], origin: dict[str, str]) -> str:
         latest = artifact.read_manifest(siblings[-1]) if siblings else None
     if latest is None:
         return "running: nothing to reuse yet"
-    causes = artifact.differences(latest.origin, origin)
+    causes = artifact.origin_differences(latest.origin, origin)
     shown = "; ".join(causes[:4])
     return f"running because {shown}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 
@@ -285,7 +285,7 @@ def _sealed(planned: PlannedArtifact) -> Manifest | None:
     with contextlib.suppress(IntegrityError):
         manifest = artifact.read_manifest(str(partial))
         if manifest and manifest.key == planned.key:
-            artifact.verify(partial, manifest, str(partial))
+            artifact.verify_files(partial, manifest, str(partial))
             return manifest
     return None
 

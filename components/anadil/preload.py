@@ -71,7 +71,7 @@ def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
     if "://" in uri:
         return copy_to_cache(uri, manifest), manifest
-    artifact.verify(Path(uri), manifest, uri)
+    artifact.verify_files(Path(uri), manifest, uri)
     return Path(uri), manifest
 
 
@@ -87,7 +87,7 @@ def copy_to_cache(uri: str, manifest: Manifest) -> Path:
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         if not _checked_by_sibling(target):
             fill(target, files_of(manifest), fetch_from(uri), uri)
-            storage.Local().write(str(target / MANIFEST), content)
+            storage.LocalStore().write(str(target / MANIFEST), content)
             _tell_siblings(target)
     return target
 
@@ -172,7 +172,7 @@ def _bring(target: Path, wanted: FileEntry, fetch: Fetch, source: str, stop: thr
     for attempt in range(ATTEMPTS + 1):
         count(0)
         if _has_size(target, wanted):
-            digest = artifact.describe(path)["sha256"]
+            digest = artifact.file_entry(path)["sha256"]
             if digest == wanted.sha256:
                 return
             if attempt:

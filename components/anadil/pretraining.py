@@ -15,10 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from anadil.section import Directory, Fraction, Place, Table
+from anadil.section import Directory, Fraction, Place, StrictModel
 
 
-class Phase(Table):
+class Phase(StrictModel):
     """A stretch of continued pre-training with its own trainable set and learning rate."""
 
     trains: Literal["embeddings", "all"]
@@ -31,7 +31,7 @@ class Phase(Table):
     """Peak learning rate of the embeddings, input and output; `lr` where it is not set."""
 
 
-class Parallelism(Table):
+class Parallelism(StrictModel):
     """How the devices of a run share one model; `anadil plan --write` fills it in."""
 
     shard: PositiveInt = 1
@@ -48,7 +48,7 @@ class Parallelism(Table):
     """Where `shard` is above 1: free a layer after its forward pass and gather it again; false keeps it (as ZeRO-2)."""
 
 
-class Copies(Table):
+class Copies(StrictModel):
     """Checkpoints beside those of `checkpoint_every`: nearer, faster, and sooner lost."""
 
     memory_every: NonNegativeInt = 0
@@ -65,7 +65,7 @@ class Copies(Table):
     """Generations kept in the archive. Source: the storage estimate of AWS's guide to large-scale training."""
 
 
-class Faults(Table):
+class Faults(StrictModel):
     """What training does when a device, a machine or the data goes wrong."""
 
     on_anomaly: Literal["stop", "skip"] = "stop"
@@ -90,7 +90,7 @@ class Faults(Table):
     """The same for the price of its machines, on demand."""
 
 
-class Pretrain(Table):
+class Pretrain(StrictModel):
     """corpus, tokenizer -> model."""
 
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (

@@ -102,7 +102,7 @@ def check_promotable(scores: str, model: str) -> Manifest:
 def _verify(model: str, manifest: Manifest) -> None:
     """Look whether the model can be loaded; of what lies on S3, whether each file is there."""
     if "://" not in model:
-        artifact.verify(Path(model), manifest, model)
+        artifact.verify_files(Path(model), manifest, model)
         return
     files = storage.store(model)
     for name in manifest.files:

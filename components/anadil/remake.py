@@ -85,7 +85,7 @@ def unused_checkpoints(stage: Stage, origin: Mapping[str, str], work: Path) -> s
     folder, checkpoint = root / left[-1].parts[0], root / left[-1].parent
     manifest = _readable(str(checkpoint))
     old = {name: text for name, text in (manifest.origin if manifest else {}).items() if name in origin}
-    causes = artifact.differences(old, {name: origin[name] for name in old})
+    causes = artifact.origin_differences(old, {name: origin[name] for name in old})
     why = "; ".join(causes[:4]) or "an input, the base model or the place is another"
     num_others = len({path.parts[0] for path in left}) - 1
     others = f" (and {num_others} more directories beside it have some)" if num_others else ""

@@ -24,7 +24,7 @@ class S3:
     """Objects of an S3 bucket; credentials come from the environment, as boto3 finds them."""
 
     def __init__(self) -> None:
-        self._client: Any = client()
+        self._client: Any = s3_client()
 
     def exists(self, uri: str) -> bool:
         """Whether an object is there."""
@@ -231,7 +231,7 @@ class S3:
 
 
 @functools.cache
-def client() -> Any:
+def s3_client() -> Any:
     """The one client of this process; making one takes longer than most calls.
 
     A dead endpoint is given up after some 10 s of retries, a silent one after a minute;

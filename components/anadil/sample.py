@@ -71,7 +71,7 @@ class Beginnings:
                 data, whole = self._first_bytes(uri, name)
                 if not whole:
                     self.whole = False
-                    data = cut(data, name, self.num_bytes)
+                    data = cut_at_record(data, name, self.num_bytes)
                     if not data:
                         raise NoWholeRecordError
                 path.write_bytes(data)
@@ -107,7 +107,7 @@ class Beginnings:
         self.whole = False
 
 
-def cut(data: bytes, name: str, limit: int) -> bytes:
+def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     """The first bytes of a file up to where their last whole record ends; nothing where none does.
 
     Bytes that are not of the kind that the name says stay as they are, so that the reader tells.

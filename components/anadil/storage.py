@@ -34,9 +34,9 @@ def store(uri: str) -> Store:
     """
     scheme, separator, _ = uri.partition("://")
     if uri.startswith(BUILT_IN):
-        return BuiltIn()
+        return BuiltInStore()
     if not separator:
-        return Local()
+        return LocalStore()
     if scheme == "s3":
         return S3Store()
     raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
@@ -88,7 +88,7 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     return found
 
 
-class Local:
+class LocalStore:
     """Files of this machine."""
 
     def exists(self, uri: str) -> bool:
@@ -224,7 +224,7 @@ def refuse_occupied(uri: str) -> None:
     raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
 
 
-class BuiltIn(Local):
+class BuiltInStore(LocalStore):
     """Data that comes with the program: the same names in a checkout, a wheel and an image."""
 
     def exists(self, uri: str) -> bool:

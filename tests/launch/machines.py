@@ -12,9 +12,9 @@ from pathlib import Path
 AGENT = (
     "import sys, pathlib\n"
     "from anadil.runtime import termination\n"
-    "from anadil.model.torchrun import launch\n"
+    "from anadil.model.torchrun import launch_group\n"
     "termination.TERMINATION_LOG = pathlib.Path({words!r})\n"
-    "sys.exit(termination.exit_code_of(lambda: launch('worker_of_a_test', [], {processes})))\n"
+    "sys.exit(termination.exit_code_of(lambda: launch_group('worker_of_a_test', [], {processes})))\n"
 )
 WORKER = (
     "import os, pathlib, signal, sys, time\n"

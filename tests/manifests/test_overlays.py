@@ -227,7 +227,7 @@ def test_arguments_are_those_of_the_stages(name: str) -> None:
         for where, container in containers(template(job)["spec"]):
             stage = re.sub(r"^.*/|:.*$", "", container["image"])
 
-            options = entry.parser(STAGES[stage]).parse_args(container["args"])
+            options = entry.stage_parser(STAGES[stage]).parse_args(container["args"])
 
             assert "command" not in container, where
             assert options.recipe == "/etc/anadil/recipe.yaml"
@@ -253,7 +253,7 @@ def test_the_laptop_stages_hand_over_to_each_other(tmp_path: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stderr
 
-    options = entry.parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
+    options = entry.stage_parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
     for uri in (options.corpus, options.tokenizer):
         assert (Path(uri) / "manifest.json").is_file()
     assert "reused" in done.stderr

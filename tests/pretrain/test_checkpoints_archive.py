@@ -218,7 +218,7 @@ def test_an_upload_that_fails_does_not_stop_training(
 ) -> None:
     caplog.set_level(logging.INFO)
     checkpoints = make(f"{bucket}/archive")
-    client = s3.client()
+    client = s3.s3_client()
 
     def refused(*_: Any, **__: Any) -> None:
         raise OSError("connection reset")

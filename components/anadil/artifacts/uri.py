@@ -1,7 +1,7 @@
 """Addresses of artifacts and files, and what every storage answers.
 
 A URI is a local path or `s3://bucket/key`. Reads and writes of whole directories are what
-artifacts need; `storage.Local` and `s3.S3` answer the same calls.
+artifacts need; `storage.LocalStore` and `s3.S3` answer the same calls.
 """
 
 from collections.abc import Callable

@@ -141,7 +141,7 @@ def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
         # Looking at a manifest should not need access to the data.
         stage = STAGES[asked.stage]
         identity = {**asked.inputs, "recipe": asked.recipe.model_dump_json()}
-        target = asked.out or join(str(root), stage.writes, artifact.key_of(identity))
+        target = asked.out or join(str(root), stage.writes, artifact.origin_key(identity))
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = job_for(asked, target)
     try:

@@ -27,9 +27,9 @@ def _start(arguments: list[str]) -> int:
     die_with_parent()
     ask = Ask.parse(arguments)
     if ask.layout.devices > 1 and "RANK" not in os.environ:
-        from anadil.model.torchrun import launch
+        from anadil.model.torchrun import launch_group
 
-        return launch("anadil.measure", arguments, ask.layout.devices)
+        return launch_group("anadil.measure", arguments, ask.layout.devices)
     from anadil.measure.worker import run
 
     return run(ask)

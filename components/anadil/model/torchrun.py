@@ -30,7 +30,7 @@ SHUTDOWN_S = 110
 `terminationGracePeriodSeconds` must be longer."""
 
 
-def launch(module: str, arguments: Sequence[str], processes: int) -> int:
+def launch_group(module: str, arguments: Sequence[str], processes: int) -> int:
     """Run `python -m module arguments` in processes that train together; the exit code.
 
     Args:

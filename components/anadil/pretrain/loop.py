@@ -325,5 +325,5 @@ def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
         "input tokens": trainer.packed.stream.digest,
         "input tokenizer": digest_of(job.inputs["tokenizer"]),
         **base_files(job.recipe.base.model),
-        "model shapes": artifact.key_of(shapes),
+        "model shapes": artifact.origin_key(shapes),
     }

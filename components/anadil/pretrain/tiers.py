@@ -64,7 +64,7 @@ class Tiers:
         folder = work / CHECKPOINTS
         archive = (
             # A directory for each run: one lock, one origin.
-            Archive(join(self._copies.archive, artifact.key_of(dict(origin))), self._copies.archive_keep)
+            Archive(join(self._copies.archive, artifact.origin_key(dict(origin))), self._copies.archive_keep)
             if self._copies.archive and self.is_shared
             else None
         )

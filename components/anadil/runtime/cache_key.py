@@ -120,7 +120,7 @@ def base_files(model: str) -> dict[str, str]:
     parts = []
     for file in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in BASE_SUFFIXES):
         size = file.stat().st_size
-        content = artifact.describe(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
+        content = artifact.file_entry(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
         parts.append(f"{file.name} {size} {content}")
     return {"base files": hashlib.sha256("\n".join(parts).encode()).hexdigest()}
 

@@ -65,7 +65,7 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
     alone = recipe.model_copy(update={"tokenizer": settings})
     stage = STAGES["tokenizer"]
     origin = stage_origin(stage, alone, {"corpus": corpus}, ())
-    uri = join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
+    uri = join(str(recipe.storage.root), stage.writes, artifact.origin_key(origin))
     try:
         manifest = artifact.read_manifest(uri)
         if manifest is None or manifest.origin != origin:

@@ -142,7 +142,7 @@ class Archive:
                 log.warning("damaged copy in the archive left out: %s", error)
                 shutil.rmtree(draft, ignore_errors=True)
                 continue
-            storage.Local().put_directory(draft, str(target))
+            storage.LocalStore().put_directory(draft, str(target))
             log.info("checkpoint of step %s comes from %s", f"{step:,}", self.uri)
             return
 
@@ -160,7 +160,7 @@ class Archive:
         try:
             fetch(MANIFEST, draft / MANIFEST, self._count)
             manifest = generation.manifest_of(draft)
-            causes = artifact.differences(manifest.origin, origin)
+            causes = artifact.origin_differences(manifest.origin, origin)
             if causes:
                 raise RecipeError(
                     f"{source}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
@@ -216,7 +216,7 @@ class Archive:
             shutil.rmtree(source, ignore_errors=True)
 
     def _copy_file(self, source: str, target: str) -> None:
-        storage.Local().download(source, Path(target), self._count)
+        storage.LocalStore().download(source, Path(target), self._count)
 
     def _count(self, num: int) -> None:
         """A piece has gone or come; raises where the run ends."""

@@ -322,7 +322,7 @@ class Checkpoints:
                 )
             return None
         manifest = generation.manifest_of(path)
-        causes = artifact.differences(manifest.origin, self._origin)
+        causes = artifact.origin_differences(manifest.origin, self._origin)
         if causes:
             raise RecipeError(
                 f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
@@ -363,7 +363,7 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
         layout: The degrees of parallelism, such as their JSON.
         group: The processes of the run.
     """
-    key = artifact.key_of({**origin, "layout": layout, "processes": str(group.size)})
+    key = artifact.origin_key({**origin, "layout": layout, "processes": str(group.size)})
     return path / key / f"rank-{group.rank}"
 
 

@@ -18,14 +18,14 @@ from torch.distributed.tensor import DTensor
 from anadil.errors import RecipeError
 from anadil.pretrain.faults.replicas import INTEGERS
 from anadil.pretrain.faults.watchdog import Section
-from anadil.section import Table
+from anadil.section import StrictModel
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "ANADIL_INJECT"
 
 
-class Place(Table):
+class Place(StrictModel):
     """Where a fault happens; once in the life of a process."""
 
     step: PositiveInt
@@ -54,7 +54,7 @@ class Flip(Place):
     seed: NonNegativeInt = 0
 
 
-class Faults(Table):
+class Faults(StrictModel):
     """What ANADIL_INJECT may hold."""
 
     sleep: Sleep | None = None
