@@ -26,7 +26,7 @@ ATTEMPTS = 5
 
 
 class S3Store(S3):
-    """S3 as a `uri.Store`."""
+    """Objects of S3, and directories that are put there by one run alone."""
 
     def put_directory(self, source: Path, uri: str) -> None:
         """Upload every file, the manifest last, so that of several runs one alone writes there.

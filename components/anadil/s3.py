@@ -1,4 +1,4 @@
-"""Objects of S3, or of a server that speaks its protocol, through the calls of `uri.Store`."""
+"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.LocalStore`."""
 
 import fnmatch
 import functools
@@ -35,16 +35,10 @@ class S3:
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small object."""
-        bucket, key = _split(uri)
-
-        def fetch() -> bytes:
-            body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
-            return body
-
-        return fetched(uri, fetch)
+        return self.read_tagged(uri)[0]
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of an object and its size; a negative start counts from its end."""
+        """Some bytes of an object and the size of all of it; a negative start counts from its end."""
         bucket, key = _split(uri)
         asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
         with explained(uri):

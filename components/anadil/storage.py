@@ -1,4 +1,7 @@
-"""Files and directories, local or `s3://`: the only module that tells the two apart."""
+"""Files and directories, local or `s3://`: the only module that tells the two apart.
+
+`LocalStore` and `S3Store` answer the same calls.
+"""
 
 import errno
 import glob
@@ -11,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count, Store
+from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.errors import DataError, PreflightError, RecipeError
 from anadil.publish import S3Store
 
@@ -26,7 +29,7 @@ BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
 
 
-def store(uri: str) -> Store:
+def store(uri: str) -> "LocalStore | S3Store":
     """The storage that a URI belongs to.
 
     Raises:
@@ -54,8 +57,13 @@ def local_copy(uri: str) -> Iterator[Path]:
         yield path
 
 
-def expand(patterns: tuple[str, ...], key: str) -> list[str]:
-    """The files that inputs name, in order, each once.
+def expand(patterns: Sequence[str], key: str) -> list[str]:
+    """The files that inputs name, in order, each once; see `sizes`."""
+    return list(sizes(patterns, key))
+
+
+def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
+    """Bytes of each of the files that inputs name, by its URI, in order; nothing is read.
 
     Args:
         patterns: Paths, globs, directories, `s3://` URIs.
@@ -63,21 +71,6 @@ def expand(patterns: tuple[str, ...], key: str) -> list[str]:
 
     Raises:
         DataError: A pattern names no file.
-    """
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        uris = store(pattern).files(pattern)
-        if not uris:
-            raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
-        found.update(dict.fromkeys(uris))
-    return list(found)
-
-
-def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
-    """Bytes of each of the files that inputs name, by its URI; nothing is read.
-
-    Raises:
-        DataError: As `expand`.
     """
     found: dict[str, int] = {}
     for pattern in patterns:
@@ -91,27 +84,35 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
 class LocalStore:
     """Files of this machine."""
 
+    def _path(self, uri: str) -> Path:
+        return Path(uri)
+
     def exists(self, uri: str) -> bool:
         """Whether a file is there."""
-        return Path(uri).is_file()
+        return self._path(uri).is_file()
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small file."""
         try:
-            return Path(uri).read_bytes()
+            return self._path(uri).read_bytes()
         except FileNotFoundError:
             raise DataError(f"{uri}: no such file") from None
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and its size; a negative start counts from its end."""
+        """Some bytes of a file and the size of all of it; a negative start counts from its end.
+
+        Raises:
+            DataError: There is no such file, or it cannot be read.
+        """
+        path = self._path(uri)
         try:
-            with Path(uri).open("rb") as file:
+            with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size + start) if start < 0 else start)
                 return file.read(num_bytes), size
         except OSError as error:
             raise DataError(
-                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+                f"{path}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
 
     def write(self, uri: str, content: bytes) -> None:
@@ -134,11 +135,16 @@ class LocalStore:
         return sorted(name for name in found if Path(name).is_file())
 
     def sizes(self, pattern: str) -> dict[str, int]:
-        """Their bytes."""
-        return {name: Path(name).stat().st_size for name in self.files(pattern)}
+        """Bytes of each of those files, by its URI."""
+        return {name: self._path(name).stat().st_size for name in self.files(pattern)}
 
     def put_directory(self, source: Path, uri: str) -> None:
-        """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
+        """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
+
+        Raises:
+            AlreadyThereError: Another run has finished it first; `source` is left.
+            DataError: Something else is there.
+        """
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)
         _refuse_finished(target)
@@ -180,7 +186,7 @@ class LocalStore:
 
     def fingerprint(self, uri: str) -> str:
         """SHA-256 of the file."""
-        with Path(uri).open("rb") as file:
+        with self._path(uri).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def directories(self, uri: str) -> list[str]:
@@ -227,31 +233,14 @@ def refuse_occupied(uri: str) -> None:
 class BuiltInStore(LocalStore):
     """Data that comes with the program: the same names in a checkout, a wheel and an image."""
 
-    def exists(self, uri: str) -> bool:
-        """Whether a file is there."""
-        return super().exists(str(built_in(uri)))
-
-    def read(self, uri: str) -> bytes:
-        """The bytes of one small file."""
-        return super().read(str(built_in(uri)))
-
-    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and its size."""
-        return super().part(str(built_in(uri)), start, num_bytes)
+    def _path(self, uri: str) -> Path:
+        return built_in(uri)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted names, with the prefix."""
         root = built_in(BUILT_IN)
         found = super().files(str(built_in(pattern)))
         return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in found]
-
-    def sizes(self, pattern: str) -> dict[str, int]:
-        """Their bytes, with the prefix."""
-        return {name: built_in(name).stat().st_size for name in self.files(pattern)}
-
-    def fingerprint(self, uri: str) -> str:
-        """SHA-256 of the file."""
-        return super().fingerprint(str(built_in(uri)))
 
 
 def built_in(uri: str) -> Path:
