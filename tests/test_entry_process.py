@@ -62,8 +62,8 @@ def test_who_waits_too_long_for_another_process_says_so(
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [
-        (signal.SIGTERM, 143, "stopped by SIGTERM; run the same command again to go on"),
-        (signal.SIGINT, 130, "interrupted; run the same command again to go on"),
+        (signal.SIGTERM, 143, "stopped by SIGTERM; run the same command again to resume"),
+        (signal.SIGINT, 130, "interrupted; run the same command again to resume"),
     ],
 )
 def test_a_signal_ends_a_stage_cleanly(

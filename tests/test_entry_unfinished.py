@@ -72,7 +72,7 @@ def test_an_unfinished_run_of_other_settings_is_named(
 
     assert "\n".join(told) == (
         f"{old}: an unfinished run has checkpoints here up to step-00000012, which this run does not use: "
-        "recipe pretrain.weight_decay 0.1 -> 0.3. To go on from them, start that run again with its own recipe "
+        "recipe pretrain.weight_decay 0.1 -> 0.3. To resume from them, start that run again with its own recipe "
         f"and inputs. If nobody needs them, remove {old}"
     )
 

@@ -153,8 +153,8 @@ def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
     why = ", before results had a version" if old else " with result version 1; this program has 2"
     assert str(caught.value) == (
         f"{folder}: an unfinished run of the same recipe has checkpoints here, made by anadil 0.0.9{why}. "
-        "This program cannot go on from them: finish that run with the program that began it, or add --remake "
-        "(or set ANADIL_REMAKE=1) to begin anew"
+        "This program cannot resume from them: finish that run with the program that began it, or add --remake "
+        "(or set ANADIL_REMAKE=1) to start over"
     )
     assert begun(start, RAISED, again(recipe, "seed=8"), inputs)
     assert begun(start, RAISED, again(recipe, "base.model=meta-llama/Llama-3.2-1B"), inputs)

@@ -28,7 +28,7 @@ def test_a_damaged_artifact_is_not_reused_and_the_command_of_the_error_mends_it(
 
     code = cli.main(command.split())
 
-    assert f"{part}: has " in str(refused.value)
+    assert f"{part}: size differs from the manifest" in str(refused.value)
     assert code == 0
     assert f"removed {corpus.uri}: " in capsys.readouterr().err
     assert make.execute(STAGES["clean"], recipe, {}, (), None).manifest.digest == corpus.manifest.digest

@@ -135,7 +135,8 @@ def glance(uri: str, manifest: Manifest) -> None:
             raise IntegrityError(f"{uri}/{name}: missing, but its manifest names it; {remedy}")
         if sizes[name] != entry["bytes"]:
             raise IntegrityError(
-                f"{uri}/{name}: has {sizes[name]:,} bytes, its manifest says {entry['bytes']:,}; {remedy}"
+                f"{uri}/{name}: size differs from the manifest: {entry['bytes']:,} bytes expected, "
+                f"{sizes[name]:,} found; {remedy}"
             )
     if "://" not in uri and (extra := sorted(sizes.keys() - manifest.files.keys() - {MANIFEST})):
         raise IntegrityError(f"{uri}/{extra[0]}: not in its manifest; {remedy}")

@@ -76,7 +76,7 @@ class SageMaker(StrictModel):
     region: Text | None = None
     """AWS region; left out, that of the environment."""
     spot: bool = False
-    """Whether the job runs on spot capacity and goes on from its checkpoint after an interruption."""
+    """Whether the job runs on spot capacity and resumes from its checkpoint after an interruption."""
     training_plan: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sagemaker:.+:training-plan/.+$")] | None = (
         None
     )
@@ -107,11 +107,11 @@ class Cluster(StrictModel):
     digests: dict[str, Digest] = Field(default={})
     """Image name (`pretrain`, `tools`, ...) -> digest that pins it; `images/build.sh` prints them."""
     instance: Text | None = None
-    """Machine type that `anadil plan` prices and fits, such as `p5.48xlarge`; left out, this machine."""
+    """Instance type that `anadil plan` prices and fits, such as `p5.48xlarge`; left out, this machine."""
     nodes: PositiveInt = 1
-    """Machines that train together."""
+    """Nodes that train together."""
     processes_per_node: PositiveInt | None = None
-    """Training processes on a machine; left out, one for each GPU, or one."""
+    """Training processes on a node; left out, one for each GPU, or one."""
     backend: Backend = "local"
     """How pretrain and finetune run on a cluster: in the pod of their step, or as a job of their own."""
     namespace: Name | None = None

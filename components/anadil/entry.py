@@ -103,7 +103,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
 
 
 def _num_processes(stage: Stage, recipe: Recipe) -> int:
-    """Training processes to start on this machine; 1 in a process that torchrun has started."""
+    """Training processes to start on this node; 1 in a process that torchrun has started."""
     if not stage.distributed or in_group():
         return 1
     num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -114,7 +114,7 @@ def _num_processes(stage: Stage, recipe: Recipe) -> int:
 
 
 def _has_rendezvous(stage: Stage) -> bool:
-    """Whether the platform says where the machines of a job meet, in torchrun's own variables."""
+    """Whether the platform says where the nodes of a job meet, in torchrun's own variables."""
     if not stage.distributed or in_group():
         return False
     os.environ.update(sagemaker.rendezvous())

@@ -183,8 +183,8 @@ def check_weights(folder: Path) -> None:
         size = file.stat().st_size
         wanted = _size_by_header(file)
         if size != wanted or not wanted:
-            told = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
-            raise IntegrityError(f"{file}: has {size:,} bytes, {told}; fetch the model again")
+            problem = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
+            raise IntegrityError(f"{file}: has {size:,} bytes, {problem}; fetch the model again")
 
 
 def _size_by_header(file: Path) -> int:

@@ -34,7 +34,7 @@ from anadil.units import human_figure, human_seconds
 log = logging.getLogger(__name__)
 
 UPLOAD_PATIENCE_S = 3_600.0
-"""How long the other machines of a job wait for the first one's upload; 140 GB at 100 MB/s take 25 minutes."""
+"""How long the other nodes of a job wait for the first one's upload; 140 GB at 100 MB/s take 25 minutes."""
 UPLOAD_POLL_S = 2.0
 
 
@@ -176,8 +176,8 @@ def _why(siblings: list[str], origin: dict[str, str]) -> str:
     if latest is None:
         return "running: nothing to reuse yet"
     causes = artifact.origin_differences(latest.origin, origin)
-    shown = "; ".join(causes[:4])
-    return f"running because {shown}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
+    first = "; ".join(causes[:4])
+    return f"running because {first}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 
 
 def _make(
@@ -192,7 +192,7 @@ def _make(
     )  # fmt: skip
     figures = _run(planned, job, rank)
     if rank > 0:  # writes nothing
-        _await_first_machine(planned.target)
+        _await_first_node(planned.target)
         manifest = Manifest(kind=planned.stage.writes, key=planned.key, origin=planned.origin, files={})
         return MadeArtifact(uri=planned.target, manifest=manifest)
     manifest = _seal(planned, job, figures)
@@ -213,8 +213,8 @@ def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
         raise
 
 
-def _await_first_machine(target: str) -> None:
-    """Stay until the first machine has put the artifact in its place.
+def _await_first_node(target: str) -> None:
+    """Stay until the first node has put the artifact in its place.
 
     The training operator calls an elastic job a success as soon as one of its pods ends well,
     and may then remove the pod that still uploads.
@@ -222,15 +222,13 @@ def _await_first_machine(target: str) -> None:
     Raises:
         RetryableError: It takes too long.
     """
-    machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-    if machines == 1 or os.environ.get("LOCAL_RANK") != "0":
+    num_nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if num_nodes == 1 or os.environ.get("LOCAL_RANK") != "0":
         return
     deadline = time.monotonic() + UPLOAD_PATIENCE_S
     while artifact.read_manifest(target) is None:
         if time.monotonic() > deadline:
-            raise RetryableError(
-                f"{target}: the first machine has not put it there; see its log and run again"
-            )
+            raise RetryableError(f"{target}: the first node has not put it there; see its log and run again")
         time.sleep(UPLOAD_POLL_S)
 
 
@@ -316,8 +314,8 @@ def base_cache(recipe: Recipe) -> Path:
 
 
 def _say_figures(figures: Figures) -> None:
-    shown = {name: value for name, value in figures.items() if name != "seconds"}
-    line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in shown.items())
+    numbers = {name: value for name, value in figures.items() if name != "seconds"}
+    line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in numbers.items())
     seconds = figures.get("seconds")
     took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
     log.info("%s%s", line, took, extra={"figures": figures})

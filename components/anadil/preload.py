@@ -1,7 +1,7 @@
 """Artifacts in S3 -> this machine's own disk, once for all its processes.
 
 Files are fetched side by side, checked against their manifest, and kept for the next start: a
-killed run goes on with the files that are not there yet.
+killed run resumes with the files that are not there yet.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ Fetch = Callable[[str, Path, Count], None]
 
 
 def cache() -> Path:
-    """Where copies are kept: ANADIL_CACHE, to be set to the machine's fastest disk."""
+    """Where copies are kept: ANADIL_CACHE, to be set to the node's fastest disk."""
     return Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
 
 
@@ -128,30 +128,30 @@ def fill(
         IntegrityError: Files of the source are not those of its manifest.
         PreflightError: The disk has too little space.
     """
-    for wanted in files:
-        if not (target / wanted.name).resolve().is_relative_to(target.resolve()):
+    for entry in files:
+        if not (target / entry.name).resolve().is_relative_to(target.resolve()):
             raise IntegrityError(
-                f"{source}: its manifest names {wanted.name!r}, out of its directory; remove it"
+                f"{source}: its manifest names {entry.name!r}, out of its directory; remove it"
             )
-    names = {MANIFEST, *(wanted.name for wanted in files)}
+    names = {MANIFEST, *(entry.name for entry in files)}
     for file in [path for path in target.rglob("*") if path.is_file()]:
         if file.relative_to(target).as_posix() not in names:
             file.unlink()  # what a killed run was fetching
-    total = sum(wanted.size for wanted in files)
-    absent = [wanted for wanted in files if not _has_size(target, wanted)]
-    _check_space(target, sum(wanted.size for wanted in absent), source, remedy)
+    total = sum(entry.size for entry in files)
+    absent = [entry for entry in files if not _has_size(target, entry)]
+    _check_space(target, sum(entry.size for entry in absent), source, remedy)
     if absent:
         log.info("%s: fetching %s into %s", source, human_bytes(sum(each.size for each in absent)), target)
     stop = threading.Event()
     with (
         ThreadPoolExecutor(FILES_AT_A_TIME, "anadil-preload") as pool,
-        progress(f"fetching {source}, MB", max(1, total // 10**6)) as shown,
+        progress(f"fetching {source}, MB", max(1, total // 10**6)) as bar,
     ):
-        left = {pool.submit(_bring, target, wanted, fetch, source, stop) for wanted in files}
+        left = {pool.submit(_bring, target, entry, fetch, source, stop) for entry in files}
         try:
             while left:
                 done, left = wait(left, timeout=POLL_S)
-                shown.advance(max(0, _present_bytes(target) // 10**6 - shown.done))
+                bar.advance(max(0, _present_bytes(target) // 10**6 - bar.done))
                 for future in done:
                     future.result()
         finally:
@@ -159,45 +159,45 @@ def fill(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _bring(target: Path, wanted: FileEntry, fetch: Fetch, source: str, stop: threading.Event) -> None:
+def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: threading.Event) -> None:
     """Have one file with the right bytes in its place."""
-    path = target / wanted.name
+    path = target / entry.name
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def count(_: int) -> None:
         if stop.is_set():
-            raise Stopped(f"{source}: fetching was stopped; run the same command again to go on")
+            raise Stopped(f"{source}: fetching was stopped; run the same command again to resume")
 
     found = set()
     for attempt in range(ATTEMPTS + 1):
         count(0)
-        if _has_size(target, wanted):
+        if _has_size(target, entry):
             digest = artifact.file_entry(path)["sha256"]
-            if digest == wanted.sha256:
+            if digest == entry.sha256:
                 return
             if attempt:
                 found.add(digest)
-            log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, wanted.name, target)
+            log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, entry.name, target)
             path.unlink()
         if attempt < ATTEMPTS:
             try:
-                fetch(wanted.name, path, count)
+                fetch(entry.name, path, count)
             except DataError:
                 remedy = artifact.remedy_of(source)
                 raise IntegrityError(
-                    f"{source}/{wanted.name}: missing, but its manifest names it; {remedy}"
+                    f"{source}/{entry.name}: missing, but its manifest names it; {remedy}"
                 ) from None
     if len(found) > 1:  # what is stored would come twice alike
         raise RetryableError(
-            f"{source}/{wanted.name}: came with other bytes each time; look at the network and any proxy, "
+            f"{source}/{entry.name}: came with other bytes each time; look at the network and any proxy, "
             "then run the same command again"
         )
-    raise IntegrityError(f"{source}/{wanted.name}: differs from its manifest; {artifact.remedy_of(source)}")
+    raise IntegrityError(f"{source}/{entry.name}: differs from its manifest; {artifact.remedy_of(source)}")
 
 
-def _has_size(target: Path, wanted: FileEntry) -> bool:
-    path = target / wanted.name
-    return path.is_file() and path.stat().st_size == wanted.size
+def _has_size(target: Path, entry: FileEntry) -> bool:
+    path = target / entry.name
+    return path.is_file() and path.stat().st_size == entry.size
 
 
 def _check_space(target: Path, need: int, source: str, remedy: str) -> None:

@@ -50,7 +50,7 @@ def refuse_remake(stage: Stage, origin: Mapping[str, str], root: str | None, wor
         stage: Which stage; only a costly one is looked at.
         origin: What decides the artifact that is not there.
         root: Where earlier artifacts lie; None where the artifact was given a place of its own.
-        work: Its work directory; one with checkpoints goes on, since that was decided before.
+        work: Its work directory; one with checkpoints resumes, since that was decided before.
 
     Raises:
         RecipeError: There is such a model, or checkpoints of one, and no `--remake`.
@@ -68,8 +68,8 @@ def refuse_remake(stage: Stage, origin: Mapping[str, str], root: str | None, wor
         folder, manifest = unfinished
         raise RecipeError(
             f"{folder}: an unfinished run of the same recipe has checkpoints here, {_made_by(manifest, origin)}. "
-            f"This program cannot go on from them: finish that run with the program that began it, or add --remake "
-            f"(or set {VARIABLE}=1) to begin anew"
+            f"This program cannot resume from them: finish that run with the program that began it, or add --remake "
+            f"(or set {VARIABLE}=1) to start over"
         )
 
 
@@ -94,7 +94,7 @@ def unused_checkpoints(stage: Stage, origin: Mapping[str, str], work: Path) -> s
     )
     return (
         f"{folder}: an unfinished run has checkpoints here up to {checkpoint.name}{others}, which this run does not "
-        f"use: {why}. To go on from them, start that run again with its own recipe and inputs"
+        f"use: {why}. To resume from them, start that run again with its own recipe and inputs"
         f"{'' if causes else rename}. If nobody needs them, remove {folder}"
     )
 

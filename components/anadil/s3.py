@@ -40,10 +40,10 @@ class S3:
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
         """Some bytes of an object and the size of all of it; a negative start counts from its end."""
         bucket, key = _split(uri)
-        asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
+        byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
         with explained(uri):
             try:
-                answer = self._client.get_object(Bucket=bucket, Key=key, Range=asked)
+                response = self._client.get_object(Bucket=bucket, Key=key, Range=byte_range)
             except self._client.exceptions.ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] != 416:
                     raise
@@ -51,8 +51,8 @@ class S3:
                 head = self._client.head_object(Bucket=bucket, Key=key)
                 return b"", int(head["ContentLength"])
             # A server that knows no ranges sends the whole object, and no size.
-            size = str(answer.get("ContentRange", "")).rpartition("/")[2] or answer["ContentLength"]
-            return answer["Body"].read(num_bytes), int(size)
+            size = str(response.get("ContentRange", "")).rpartition("/")[2] or response["ContentLength"]
+            return response["Body"].read(num_bytes), int(size)
 
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
@@ -74,12 +74,12 @@ class S3:
         bucket, key = _split(uri)
         with explained(uri):
             try:
-                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
+                response = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
             except self._client.exceptions.ClientError as error:
                 if _was_changed(error, uri):
                     return None
                 raise
-        return str(answer["ETag"])
+        return str(response["ETag"])
 
     def upload(self, path: Path, uri: str, tag: str | None, count: Count | None = None) -> bool:
         """Send one file, in parts where it is large, if the object is as it was seen last.
@@ -122,8 +122,8 @@ class S3:
         bucket, key = _split(uri)
 
         def fetch() -> tuple[bytes, str]:
-            answer = self._client.get_object(Bucket=bucket, Key=key)
-            return answer["Body"].read(), str(answer["ETag"])
+            response = self._client.get_object(Bucket=bucket, Key=key)
+            return response["Body"].read(), str(response["ETag"])
 
         return fetched(uri, fetch)
 

@@ -18,7 +18,7 @@ from anadil.errors import Stopped
 from .fixtures import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
 
 PATIENCE_S = 180
-WORDS = "stopped by SIGTERM; run the same command again to go on"
+WORDS = "stopped by SIGTERM; run the same command again to resume"
 PLACES = {
     "load": r"running: nothing to reuse",
     "data": r"documents, .* sequences of",

@@ -36,7 +36,7 @@ def stage_origin(
     """Everything that decides a stage's result, by name; its hash is the artifact's key.
 
     The number of processes is not part of it: the order of the data does not depend on it,
-    so that a killed run can go on with more or fewer. Nor is the program, but for `result_version`.
+    so that a killed run can resume with more or fewer. Nor is the program, but for `result_version`.
     """
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():

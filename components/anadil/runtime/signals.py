@@ -51,7 +51,7 @@ class Stop:
         """Raise the error that belongs to the signal."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
-        raise Stopped("stopped by SIGTERM; run the same command again to go on")
+        raise Stopped("stopped by SIGTERM; run the same command again to resume")
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         second = self.signal is not None

@@ -37,7 +37,7 @@ HARDWARE = re.compile(
     r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Rendezvous\w*Error|Connection (closed|reset|refused)"
     r"|Broken pipe|[Tt]imed out"
 )
-"""In the words of a bug: a device or another machine may be to blame, which the next start may not have.
+"""In the words of a bug: a device or another node may be to blame, which the next start may not have.
 Source: class names and texts of torch 2.13."""
 PEER_LOST = "lost another process of the job"
 """In the words of a process that ended because another one had: the end of that one says why."""
@@ -55,15 +55,15 @@ def exit_code_of(work: Callable[[], int]) -> int:
     except AnadilError as error:
         return report_failure(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return report_failure("interrupted; run the same command again to go on", errors.INTERRUPTED)
+        return report_failure("interrupted; run the same command again to resume", errors.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read stdout went away (`| head`); say nothing, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         # The border of the program: whatever nobody foresaw is a bug.
-        if told := disk_error(error):
-            return report_failure(str(told), told.exit_code)
+        if cause := disk_error(error):
+            return report_failure(str(cause), cause.exit_code)
         number = error.errno if isinstance(error, OSError) else None
         if number in (errno.EACCES, errno.EPERM, errno.EROFS):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
@@ -102,7 +102,7 @@ def report_failure(message: str, code: int, *, logged: bool = False) -> int:
         log.error("%s", message)
     words = json.dumps({"exit_code": code, "message": logs.masked(message)[:600]})
     if END_VARIABLE in os.environ and in_group() and is_deterministic(code, message):
-        # The first of a machine's processes says why; the others follow.
+        # The first of a node's processes says why; the others follow.
         end = Path(os.environ[END_VARIABLE])
         with contextlib.suppress(OSError), end.open("x", encoding="utf-8") as file:
             file.write(words)
@@ -123,7 +123,7 @@ def repeat_end() -> int | None:
     if END_VARIABLE not in os.environ or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None
     try:
-        told = json.loads(Path(os.environ[END_VARIABLE]).read_text(encoding="utf-8"))
+        end = json.loads(Path(os.environ[END_VARIABLE]).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return report_failure(told["message"], told["exit_code"])
+    return report_failure(end["message"], end["exit_code"])
