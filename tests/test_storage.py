@@ -96,24 +96,19 @@ def test_built_in_data_that_is_not_there_is_told() -> None:
         storage.expand(("builtin:xx/none.jsonl",), "clean.inputs")
 
 
-def test_a_local_directory_is_put_in_one_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [False, True])
+def test_a_local_directory_is_put_in_one_step_with_its_rights(tmp_path: Path, there: bool) -> None:
     source = lay(tmp_path / "source", "manifest.json", "deep/a.txt")
+    source.chmod(0o755)
     target = tmp_path / "root" / "target"
+    if there:  # an empty directory
+        target.mkdir(parents=True)
 
     storage.store(str(target)).put_directory(source, str(target))
 
     assert (target / "deep/a.txt").read_text() == "text of deep/a.txt"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
     assert not source.exists()
-
-
-def test_an_empty_directory_may_be_the_target(tmp_path: Path) -> None:
-    source = lay(tmp_path / "source", "manifest.json")
-    target = tmp_path / "target"
-    target.mkdir()
-
-    storage.store(str(target)).put_directory(source, str(target))
-
-    assert (target / "manifest.json").is_file()
 
 
 def test_a_directory_with_somebodys_files_is_never_replaced(tmp_path: Path) -> None:
@@ -332,12 +327,3 @@ def test_the_usual_patience_with_a_dead_endpoint_is_five_attempts(monkeypatch: p
     credentials(monkeypatch, "http://127.0.0.1:9")
 
     assert s3.s3_client().meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
-
-
-def test_a_local_upload_keeps_the_rights_of_its_directory(tmp_path: Path) -> None:
-    source = lay(tmp_path / "source", "manifest.json")
-    source.chmod(0o755)
-
-    storage.store("x").put_directory(source, str(tmp_path / "out"))
-
-    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o755
