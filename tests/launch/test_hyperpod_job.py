@@ -7,7 +7,7 @@ import pytest
 from anadil.core.stages import STAGES
 from anadil.launch.manifests.hyperpod_job import render
 from anadil.launch.manifests.log_rules import log_rules
-from anadil.runtime.entry_point import parser
+from anadil.runtime.entry_point import stage_parser
 from tests.kit.crds import HYPERPOD_SPEC, mistakes
 from tests.kit.jobs import container
 from tests.kit.restricted import violations
@@ -37,7 +37,7 @@ def test_hyperpod_s_launcher_starts_the_stage() -> None:
     module = main["args"].index("-m")
     assert main["args"][:module] == ["--nproc-per-node=8", "--tee=3", "--log_dir=/tmp/hyperpod"]
     assert main["args"][module + 1] == "anadil.pretrain"
-    options = parser(STAGES["pretrain"]).parse_args(main["args"][module + 2 :])
+    options = stage_parser(STAGES["pretrain"]).parse_args(main["args"][module + 2 :])
     assert isinstance(options, argparse.Namespace)
     assert options.out == "s3://my-bucket/anadil/model/2"
     assert {"name": "agent", "containerPort": 8080} in main["ports"]

@@ -19,8 +19,9 @@ def machine(tmp_path: Path, *arguments: str, processes: int, **told: str) -> "su
     A process of its own: this one has threads, and a fork of it may wait for ever for what they hold.
     """
     code = (
-        "import sys\nfrom anadil.runtime.entry_point import guarded\nfrom anadil.runtime.torchrun import launch\n"
-        f"sys.exit(guarded(lambda: launch('worker_of_a_test', {list(arguments)!r}, {processes})))"
+        "import sys\nfrom anadil.runtime.torchrun import launch_group\n"
+        "from anadil.runtime.termination import exit_code_of\n"
+        f"sys.exit(exit_code_of(lambda: launch_group('worker_of_a_test', {list(arguments)!r}, {processes})))"
     )
     environment = os.environ | told | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", code], env=environment)
