@@ -16,7 +16,7 @@ from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launcher import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
 from anadil.runtime.remake import allow_remake
 
 NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
@@ -92,11 +92,11 @@ def _launch(options: argparse.Namespace) -> int:
         return 0
     _need(options.backend or recipe.cluster.backend)
     made = _told(asked, options)
-    print(made.uri if isinstance(made, Outcome) else made)
+    print(made.uri if isinstance(made, MadeArtifact) else made)
     return 0
 
 
-def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
+def _told(asked: Launch, options: argparse.Namespace) -> MadeArtifact | str:
     """Launch, and tell those who want to know how it ended (`anadil.launch.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
@@ -106,7 +106,7 @@ def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
         notify(Event(kind=kind, run=options.run, stage=asked.stage, message=str(error), resume=again))
         raise
-    if isinstance(made, Outcome):
+    if isinstance(made, MadeArtifact):
         figures = {
             name: value for name, value in made.manifest.figures.items() if not isinstance(value, bool)
         }

@@ -61,13 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
     options = parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
     from anadil.core import log as logs
-    from anadil.runtime import entry_point
+    from anadil.runtime.termination import exit_code_of
     from anadil.runtime.threads import wait_asleep
 
     wait_asleep()
     logs.set_up(verbose=options.verbose)
     command: Callable[[argparse.Namespace], int] = options.command
-    return entry_point.guarded(lambda: command(options))
+    return exit_code_of(lambda: command(options))
 
 
 def parser(asked: str = "") -> argparse.ArgumentParser:
@@ -275,9 +275,9 @@ def _first_line(path: Path) -> str:
 
 def _recipe_copy(options: argparse.Namespace) -> int:
     from anadil.core.errors import RecipeError
-    from anadil.recipe.load import find
+    from anadil.recipe.load import find_recipe
 
-    source = find(options.name)
+    source = find_recipe(options.name)
     if options.file.exists():
         raise RecipeError(f"{options.file}: exists already; choose another name or remove it")
     options.file.parent.mkdir(parents=True, exist_ok=True)

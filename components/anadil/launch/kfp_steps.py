@@ -14,8 +14,8 @@ from anadil.launch.launcher import Launch, launch
 from anadil.launch.retry_guard import refuse_again
 from anadil.recipe.load import load_recipe
 from anadil.runtime import kfp, step_status
-from anadil.runtime.entry_point import guarded
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logs.set_up(f"launch {options.step}", container=True)
     if options.step == "sweep":
-        return guarded(lambda: _sweep(options))
+        return exit_code_of(lambda: _sweep(options))
     if options.step == "finish":
-        return guarded(lambda: _finish(options.executor_input))
-    return guarded(lambda: _launch(options.step, options.executor_input))
+        return exit_code_of(lambda: _finish(options.executor_input))
+    return exit_code_of(lambda: _launch(options.step, options.executor_input))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ def _launch(name: str, text: str) -> int:
     refuse_again(asked)  # outside the record, which would write over what it reads
     with step_status.recorded(recipe.storage.root, call.run, name) as record:
         made = launch(asked)
-        assert isinstance(made, Outcome)
+        assert isinstance(made, MadeArtifact)
         record.uri = made.uri
         kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)
     return 0

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
+from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.launch.backend import Backend
@@ -16,7 +17,7 @@ from anadil.plan.preflight import check_finetune, check_fits
 from anadil.preflight.inputs import look_at_base, look_at_files
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
-from anadil.runtime.execute import Outcome, Wanted, reusable, wanted_artifact
+from anadil.runtime.execute import MadeArtifact, PlannedArtifact, planned_artifact, reusable
 from anadil.runtime.remake import refuse_remake
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def backend_for(recipe: Recipe, name: str | None = None) -> Backend:
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
 
-def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
+def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -> MadeArtifact | str:
     """The artifact, found or made by a job; the job's name where it is not waited for.
 
     Args:
@@ -95,7 +96,7 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     manifest = artifact.read_manifest(wanted.target)
     if manifest is None:
         raise DataError(f"{wanted.target}: job {job.name} ended well, yet there is no artifact; see its log")
-    return Outcome(uri=wanted.target, manifest=manifest)
+    return MadeArtifact(uri=wanted.target, manifest=manifest)
 
 
 def _look(asked: Launch, *, here: bool) -> None:
@@ -140,7 +141,7 @@ def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
         # Looking at a manifest should not need access to the data.
         stage = STAGES[asked.stage]
         identity = {**asked.inputs, "recipe": asked.recipe.model_dump_json()}
-        target = asked.out or storage.join(str(root), stage.writes, artifact.key_of(identity))
+        target = asked.out or join(str(root), stage.writes, artifact.origin_key(identity))
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = job_for(asked, target)
     try:
@@ -162,7 +163,7 @@ def job_for(asked: Launch, target: str) -> TrainingJob:
     )
 
 
-def wanted_of(asked: Launch) -> Wanted:
+def wanted_of(asked: Launch) -> PlannedArtifact:
     """The artifact that a launch leads to.
 
     Raises:
@@ -172,4 +173,4 @@ def wanted_of(asked: Launch) -> Wanted:
     missing = [f"--{word}" for word in stage.reads if word not in asked.inputs and word not in stage.optional]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
-    return wanted_artifact(stage, asked.recipe, asked.inputs, asked.files, asked.out)
+    return planned_artifact(stage, asked.recipe, asked.inputs, asked.files, asked.out)

@@ -28,7 +28,7 @@ from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.exit_codes import error_of
 from anadil.launch.job import TrainingJob
 from anadil.launch.log_format import said
-from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.runtime.environment import PARENT_VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from anadil.launch.backend import FINAL
 from anadil.launch.exit_codes import CLASSES
 from anadil.launch.launcher import Launch, backend_for, job_for, wanted_of
 from anadil.runtime import step_status
-from anadil.runtime.entry_point import ends_the_same
 from anadil.runtime.execute import reusable
+from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def refuse_again(asked: Launch) -> None:
     """
     root = asked.recipe.storage.root
     before = _before(root, asked) if root and asked.run else None
-    if before is None or before.status != "failed" or not ends_the_same(before.exit_code, before.message):
+    if before is None or before.status != "failed" or not is_deterministic(before.exit_code, before.message):
         return
     if _goes_on(asked):
         log.info("an earlier try has failed (%s), but its work goes on", before.message)

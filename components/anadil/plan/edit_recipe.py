@@ -100,7 +100,7 @@ def with_settings(text: str, settings: Mapping[str, object], name: str) -> str:
     Raises:
         RecipeError: It is no YAML, or a key finds no place in it.
     """
-    before, _ = strict_yaml.parse(text, name)
+    before, _ = strict_yaml.parse_yaml(text, name)
     wanted: Any = copy.deepcopy(before) or {}
     for key, value in settings.items():
         text = _with_setting(text, tuple(key.split(".")), value, name)
@@ -117,7 +117,7 @@ def with_settings(text: str, settings: Mapping[str, object], name: str) -> str:
 def _read(text: str) -> str:
     """The data of a text, as JSON, so that 1, 1.0 and true differ; empty where it is no YAML any more."""
     try:
-        return json.dumps(strict_yaml.parse(text, "")[0])
+        return json.dumps(strict_yaml.parse_yaml(text, "")[0])
     except RecipeError:
         return ""
 

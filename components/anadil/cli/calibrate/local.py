@@ -19,7 +19,7 @@ from anadil.plan.instances import Machine, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
 from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.runtime.environment import PARENT_VARIABLE
 
 log = logging.getLogger(__name__)
 

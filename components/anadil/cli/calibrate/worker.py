@@ -34,7 +34,7 @@ from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import Stop
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 

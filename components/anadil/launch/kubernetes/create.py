@@ -21,7 +21,7 @@ from anadil.launch.kubernetes.kinds import Kind, Object, annotations, labels, tr
 from anadil.launch.kubernetes.pods import workers_of
 from anadil.launch.kubernetes.restarts import LEDGER_ANNOTATION, Ledger
 from anadil.launch.kubernetes.watcher import Pace, now
-from anadil.runtime.entry_point import ends_the_same
+from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
     cause = first_cause(
         api, kind, workers_of(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
     )
-    return cause is not None and ends_the_same(cause.exit_code, cause.message)
+    return cause is not None and is_deterministic(cause.exit_code, cause.message)
 
 
 def _adopted(api: Api, kind: Kind, found: Object, claim: Claim, *, detach: bool) -> Object:

@@ -8,7 +8,7 @@ from typing import Any
 
 from anadil.core.errors import BUG, RetryableError, Stopped
 from anadil.launch.kubernetes.kinds import Kind, Object, labels
-from anadil.runtime.entry_point import DETERMINISTIC, FOLLOWS, ends_the_same
+from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 
 NEVER_HEALS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
@@ -64,7 +64,7 @@ class Failure:
     def would_come_again(self) -> bool:
         """Whether the stage says that another start would end the same."""
         said = last_words(self.message)
-        return said.exit_code is not None and ends_the_same(self.stage_code, said.message)
+        return said.exit_code is not None and is_deterministic(self.stage_code, said.message)
 
     @property
     def rank(self) -> int:
@@ -126,7 +126,7 @@ def last_words(message: str) -> Words:
 def rank_of(exit_code: int | None, message: str) -> int:
     """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another machine."""
     said = last_words(message).message or message
-    if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(said):
+    if exit_code in (RetryableError.exit_code, BUG) and CAUSED_BY_PEER.search(said):
         return 2
     return int(exit_code == Stopped.exit_code)
 

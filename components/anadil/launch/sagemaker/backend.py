@@ -23,7 +23,7 @@ from anadil.launch.job import TrainingJob
 from anadil.launch.log_format import said
 from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
-from anadil.runtime.job import Stop
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
