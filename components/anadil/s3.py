@@ -12,7 +12,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from anadil.errors import DataError, PreflightError
+from anadil.core import aws
+from anadil.errors import DataError
 from anadil.publish import publish
 from anadil.s3_errors import code_of, explained, fetched
 from anadil.storage import MANIFEST, ConditionsError, Count, join
@@ -272,21 +273,7 @@ def client() -> Any:
     Raises:
         PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
     """
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        raise PreflightError("s3:// needs boto3: pip install 'anadil[s3]'") from None
-    retries: dict[str, Any] = {"mode": "standard"}
-    if "AWS_MAX_ATTEMPTS" not in os.environ:
-        retries["total_max_attempts"] = ATTEMPTS
-    with explained("s3"):
-        try:
-            return boto3.Session().client(
-                "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
-            )
-        except ValueError as error:
-            raise PreflightError(f"s3: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
+    return aws.client("s3", attempts=ATTEMPTS)
 
 
 def _below(prefix: str) -> str:

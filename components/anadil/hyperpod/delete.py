@@ -112,10 +112,10 @@ def _await_no_cluster(parts: Parts) -> None:
 
 
 def _await_export(parts: Parts, task: str) -> None:
-    from anadil.aws import explained
+    from anadil.core.aws import aws_errors
 
     def look() -> tuple[str, str]:
-        with explained(f"export {task}", "fsx:DescribeDataRepositoryTasks"):
+        with aws_errors(f"export {task}", "fsx:DescribeDataRepositoryTasks"):
             tasks = parts.client("fsx").describe_data_repository_tasks(TaskIds=[task])["DataRepositoryTasks"]
         if not tasks:
             raise DataError(f"export {task}: is not there any more; run the same command again")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from anadil.aws import client, differences, explained, is_missing
+from anadil.core.aws import aws_errors, client, differences, is_missing
 from anadil.hyperpod.description import Description
 from anadil.hyperpod.requests import CLUSTER_TAG, Request
 
@@ -34,13 +34,13 @@ class Parts:
 
     def repository(self, name: str) -> Part | None:
         """The repository of a name."""
-        with explained(f"repository {name}", "ecr:DescribeRepositories"), _missing() as found:
+        with aws_errors(f"repository {name}", "ecr:DescribeRepositories"), _missing() as found:
             found.extend(self.client("ecr").describe_repositories(repositoryNames=[name])["repositories"])
         return found[0] if found else None
 
     def file_system(self) -> Part | None:
         """The file system that bears this cluster's tag, one that goes away left out."""
-        with explained("file systems", "fsx:DescribeFileSystems"):
+        with aws_errors("file systems", "fsx:DescribeFileSystems"):
             pages = self.client("fsx").get_paginator("describe_file_systems").paginate()
             for system in (each for page in pages for each in page["FileSystems"]):
                 tags = {tag["Key"]: tag["Value"] for tag in system.get("Tags", ())}
@@ -54,7 +54,7 @@ class Parts:
         wanted = [{"Name": "file-system-id", "Values": [file_system]}]
         found: list[Part] = []
         more: Part = {}
-        with explained(f"links of {file_system}", "fsx:DescribeDataRepositoryAssociations"):
+        with aws_errors(f"links of {file_system}", "fsx:DescribeDataRepositoryAssociations"):
             while True:  # botocore has no paginator for it
                 page = self.client("fsx").describe_data_repository_associations(Filters=wanted, **more)
                 found.extend(page["Associations"])
@@ -66,14 +66,14 @@ class Parts:
     def cluster(self) -> Part | None:
         """The HyperPod cluster."""
         name = self.description.name
-        with explained(f"cluster {name}", "sagemaker:DescribeCluster"), _missing() as found:
+        with aws_errors(f"cluster {name}", "sagemaker:DescribeCluster"), _missing() as found:
             found.append(self.client("sagemaker").describe_cluster(ClusterName=name))
         return found[0] if found else None
 
     def nodes(self) -> list[Part]:
         """Machines of the cluster."""
         name = self.description.name
-        with explained(f"nodes of {name}", "sagemaker:ListClusterNodes"):
+        with aws_errors(f"nodes of {name}", "sagemaker:ListClusterNodes"):
             pages = self.client("sagemaker").get_paginator("list_cluster_nodes").paginate(ClusterName=name)
             return [each for page in pages for each in page["ClusterNodeSummaries"]]
 
@@ -84,24 +84,24 @@ class Parts:
             DataError: It is not there.
         """
         name = self.description.eks_name
-        with explained(f"EKS cluster {name}", "eks:DescribeCluster"):
+        with aws_errors(f"EKS cluster {name}", "eks:DescribeCluster"):
             return dict(self.client("eks").describe_cluster(name=name)["cluster"])
 
     def subnets(self, ids: list[str]) -> list[Part]:
         """Subnets by their ids."""
-        with explained(f"subnets {', '.join(ids)}", "ec2:DescribeSubnets"):
+        with aws_errors(f"subnets {', '.join(ids)}", "ec2:DescribeSubnets"):
             return list(self.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"])
 
     def security_groups(self, ids: list[str]) -> list[Part]:
         """Security groups by their ids."""
-        with explained(f"security groups {', '.join(ids)}", "ec2:DescribeSecurityGroups"):
+        with aws_errors(f"security groups {', '.join(ids)}", "ec2:DescribeSecurityGroups"):
             return list(self.client("ec2").describe_security_groups(GroupIds=ids)["SecurityGroups"])
 
     def call(self, request: Request) -> Part:
         """Make a part."""
         operation = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in request.operation)
         action = f"{request.service}:{request.operation}"
-        with explained(request.what, f"{action} and the action that tags it"):
+        with aws_errors(request.what, f"{action} and the action that tags it"):
             return dict(getattr(self.client(request.service), operation.lstrip("_"))(**request.arguments))
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anadil import artifact
-from anadil.aws import client, code_of, differences, explained, is_missing
+from anadil.core.aws import aws_errors, client, differences, error_code, is_missing
 from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
 from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.ends import error_of
@@ -132,13 +132,13 @@ class SageMaker:
         from botocore.exceptions import ClientError
 
         name = str(request["TrainingJobName"])
-        with explained(
+        with aws_errors(
             f"training job {name}", "sagemaker:CreateTrainingJob, iam:PassRole and sagemaker:AddTags"
         ):
             try:
                 self._client("sagemaker").create_training_job(**request)
             except ClientError as error:
-                if code_of(error) != "ResourceInUse":
+                if error_code(error) != "ResourceInUse":
                     raise
                 # Another launcher was faster, or our own first try reached AWS and its answer did not reach us.
                 return _adopted(request, self._describe(name))
@@ -169,11 +169,11 @@ class SageMaker:
         except ClientError as error:
             if is_missing(error):
                 return None
-            with explained(name, "sagemaker:DescribeTrainingJob"):
+            with aws_errors(name, "sagemaker:DescribeTrainingJob"):
                 raise
 
     def _describe(self, name: str) -> dict[str, Any]:
-        with explained(f"training job {name}", "sagemaker:DescribeTrainingJob"):
+        with aws_errors(f"training job {name}", "sagemaker:DescribeTrainingJob"):
             return self._describe_raw(name)
 
     def _describe_raw(self, name: str) -> dict[str, Any]:
@@ -218,11 +218,11 @@ class SageMaker:
     def _stop_training(self, name: str) -> None:
         from botocore.exceptions import ClientError
 
-        with explained(f"training job {name}", "sagemaker:StopTrainingJob"):
+        with aws_errors(f"training job {name}", "sagemaker:StopTrainingJob"):
             try:
                 self._client("sagemaker").stop_training_job(TrainingJobName=name)
             except ClientError as error:
-                if code_of(error) != "ValidationException":  # it has ended meanwhile
+                if error_code(error) != "ValidationException":  # it has ended meanwhile
                     raise
 
 

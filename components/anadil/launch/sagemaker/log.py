@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.aws import code_of, explained, is_missing
+from anadil.core.aws import aws_errors, error_code, is_missing
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Tail:
         try:
             yield from self.read()
         except ClientError as error:
-            if "AccessDenied" not in code_of(error):
+            if "AccessDenied" not in error_code(error):
                 log.debug("log of %s: %s", self._job, error)  # the next question asks again
                 return
             self._silent = True
@@ -88,7 +88,7 @@ def whole(client: Any, job: str) -> Iterator[str]:
         PreflightError: It may not be read.
     """
     tail = Tail(client, job)
-    with explained(f"log of {job}", ACTIONS):
+    with aws_errors(f"log of {job}", ACTIONS):
         while lines := list(tail.read()):
             yield from lines
 
