@@ -263,7 +263,7 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     call = executor.parse(stage, text)
     recipe = load_recipe(call.recipe)
     is_first = int(os.environ.get("RANK", "0")) == 0
-    with outcome.recorded(recipe.storage.root, call.run if is_first else "", stage.name) as record:
+    with outcome.record_step_status(recipe.storage.root, call.run if is_first else "", stage.name) as record:
         processes = _num_processes(stage, recipe)
         if processes > 1:
             record.exit_code = _under_torchrun(stage, arguments, processes)

@@ -9,7 +9,7 @@ from anadil import errors
 from anadil.config import Recipe
 from anadil.errors import AnadilError, PreflightError, RetryableError
 from anadil.flow import FLOW
-from anadil.outcome import outcomes
+from anadil.outcome import step_statuses
 from anadil.stage import is_left_out
 from anadil_pipelines.server import Kubeflow
 
@@ -70,7 +70,7 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
         return errors.Stopped.exit_code
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        left = outcomes(str(recipe.storage.root), str(run.run_id), stages)
+        left = step_statuses(str(recipe.storage.root), str(run.run_id), stages)
     except AnadilError as error:
         left = []
         log.warning("how its steps ended cannot be read: %s", error)

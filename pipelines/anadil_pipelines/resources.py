@@ -23,6 +23,7 @@ from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW, STAGES
 from anadil.inputs import claim_of
+from anadil.notify import CHANNELS
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.remake import VARIABLE, may_remake
 from anadil.stage import is_left_out
@@ -246,7 +247,7 @@ def _equip(task: Any, stage: str, image: str, needs: Needs, recipe: Recipe) -> N
 def _look_after(task: Any, recipe: Recipe) -> None:
     """What pods get that watch over others: word of the end, and peace from autoscalers."""
     if recipe.cluster.notifications:
-        variables = {key: key for key in ("ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC")}
+        variables = {channel.variable: channel.variable for channel in CHANNELS}
         kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)
     _annotate(task)
 

@@ -59,7 +59,7 @@ def _launch(name: str, text: str) -> int:
     recipe = load_recipe(call.recipe)
     asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_again(asked)  # outside the record, which would write over what it reads
-    with outcome.recorded(recipe.storage.root, call.run, name) as record:
+    with outcome.record_step_status(recipe.storage.root, call.run, name) as record:
         made = launch(asked)
         assert isinstance(made, Outcome)
         record.uri = made.uri
