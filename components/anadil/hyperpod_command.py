@@ -49,17 +49,17 @@ def _create(options: argparse.Namespace) -> int:
         _show([request.as_dict() for request in requests_of(description)], options.output)
         return 0
     from anadil.hyperpod.create import create
-    from anadil.hyperpod.parts import Parts
+    from anadil.hyperpod.parts import Resources
 
-    _show(create(Parts(description), wait=not options.no_wait), options.output)
+    _show(create(Resources(description), wait=not options.no_wait), options.output)
     return 0
 
 
 def _describe(options: argparse.Namespace) -> int:
     from anadil.hyperpod.describe import describe
-    from anadil.hyperpod.parts import Parts
+    from anadil.hyperpod.parts import Resources
 
-    rows = describe(Parts(load(options.file)))
+    rows = describe(Resources(load(options.file)))
     if options.output == "json":
         print(json.dumps([row.as_dict() for row in rows], ensure_ascii=False, indent=2))
         return 0
@@ -74,14 +74,14 @@ def _describe(options: argparse.Namespace) -> int:
 
 def _delete(options: argparse.Namespace) -> int:
     from anadil.hyperpod.delete import delete, deletions
-    from anadil.hyperpod.parts import Parts
+    from anadil.hyperpod.parts import Resources
 
     description = load(options.file)
     if options.dry_run:
         asked = deletions(None, cluster=description.name, with_file_system=options.with_file_system)
         _show([request.as_dict() for request in asked], options.output)
         return 0
-    gone = delete(Parts(description), confirmed=options.yes, with_file_system=options.with_file_system)
+    gone = delete(Resources(description), confirmed=options.yes, with_file_system=options.with_file_system)
     for what in gone:
         print(f"{what}: deleted")
     return 0

@@ -111,7 +111,7 @@ def error_status(error: Exception) -> int:
     return status or (int(written[1]) if written else 0)
 
 
-def is_missing(error: Exception) -> bool:
+def _is_missing(error: Exception) -> bool:
     """Whether what was asked for is not there."""
     # SageMaker says "ValidationException: Requested resource not found." and "Could not find ...".
     words, code = _message(error).lower(), error_code(error)
@@ -193,7 +193,7 @@ def differences(asked: Any, there: Any, path: str = "") -> list[str]:
 def _refusal(error: Exception, what: str, refused: type[AnadilError], **words: str) -> AnadilError:
     code, status, said = error_code(error), error_status(error), _message(error)
     for refusal in REFUSALS:
-        absent = refusal.error is DataError and is_missing(error)
+        absent = refusal.error is DataError and _is_missing(error)
         if absent or status in refusal.statuses or any(word in code for word in refusal.codes):
             return refusal.error(f"{what}: {refusal.text.format(code=code, said=said, **words)}")
     if status >= 500 or not status:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anadil import artifact
-from anadil.core.aws import aws_errors, client, differences, error_code, is_missing
+from anadil.core.aws import aws_errors, client, differences, error_code
 from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
 from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.ends import error_of
@@ -162,23 +162,14 @@ class SageMaker:
         return attempts[-1]
 
     def _found(self, name: str) -> dict[str, Any] | None:
-        from botocore.exceptions import ClientError
-
         try:
-            return self._describe_raw(name)
-        except ClientError as error:
-            if is_missing(error):
-                return None
-            with aws_errors(name, "sagemaker:DescribeTrainingJob"):
-                raise
+            return self._describe(name)
+        except DataError:  # it does not exist
+            return None
 
     def _describe(self, name: str) -> dict[str, Any]:
         with aws_errors(f"training job {name}", "sagemaker:DescribeTrainingJob"):
-            return self._describe_raw(name)
-
-    def _describe_raw(self, name: str) -> dict[str, Any]:
-        described: dict[str, Any] = self._client("sagemaker").describe_training_job(TrainingJobName=name)
-        return described
+            return dict(self._client("sagemaker").describe_training_job(TrainingJobName=name))
 
     def _awaited(self, name: str) -> dict[str, Any]:
         while (described := self._describe(name))["TrainingJobStatus"] in ("Stopping", "Deleting"):
