@@ -21,8 +21,8 @@ from anadil.tracking import (
     SPOOL_VARIABLE,
     Tracker,
     has_unsent,
+    run_settings,
     sending,
-    settings_of,
     tracked,
     tracking_uri,
 )
@@ -120,7 +120,7 @@ def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
 def test_a_run_is_known_by_what_is_not_the_default() -> None:
     recipe = parse_recipe("", "r", ["seed=3", "pretrain.batch_size=8", "clean.inputs=[a.txt]"])
 
-    assert settings_of(recipe) == {
+    assert run_settings(recipe) == {
         "language": "az", "base.model": "meta-llama/Llama-3.2-1B", "seed": "3",
         "pretrain.batch_size": "8", "clean.inputs": '["a.txt"]',
     }  # fmt: skip

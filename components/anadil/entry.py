@@ -260,7 +260,7 @@ def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
 
 def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     """Run with the input of a KFP container component, and write what its launcher reads."""
-    call = executor.parse(stage, text)
+    call = executor.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     is_first = int(os.environ.get("RANK", "0")) == 0
     with outcome.record_step_status(recipe.storage.root, call.run if is_first else "", stage.name) as record:

@@ -36,7 +36,7 @@ from anadil.stage import (
     origin_of,
 )
 from anadil.storage import AlreadyThereError
-from anadil.tracking import has_unsent, settings_of, tracked
+from anadil.tracking import has_unsent, run_settings, tracked
 from anadil.units import human_figure, human_seconds
 
 log = logging.getLogger(__name__)
@@ -301,7 +301,7 @@ def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int)
         _clear(job.out)
     with tracked(stage.name, job.recipe, job.work) as tracker:
         tracker.params(settings)
-        tracker.run_params(settings_of(job.recipe))
+        tracker.run_params(run_settings(job.recipe))
         tracker.tags({"anadil.version": __version__, "anadil.artifact": target, "anadil.key": key})
         try:
             if rank == 0:

@@ -36,7 +36,7 @@ class StepStatus:
 
 
 @dataclass(slots=True)
-class Record:
+class StepRecord:
     """What a step fills in while it runs."""
 
     uri: str = ""
@@ -51,7 +51,7 @@ def step_status_uri(root: str, run: str, stage: str) -> str:
 
 
 @contextlib.contextmanager
-def record_step_status(root: str | None, run: str, stage: str) -> Iterator[Record]:
+def record_step_status(root: str | None, run: str, stage: str) -> Iterator[StepRecord]:
     """Write how the block ended; nothing without a run or a root.
 
     Args:
@@ -59,7 +59,7 @@ def record_step_status(root: str | None, run: str, stage: str) -> Iterator[Recor
         run: Id of the pipeline run.
         stage: Name of the stage.
     """
-    record, started = Record(), time.monotonic()
+    record, started = StepRecord(), time.monotonic()
     if not root or not run:
         yield record
         return

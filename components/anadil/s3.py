@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from anadil.core import aws
+from anadil.core.aws import aws_client
 from anadil.errors import DataError
 from anadil.publish import publish
 from anadil.s3_errors import code_of, explained, fetched
@@ -273,7 +273,7 @@ def client() -> Any:
     Raises:
         PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
     """
-    return aws.client("s3", attempts=ATTEMPTS)
+    return aws_client("s3", attempts=ATTEMPTS)
 
 
 def _below(prefix: str) -> str:

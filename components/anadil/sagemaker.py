@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from anadil.core.aws import aws_errors, client
+from anadil.core.aws import aws_client, aws_errors
 from anadil.errors import AnadilError, DataError, PreflightError
 
 CONFIG = Path("/opt/ml/input/config")
@@ -104,7 +104,7 @@ def secrets(names: str) -> dict[str, str]:
         what = f"secret {name}"
         try:
             with aws_errors(what, "the job's role secretsmanager:GetSecretValue", place="Secrets Manager"):
-                answer = client("secretsmanager").get_secret_value(SecretId=name)
+                answer = aws_client("secretsmanager").get_secret_value(SecretId=name)
             secret = json.loads(answer["SecretString"])
             found.update({key: str(secret[key]) for key in keys})
         except DataError as error:  # no data of the user's are wrong

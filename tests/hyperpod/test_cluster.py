@@ -10,11 +10,11 @@ import pytest
 from anadil import cli
 from anadil.errors import DataError, PreflightError, RetryableError
 from anadil.hyperpod import parts as parts_module
-from anadil.hyperpod.create import create
-from anadil.hyperpod.delete import delete
-from anadil.hyperpod.describe import describe
+from anadil.hyperpod.create import create_cluster
+from anadil.hyperpod.delete import delete_cluster
+from anadil.hyperpod.describe import describe_cluster
 from anadil.hyperpod.description import Description
-from anadil.hyperpod.parts import Resources, differences_from, wait_until
+from anadil.hyperpod.parts import ClusterResources, differences_from, wait_until
 from anadil.hyperpod.requests import cluster
 from tests.aws import Fakes
 from tests.hyperpod.sample import Cloud, described, eks, example
@@ -106,7 +106,7 @@ def test_everything_is_made_once_and_found_again(
     cloud.fakes.answer("eks", "describe_cluster", eks(), {"name": "anadil"})
     links_are_made(cloud)
 
-    made = create(Resources(description, cloud))
+    made = create_cluster(ClusterResources(description, cloud))
 
     assert made["HyperPod cluster anadil"] == "InService"
     assert made["link of /raw to s3://anadil-123456789012/raw"] == "AVAILABLE"
@@ -116,7 +116,7 @@ def test_everything_is_made_once_and_found_again(
     cloud.fakes.answer("eks", "describe_cluster", eks(), {"name": "anadil"})
     the_same_links(cloud, made["file system"])
 
-    again = create(Resources(description, cloud))
+    again = create_cluster(ClusterResources(description, cloud))
 
     cloud.fakes.done()
     assert again == made
@@ -132,7 +132,7 @@ def test_a_part_that_is_there_but_different_is_told_and_left(
     cloud("ecr").create_repository(repositoryName="anadil/clean")
     cloud.fakes.answer("eks", "describe_cluster", eks())
 
-    create(Resources(description.model_copy(update={"fsx": None}), cloud))
+    create_cluster(ClusterResources(description.model_copy(update={"fsx": None}), cloud))
 
     told = caplog.text
     assert "repository anadil/clean: exists, differs from the description and is left" in told
@@ -166,7 +166,7 @@ def test_an_eks_cluster_that_hyperpod_cannot_use_is_refused(
     cloud.fakes.answer("eks", "describe_cluster", eks(**told))
 
     with pytest.raises(PreflightError) as raised:
-        create(Resources(description, cloud))
+        create_cluster(ClusterResources(description, cloud))
 
     assert message in str(raised.value)
     assert cloud("ecr").describe_repositories()["repositories"] == []
@@ -184,7 +184,7 @@ def test_every_lack_is_told_at_once(cloud: Cloud, description: Description) -> N
     cloud.fakes.answer("eks", "describe_cluster", eks(version="1.20"))
 
     with pytest.raises(PreflightError) as raised:
-        create(Resources(wrong, cloud))
+        create_cluster(ClusterResources(wrong, cloud))
 
     lines = str(raised.value).splitlines()
     assert lines[0] == "anadil: 4 thing(s) to put right first"
@@ -199,7 +199,7 @@ def test_an_eks_cluster_that_is_not_there_is_told(cloud: Cloud, description: Des
     )
 
     with pytest.raises(DataError, match="EKS cluster anadil: does not exist"):
-        create(Resources(description, cloud))
+        create_cluster(ClusterResources(description, cloud))
 
 
 def test_a_quota_is_told_with_aws_own_words(cloud: Cloud, description: Description) -> None:
@@ -215,7 +215,7 @@ def test_a_quota_is_told_with_aws_own_words(cloud: Cloud, description: Descripti
     with pytest.raises(
         PreflightError, match=r"quota reached.*ml\.p5\.48xlarge for cluster usage.*Service Quotas"
     ):
-        create(Resources(description.model_copy(update={"fsx": None, "ecr": None}), cloud))
+        create_cluster(ClusterResources(description.model_copy(update={"fsx": None, "ecr": None}), cloud))
 
 
 def test_a_link_that_fails_says_why(cloud: Cloud, description: Description) -> None:
@@ -227,7 +227,7 @@ def test_a_link_that_fails_says_why(cloud: Cloud, description: Description) -> N
     cloud.fakes.answer("fsx", "describe_data_repository_associations", {"Associations": [failed]})
 
     with pytest.raises(PreflightError, match=r"link of /anadil.*MISCONFIGURED: bucket denies fsx"):
-        create(Resources(description, cloud))
+        create_cluster(ClusterResources(description, cloud))
 
 
 def test_waiting_ends() -> None:
@@ -238,11 +238,11 @@ def test_waiting_ends() -> None:
 def test_describe_tells_states_differences_and_the_health_of_nodes(
     cloud: Cloud, description: Description
 ) -> None:
-    parts = Resources(description, cloud)
+    parts = ClusterResources(description, cloud)
     parts.call(cluster(description))
     cloud.fakes.answer("eks", "describe_cluster", eks())
 
-    rows = {row.part: row for row in describe(parts)}
+    rows = {row.part: row for row in describe_cluster(parts)}
 
     assert rows["EKS cluster anadil"].detail == "Kubernetes 1.33, authentication API_AND_CONFIG_MAP"
     assert rows["repository anadil/tools"].state == rows["file system"].state == "not there"
@@ -253,11 +253,11 @@ def test_describe_tells_states_differences_and_the_health_of_nodes(
 
 
 def test_delete_needs_a_yes(cloud: Cloud, description: Description) -> None:
-    parts = Resources(description, cloud)
+    parts = ClusterResources(description, cloud)
     parts.call(cluster(description))
 
     with pytest.raises(PreflightError, match="would delete the HyperPod cluster; say --yes"):
-        delete(parts, confirmed=False, with_file_system=False)
+        delete_cluster(parts, confirmed=False, with_file_system=False)
 
     assert parts.cluster() is not None
 
@@ -266,24 +266,24 @@ def test_delete_keeps_data(cloud: Cloud, description: Description, caplog: pytes
     caplog.set_level(logging.INFO)
     cloud.fakes.answer("eks", "describe_cluster", eks())
     links_are_made(cloud)
-    parts = Resources(description, cloud)
-    create(parts)
+    parts = ClusterResources(description, cloud)
+    create_cluster(parts)
 
-    gone = delete(parts, confirmed=True, with_file_system=False)
+    gone = delete_cluster(parts, confirmed=True, with_file_system=False)
 
     assert gone == ["HyperPod cluster anadil"]
     assert parts.cluster() is None
     assert parts.file_system() is not None
     assert len(cloud("ecr").describe_repositories()["repositories"]) == 8
     assert "is kept; --with-file-system removes it too" in caplog.text
-    assert delete(parts, confirmed=True, with_file_system=False) == []
+    assert delete_cluster(parts, confirmed=True, with_file_system=False) == []
 
 
 def test_the_file_system_goes_after_its_files_are_on_s3(cloud: Cloud, description: Description) -> None:
     cloud.fakes.answer("eks", "describe_cluster", eks())
     links_are_made(cloud)
-    parts = Resources(description, cloud)
-    name = create(parts)["file system"]
+    parts = ClusterResources(description, cloud)
+    name = create_cluster(parts)["file system"]
     links_are_there(cloud, 1)
     task = {
         "TaskId": "task-0123456789abcdef0",
@@ -308,7 +308,7 @@ def test_the_file_system_goes_after_its_files_are_on_s3(cloud: Cloud, descriptio
             "fsx", "describe_data_repository_tasks", {"DataRepositoryTasks": [{**task, "Lifecycle": state}]}
         )
 
-    gone = delete(parts, confirmed=True, with_file_system=True)
+    gone = delete_cluster(parts, confirmed=True, with_file_system=True)
 
     cloud.fakes.done()
     assert gone == ["HyperPod cluster anadil", f"file system {name}"]
@@ -318,8 +318,8 @@ def test_the_file_system_goes_after_its_files_are_on_s3(cloud: Cloud, descriptio
 def test_a_file_that_cannot_be_exported_keeps_the_file_system(cloud: Cloud, description: Description) -> None:
     cloud.fakes.answer("eks", "describe_cluster", eks())
     links_are_made(cloud)
-    parts = Resources(description, cloud)
-    create(parts)
+    parts = ClusterResources(description, cloud)
+    create_cluster(parts)
     links_are_there(cloud, 1)
     task = {
         "TaskId": "task-0123456789abcdef0",
@@ -334,7 +334,7 @@ def test_a_file_that_cannot_be_exported_keeps_the_file_system(cloud: Cloud, desc
     with pytest.raises(
         PreflightError, match="2 files could not be written to S3, so the file system is kept"
     ):
-        delete(parts, confirmed=True, with_file_system=True)
+        delete_cluster(parts, confirmed=True, with_file_system=True)
 
     assert parts.file_system() is not None
 
@@ -348,7 +348,7 @@ def test_the_command_describes_a_cluster(
 ) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(description.model_dump_json(exclude_unset=True), encoding="utf-8")
-    monkeypatch.setattr(parts_module, "client", lambda service, region: cloud(service))
+    monkeypatch.setattr(parts_module, "aws_client", lambda service, region: cloud(service))
     cloud.fakes.answer("eks", "describe_cluster", eks())
     cloud.fakes.answer("eks", "describe_cluster", eks())
     told = []

@@ -71,7 +71,7 @@ class DamagedError(RetryableError):
     """An object's bytes came damaged or cut off."""
 
 
-def client(service: str, region: str | None = None, attempts: int = ATTEMPTS) -> Any:
+def aws_client(service: str, region: str | None = None, attempts: int = ATTEMPTS) -> Any:
     """A client of a service; throttled and failed calls are made again by botocore.
 
     Args:
@@ -169,7 +169,7 @@ def aws_errors(
         raise PreflightError(f"{what}: {error}; sign in again or correct the AWS configuration") from None
 
 
-def differences(asked: Any, there: Any, path: str = "") -> list[str]:
+def request_differences(asked: Any, there: Any, path: str = "") -> list[str]:
     """Where what is there is not what is asked for; what AWS adds to it does not count.
 
     Args:
@@ -182,11 +182,11 @@ def differences(asked: Any, there: Any, path: str = "") -> list[str]:
         return [
             text
             for key, value in asked.items()
-            for text in differences(value, held.get(key), f"{path}.{key}".lstrip("."))
+            for text in request_differences(value, held.get(key), f"{path}.{key}".lstrip("."))
         ]
     if isinstance(asked, list) and isinstance(there, list) and len(asked) == len(there):
         pairs = enumerate(zip(asked, there, strict=True))
-        return [text for i, (one, other) in pairs for text in differences(one, other, f"{path}.{i}")]
+        return [text for i, (one, other) in pairs for text in request_differences(one, other, f"{path}.{i}")]
     return [] if asked == there else [f"{path}: {str(there)[:60]} instead of {str(asked)[:60]}"]
 
 

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterator
 
 from anadil.hyperpod import requests
-from anadil.hyperpod.parts import Resource, Resources, differences_from, failure_of, wait_until
-from anadil.hyperpod.preconditions import check
+from anadil.hyperpod.parts import ClusterResources, Resource, differences_from, failure_of, wait_until
+from anadil.hyperpod.preconditions import check_preconditions
 from anadil.hyperpod.requests import Request
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ CLUSTER_S = 4 * 3_600.0
 """Machines, lifecycle script and deep health checks; AWS itself gives a group up after three hours."""
 
 
-def create(resources: Resources, *, wait: bool = True) -> dict[str, str]:
+def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[str, str]:
     """Create the resources of a description; resource -> id or state.
 
     Args:
@@ -30,7 +30,7 @@ def create(resources: Resources, *, wait: bool = True) -> dict[str, str]:
         PreflightError: Something is missing, or AWS could not create a resource.
     """
     description = resources.description
-    check(description, resources)
+    check_preconditions(description, resources)
     created: dict[str, str] = {}
     for request in requests.repositories(description):
         found = resources.repository(request.arguments["repositoryName"])
@@ -47,7 +47,7 @@ def create(resources: Resources, *, wait: bool = True) -> dict[str, str]:
     return created
 
 
-def _ensure(resources: Resources, request: Request, found: Resource | None, key: str) -> Resource:
+def _ensure(resources: ClusterResources, request: Request, found: Resource | None, key: str) -> Resource:
     """The resource, created or found; what is found is left unchanged."""
     if found is None:
         answer = resources.call(request)
@@ -62,7 +62,7 @@ def _ensure(resources: Resources, request: Request, found: Resource | None, key:
     return found
 
 
-def _link(resources: Resources, file_system: str) -> Iterator[tuple[str, str]]:
+def _link(resources: ClusterResources, file_system: str) -> Iterator[tuple[str, str]]:
     """Create all links, then wait for each; link -> state."""
     wanted = {
         request.arguments["FileSystemPath"]: request
@@ -93,7 +93,7 @@ def _await_storage(what: str, find: Callable[[], Resource | None], timeout_s: fl
     return wait_until(what, state_of, good=good, bad=bad, timeout_s=timeout_s)
 
 
-def _await_cluster(resources: Resources) -> str:
+def _await_cluster(resources: ClusterResources) -> str:
     def state_of() -> tuple[str, str]:
         cluster = resources.cluster() or {"ClusterStatus": "Creating"}
         counts = ", ".join(
@@ -106,7 +106,7 @@ def _await_cluster(resources: Resources) -> str:
     return wait_until(what, state_of, good=("InService",), bad=bad, timeout_s=CLUSTER_S)
 
 
-def _mount(resources: Resources) -> dict[str, str]:
+def _mount(resources: ClusterResources) -> dict[str, str]:
     """What the PersistentVolume of the file system needs."""
     system = resources.file_system() or {}
     values = {
@@ -117,7 +117,7 @@ def _mount(resources: Resources) -> dict[str, str]:
     return {key: str(value) for key, value in values.items() if value}
 
 
-def _explain_preload(resources: Resources) -> None:
+def _explain_preload(resources: ClusterResources) -> None:
     fsx = resources.description.fsx
     for link in fsx.links if fsx else ():
         if link.preload:

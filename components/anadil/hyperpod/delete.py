@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from anadil.core.aws import aws_errors
 from anadil.errors import DataError, PreflightError
-from anadil.hyperpod.parts import Resources, failure_of, wait_until
+from anadil.hyperpod.parts import ClusterResources, failure_of, wait_until
 from anadil.hyperpod.requests import FILE_SYSTEM, Request
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,9 @@ EXPORT_S = 24 * 3_600.0
 GONE = "gone"
 
 
-def deletions(resources: Resources | None, *, cluster: str, with_file_system: bool) -> Iterator[Request]:
+def deletions(
+    resources: ClusterResources | None, *, cluster: str, with_file_system: bool
+) -> Iterator[Request]:
     """The calls that `delete` makes, in order.
 
     Args:
@@ -63,7 +65,7 @@ def deletions(resources: Resources | None, *, cluster: str, with_file_system: bo
     )
 
 
-def delete(resources: Resources, *, confirmed: bool, with_file_system: bool) -> list[str]:
+def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_system: bool) -> list[str]:
     """Remove the cluster, and the file system where that is asked for; what was removed.
 
     Raises:
@@ -95,7 +97,7 @@ def delete(resources: Resources, *, confirmed: bool, with_file_system: bool) -> 
     return removed
 
 
-def _await_no_cluster(resources: Resources) -> None:
+def _await_no_cluster(resources: ClusterResources) -> None:
     def state_of() -> tuple[str, str]:
         cluster = resources.cluster() or {"ClusterStatus": GONE}
         return str(cluster["ClusterStatus"]), str(cluster.get("FailureMessage", ""))
@@ -104,7 +106,7 @@ def _await_no_cluster(resources: Resources) -> None:
     wait_until(f"HyperPod cluster {name}", state_of, good=(GONE,), bad=("Failed",), timeout_s=CLUSTER_S)
 
 
-def _await_export(resources: Resources, task: str) -> None:
+def _await_export(resources: ClusterResources, task: str) -> None:
     what = f"export {task}"
 
     def state_of() -> tuple[str, str]:

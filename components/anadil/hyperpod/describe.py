@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from anadil.hyperpod import requests
-from anadil.hyperpod.parts import Resources, differences_from, failure_of
+from anadil.hyperpod.parts import ClusterResources, differences_from, failure_of
 
 ABSENT = "not there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ResourceState:
     """One resource."""
 
     part: str
@@ -22,41 +22,41 @@ class Row:
         return asdict(self)
 
 
-def describe(resources: Resources) -> list[Row]:
+def describe_cluster(resources: ClusterResources) -> list[ResourceState]:
     """The EKS cluster, repositories, file system, links, cluster, groups and nodes."""
     return [*_eks(resources), *_repositories(resources), *_storage(resources), *_cluster(resources)]
 
 
-def _eks(resources: Resources) -> Iterator[Row]:
+def _eks(resources: ClusterResources) -> Iterator[ResourceState]:
     eks = resources.eks()
     mode = eks.get("accessConfig", {}).get("authenticationMode", "CONFIG_MAP")
-    yield Row(
+    yield ResourceState(
         part=f"EKS cluster {resources.description.eks_name}",
         state=str(eks.get("status", "")),
         detail=f"Kubernetes {eks.get('version')}, authentication {mode}",
     )
 
 
-def _repositories(resources: Resources) -> Iterator[Row]:
+def _repositories(resources: ClusterResources) -> Iterator[ResourceState]:
     for request in requests.repositories(resources.description):
         found = resources.repository(request.arguments["repositoryName"])
         detail = "; ".join(differences_from(request, found)) if found else ""
-        yield Row(part=request.what, state="there" if found else ABSENT, detail=detail)
+        yield ResourceState(part=request.what, state="there" if found else ABSENT, detail=detail)
 
 
-def _storage(resources: Resources) -> Iterator[Row]:
+def _storage(resources: ClusterResources) -> Iterator[ResourceState]:
     storage = requests.file_system(resources.description)
     if storage is None:
         return
     system = resources.file_system()
     if system is None:
-        yield Row(part=storage.what, state=ABSENT)
+        yield ResourceState(part=storage.what, state=ABSENT)
         return
     name = str(system["FileSystemId"])
     lustre = system.get("LustreConfiguration", {})
     facts = [f"{system.get('StorageCapacity')} GiB", system.get("DNSName"), lustre.get("MountName")]
     detail = ", ".join(str(fact) for fact in facts if fact)
-    yield Row(
+    yield ResourceState(
         part=f"file system {name}",
         state=str(system.get("Lifecycle", "")),
         detail="; ".join([detail, *differences_from(storage, system)]),
@@ -67,29 +67,31 @@ def _storage(resources: Resources) -> Iterator[Row]:
         link = found.get(request.arguments["FileSystemPath"])
         causes = [failure_of(link), *differences_from(request, link)] if link else []
         state = str(link["Lifecycle"]) if link else ABSENT
-        yield Row(part=request.what, state=state, detail="; ".join(filter(None, causes)))
+        yield ResourceState(part=request.what, state=state, detail="; ".join(filter(None, causes)))
 
 
-def _cluster(resources: Resources) -> Iterator[Row]:
+def _cluster(resources: ClusterResources) -> Iterator[ResourceState]:
     request = requests.cluster(resources.description)
     cluster = resources.cluster()
     if cluster is None:
-        yield Row(part=request.what, state=ABSENT)
+        yield ResourceState(part=request.what, state=ABSENT)
         return
     causes = [str(cluster.get("FailureMessage") or ""), *differences_from(request, cluster)]
-    yield Row(part=request.what, state=str(cluster["ClusterStatus"]), detail="; ".join(filter(None, causes)))
+    yield ResourceState(
+        part=request.what, state=str(cluster["ClusterStatus"]), detail="; ".join(filter(None, causes))
+    )
     for group in cluster.get("InstanceGroups", ()):
         counts = (
             f"{group.get('CurrentCount', 0)} of {group.get('TargetCount', 0)} {group.get('InstanceType', '')}"
         )
-        yield Row(
+        yield ResourceState(
             part=f"group {group['InstanceGroupName']}",
             state=str(group.get("Status", "")),
             detail=counts.strip(),
         )
     for node in resources.nodes():
         status = node["InstanceStatus"]
-        yield Row(
+        yield ResourceState(
             part=f"node {node['InstanceId']}",
             state=str(status["Status"]),
             detail=", ".join(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from anadil.core.aws import aws_errors, client, differences
+from anadil.core.aws import aws_client, aws_errors, request_differences
 from anadil.errors import DataError, PreflightError, RetryableError
 from anadil.hyperpod.description import Description
 from anadil.hyperpod.requests import CLUSTER_TAG, Request
@@ -20,7 +20,7 @@ REPEAT_S = 300.0
 Resource = dict[str, Any]
 
 
-class Resources:
+class ClusterResources:
     """What exists of a description."""
 
     def __init__(self, description: Description, clients: Callable[[str], Any] | None = None) -> None:
@@ -36,7 +36,7 @@ class Resources:
 
         def cached(service: str) -> Any:
             if service not in made:
-                made[service] = client(service, region)
+                made[service] = aws_client(service, region)
             return made[service]
 
         self.client = clients or cached
@@ -176,13 +176,13 @@ def differences_from(request: Request, resource: Resource) -> list[str]:
     """Where a resource differs from the request that would create it."""
     asked = {key: value for key, value in request.arguments.items() if key.lower() != "tags"}
     if request.operation == "CreateCluster":
-        return differences(_by_name(asked), _by_name(_as_requested(resource)))
+        return request_differences(_by_name(asked), _by_name(_as_requested(resource)))
     if request.operation == "CreateFileSystem":
         # FSx returns the network interfaces, not the security groups.
         asked.pop("SecurityGroupIds")
     if request.operation == "CreateDataRepositoryAssociation":
         asked.pop("BatchImportMetaDataOnCreate")
-    return differences(asked, resource)
+    return request_differences(asked, resource)
 
 
 def _by_name(cluster: Resource) -> Resource:

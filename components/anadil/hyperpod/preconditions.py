@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from anadil.errors import PreflightError
 from anadil.hyperpod.description import Description
-from anadil.hyperpod.parts import Resource, Resources
+from anadil.hyperpod.parts import ClusterResources, Resource
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|4
 """Types whose machines talk over EFA. Source: Amazon EC2 guide, instance types that support EFA."""
 
 
-def check(description: Description, resources: Resources) -> None:
+def check_preconditions(description: Description, resources: ClusterResources) -> None:
     """Look at the EKS cluster, the network and the availability zones.
 
     Raises:
@@ -50,7 +50,7 @@ def _eks_lacks(description: Description, eks: Resource) -> Iterator[str]:
         )
 
 
-def _network_lacks(description: Description, resources: Resources, eks: Resource) -> Iterator[str]:
+def _network_lacks(description: Description, resources: ClusterResources, eks: Resource) -> Iterator[str]:
     vpc = eks.get("resourcesVpcConfig", {}).get("vpcId")
     fsx = description.fsx
     wanted: list[str] = sorted({*description.subnets, fsx.subnet if fsx else description.subnets[0]})
@@ -72,7 +72,7 @@ def _network_lacks(description: Description, resources: Resources, eks: Resource
         yield from _efa_lacks(description, resources)
 
 
-def _efa_lacks(description: Description, resources: Resources) -> Iterator[str]:
+def _efa_lacks(description: Description, resources: ClusterResources) -> Iterator[str]:
     """EFA needs a group that lets all traffic to and from itself pass."""
     groups = resources.security_groups(list(description.security_groups))
     for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.hyperpod.description import REPOSITORIES, Description, Group
+from anadil.hyperpod.description import REPOSITORIES, Description, InstanceGroup
 
 FILE_SYSTEM = "FILE-SYSTEM-ID"
 """Stands for the file system where it is not there yet."""
@@ -141,7 +141,7 @@ def cluster(description: Description) -> Request:
     )
 
 
-def _group(group: Group, role: str) -> dict[str, Any]:
+def _group(group: InstanceGroup, role: str) -> dict[str, Any]:
     request: dict[str, Any] = {
         "InstanceGroupName": group.name,
         "InstanceType": group.type,

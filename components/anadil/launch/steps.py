@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _launch(name: str, text: str) -> int:
     stage = STAGES[name]
-    call = executor.parse(stage, text)
+    call = executor.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_again(asked)  # outside the record, which would write over what it reads

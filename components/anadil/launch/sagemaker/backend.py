@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anadil import artifact
-from anadil.core.aws import aws_errors, client, differences, error_code
+from anadil.core.aws import aws_client, aws_errors, error_code, request_differences
 from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
 from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.ends import error_of
 from anadil.launch.job import TrainingJob
 from anadil.launch.lines import said
-from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
+from anadil.launch.sagemaker.log import Tail, exit_code_in, log_lines
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.stage import Stop
 from anadil.units import human_seconds
@@ -44,7 +44,7 @@ CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
 """Beginnings of FailureReason that say nothing about the job."""
 
 
-class SageMaker:
+class SageMakerBackend:
     """The backend `sagemaker`."""
 
     def __init__(self, region: str | None = None, clients: Callable[[str], Any] | None = None) -> None:
@@ -54,7 +54,7 @@ class SageMaker:
             region: Left out, that of the environment.
             clients: What gives the client of a service; left out, boto3.
         """
-        self._client = clients or (lambda service: client(service, region))
+        self._client = clients or (lambda service: aws_client(service, region))
         self._is_adopted = False
         """Whether the job ran already, so that another launcher may follow it."""
 
@@ -92,7 +92,7 @@ class SageMaker:
         """Log lines of the first machine, as the stage writes them."""
         job = self._newest(name)["TrainingJobName"]
         if not follow:
-            yield from whole(self._client("logs"), job)
+            yield from log_lines(self._client("logs"), job)
             return
         tail = Tail(self._client("logs"), job)
         while True:
@@ -275,7 +275,7 @@ def _adopted(request: dict[str, Any], described: dict[str, Any]) -> str:
     # The recipe differs with everything that it decides; its text would hide the rest.
     hidden = ("Tags", "TrainingJobName", "HyperParameters")
     known = {key: value for key, value in request.items() if key not in hidden}
-    causes = "; ".join([text for text in differences(known, described) if SPEC not in text][:5])
+    causes = "; ".join([text for text in request_differences(known, described) if SPEC not in text][:5])
     raise RecipeError(
         f"{name}: runs already with another definition ({causes or 'see it'}); wait for its end, or stop it: "
         f"anadil stop {name} --backend sagemaker"

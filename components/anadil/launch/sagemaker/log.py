@@ -79,7 +79,7 @@ class Tail:
                 return
 
 
-def whole(client: Any, job: str) -> Iterator[str]:
+def log_lines(client: Any, job: str) -> Iterator[str]:
     """Every line that there is now.
 
     Raises:
