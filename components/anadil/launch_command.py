@@ -14,9 +14,9 @@ from anadil.launch.backend import Backend, Status
 from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launching import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
 from anadil.make import Outcome
-from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
 from anadil.remake import allow_remake
+from anadil.runtime.alerts import Event, notify
 from anadil.units import human_seconds
 
 NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
@@ -97,7 +97,7 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
-    """Launch, and tell those who want to know how it ended (`anadil.notify`)."""
+    """Launch, and tell those who want to know how it ended (`anadil.runtime.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
         made = launch(asked, options.backend, detach=options.detach)

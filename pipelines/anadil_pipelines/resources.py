@@ -23,9 +23,9 @@ from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW, STAGES
 from anadil.inputs import claim_of
-from anadil.notify import CHANNELS
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.remake import VARIABLE, may_remake
+from anadil.runtime.alerts import CHANNELS
 from anadil.stage import is_left_out
 from anadil.units import GIB
 

@@ -8,7 +8,7 @@ from anadil.checks.nodes import share_one_node
 from anadil.cluster import Cluster, Volume
 from anadil.config import Recipe
 from anadil.doctor import Check
-from anadil.notify import CHANNELS
+from anadil.runtime.alerts import CHANNELS
 
 KUEUE = "kueue.x-k8s.io"
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"

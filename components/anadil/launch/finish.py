@@ -7,8 +7,8 @@ from anadil.config import Recipe
 from anadil.errors import AnadilError
 from anadil.flow import FLOW
 from anadil.launch.kubernetes import stop_run
-from anadil.notify import Event, notify
 from anadil.outcome import StepStatus, step_statuses
+from anadil.runtime.alerts import Event, notify
 from anadil.stage import is_left_out
 from anadil.units import human_seconds
 

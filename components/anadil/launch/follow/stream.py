@@ -13,7 +13,7 @@ from anadil.launch.follow.anomaly import Throughput, step_of
 from anadil.launch.follow.diagnose import TAIL_LINES
 from anadil.launch.follow.ledger import Steps
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
-from anadil.notify import Event, notify
+from anadil.runtime.alerts import Event, notify
 
 log = logging.getLogger(__name__)
 

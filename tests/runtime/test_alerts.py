@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from anadil import notify as notifications
-from anadil.notify import (
+from anadil.runtime import alerts
+from anadil.runtime.alerts import (
     CHANNELS,
     MAX_MESSAGE_CHARS,
     SLACK,
@@ -91,7 +91,7 @@ def test_a_channel_is_one_row_of_the_table(
         raise KeyError(address, event)
 
     rows = (Channel("ANADIL_PAGER", page), Channel("ANADIL_BROKEN", fail))
-    monkeypatch.setattr(notifications, "CHANNELS", rows)
+    monkeypatch.setattr(alerts, "CHANNELS", rows)
     monkeypatch.setenv("ANADIL_PAGER", "pager:canary")
     monkeypatch.setenv("ANADIL_BROKEN", "canary")
 
@@ -169,7 +169,7 @@ def test_a_redirect_is_not_followed(
 def test_a_webhook_that_does_not_answer_does_not_hold_the_run_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notifications, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(alerts, "PATIENCE_S", 0.3)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
