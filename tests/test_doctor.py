@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from anadil import cli, doctor
-from anadil.doctor import Check, examine, missing_packages
+from anadil.doctor import Check, examine, missing_packages, require_packages
+from anadil.errors import PreflightError
 
 TINY = "base.model=tiny"
 
@@ -162,3 +163,5 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert missing_packages("report") == ["jinja2"]
     assert "kfp" in missing_packages("laptop")
+    with pytest.raises(PreflightError, match=r"not installed: jinja2; run pip install 'anadil\[report\]'"):
+        require_packages("report")

@@ -18,12 +18,13 @@ from anadil.sender import Sender
 from anadil.tracking import (
     CLOSED,
     DONE,
+    SPOOL,
     SPOOL_VARIABLE,
     Tracker,
     has_unsent,
+    run_sender,
     run_settings,
-    sending,
-    tracked,
+    track_stage,
     tracking_uri,
 )
 
@@ -82,7 +83,7 @@ def seconds_of(tracker: Tracker) -> float:
 
 
 def test_without_a_server_named_there_is_no_spool(tmp_path: Path) -> None:
-    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+    with track_stage("clean", parse_recipe("", "r"), tmp_path) as tracker:
         tracker.metrics({"kept": 1})
         tracker.end("FINISHED")
 
@@ -131,7 +132,9 @@ def test_inside_a_run_a_stage_writes_to_the_runs_spool(
 ) -> None:
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
 
-    with tracked("clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path) as tracker:
+    with track_stage(
+        "clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path
+    ) as tracker:
         tracker.metrics({"kept": 1}, 3)
 
     lines = [json.loads(line) for line in (tmp_path / "spool" / "clean.jsonl").read_text().splitlines()]
@@ -143,7 +146,7 @@ def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
 
-    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+    with track_stage("clean", parse_recipe("", "r"), tmp_path) as tracker:
         tracker.metrics({"kept": 1})
 
     assert not (tmp_path / "spool").exists()
@@ -184,7 +187,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_nothing(
     uri = silent if server == "silent" else "http://127.0.0.1:9"
 
     started = time.monotonic()
-    with tracked("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
+    with track_stage("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
         call_s = seconds_of(tracker)
         tracker.end("FINISHED")
     took = time.monotonic() - started
@@ -192,7 +195,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_nothing(
     assert call_s < MAX_CALL_S
     assert took < 5
     assert "MLflow did not take everything; it stays in" in caplog.text
-    assert has_unsent(tmp_path)
+    assert has_unsent(tmp_path / SPOOL)
     assert len((tmp_path / "tracking" / "pretrain.jsonl").read_text().splitlines()) == 102
 
 
@@ -208,7 +211,7 @@ def test_a_password_is_in_no_argument_of_the_sender(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(subprocess, "Popen", Watched)
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.1)
 
-    with sending(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
+    with run_sender(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
         pass
 
     assert len(started) == 1
@@ -368,8 +371,8 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
 ) -> None:
     spool = tmp_path / "spool"
     code = (
-        "import sys, time; from pathlib import Path; from anadil.tracking import sending\n"
-        f"with sending(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
+        "import sys, time; from pathlib import Path; from anadil.tracking import run_sender\n"
+        f"with run_sender(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
         "    print('started', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as run:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from anadil import artifact, storage
-from anadil.doctor import missing_packages
+from anadil.doctor import require_packages
 from anadil.entry import add_recipe_options
-from anadil.errors import PreflightError, RecipeError
+from anadil.errors import RecipeError
 from anadil.make import base_cache
 from anadil.recipe import load_recipe
 from anadil.units import human_bytes
@@ -34,8 +34,7 @@ def add(name: str, commands: Any, text: str) -> None:
 
 def export(options: argparse.Namespace) -> int:
     """Write the directory whole or not at all, and print where it is."""
-    if absent := missing_packages("pretrain"):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[pretrain]'")
+    require_packages("pretrain")
     import torch
 
     from anadil.model.tiny import base_model

@@ -6,9 +6,9 @@ import shlex
 import sys
 from typing import Any, Literal
 
-from anadil.doctor import missing_packages
+from anadil.doctor import require_packages
 from anadil.entry import add_recipe_options, add_remake_option
-from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
+from anadil.errors import AnadilError, RecipeError, Stopped
 from anadil.flow import STAGES
 from anadil.launch.backend import Backend, Status
 from anadil.launch.job import LAUNCHABLE
@@ -18,9 +18,6 @@ from anadil.recipe import load_recipe
 from anadil.remake import allow_remake
 from anadil.runtime.alerts import Event, notify
 from anadil.units import human_seconds
-
-NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
-"""Backend -> extra that holds its client."""
 
 
 def add(name: str, commands: Any, text: str) -> None:
@@ -90,7 +87,8 @@ def _launch(options: argparse.Namespace) -> int:
         job = job_to_show(asked, options.backend)
         _show(backend_for(recipe, options.backend).render(job), options.output)
         return 0
-    _need(options.backend or recipe.cluster.backend)
+    if (options.backend or recipe.cluster.backend) != "local":
+        require_packages("launch")
     made = _told(asked, options)
     print(made.uri if isinstance(made, Outcome) else made)
     return 0
@@ -127,17 +125,11 @@ def _show(rendered: dict[str, Any], output: str) -> None:
     sys.stdout.write(yaml.safe_dump(rendered, sort_keys=False, allow_unicode=True, width=10_000))
 
 
-def _need(backend: str) -> None:
-    extra = NEEDS.get(backend)
-    absent = missing_packages(extra) if extra else []
-    if absent:
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")
-
-
 def _backend(options: argparse.Namespace) -> Backend:
     if options.namespace and options.backend in ("local", "sagemaker"):
         raise RecipeError(f"--namespace: a job of the backend {options.backend} has none; leave it out")
-    _need(options.backend)
+    if options.backend != "local":
+        require_packages("launch")
     return backend_of(options.backend, options.namespace, options.region)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
-from anadil.doctor import missing_packages
+from anadil.doctor import require_packages
 from anadil.entry import add_recipe_options
 from anadil.errors import DataError, GateError, IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.recipe import load_recipe
@@ -56,8 +56,7 @@ def promote(options: argparse.Namespace) -> int:
     uri = tracking_uri(recipe)
     if uri is None:
         raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
-    if absent := missing_packages("tracking"):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[tracking]'")
+    require_packages("tracking")
     if uri.startswith("http") and "://" not in model:
         raise PreflightError(
             f"--model {model}: a path of this machine, which an MLflow server neither takes nor reaches; put "

@@ -29,7 +29,7 @@ from anadil.entry import PARENT_VARIABLE
 from anadil.errors import PreflightError
 from anadil.remake import VARIABLE, may_remake
 from anadil.threads import ASLEEP
-from anadil.tracking import SPOOL_VARIABLE, sending, tracking_uri
+from anadil.tracking import SPOOL_VARIABLE, run_sender, tracking_uri
 from anadil_pipelines.adapt import NAME, adapt
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    tracking = sending(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    tracking = run_sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
     if runner == "docker":
         local.init(
