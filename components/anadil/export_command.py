@@ -17,7 +17,7 @@ from anadil.units import human_bytes
 log = logging.getLogger(__name__)
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_export(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     told = f"{text}; every byte of the checkpoint is compared with its manifest first"
     command = commands.add_parser(name, help=text, description=told)
@@ -29,10 +29,10 @@ def add(name: str, commands: Any, text: str) -> None:
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="directory to write")
     told = "precision of the weights (default: as they were trained)"
     command.add_argument("--precision", choices=["bf16", "fp32"], help=told)
-    command.set_defaults(command=export)
+    command.set_defaults(command=run_export)
 
 
-def export(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
     """Write the directory whole or not at all, and print where it is."""
     require_packages("pretrain")
     import torch

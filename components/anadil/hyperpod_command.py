@@ -11,7 +11,7 @@ from anadil.hyperpod.description import load_description
 FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_cluster(name: str, commands: Any, text: str) -> None:
     """Put the command, with its verbs, among those of `anadil`."""
     cluster = commands.add_parser(name, help=text, description=f"{text} on Amazon EKS, from one file")
     verbs = cluster.add_subparsers(metavar="VERB", required=True)

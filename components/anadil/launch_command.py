@@ -20,7 +20,7 @@ from anadil.runtime.alerts import Event, notify
 from anadil.units import human_seconds
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_job_command(name: str, commands: Any, text: str) -> None:
     """Put one of the commands among those of `anadil`.
 
     Args:

@@ -26,7 +26,7 @@ PROMOTED = {"model": "adapted", "adapter": "finetuned"}
 """Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_promote(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     told = f"{text}. Prints the version; exits 6 where the gate was not passed, and moves nothing."
     command = commands.add_parser(name, help=text, description=told)
