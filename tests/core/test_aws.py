@@ -6,7 +6,7 @@ from botocore import exceptions
 
 from anadil.core.aws import DamagedError, aws_errors
 from anadil.errors import AnadilError, DataError, PreflightError, RecipeError, RetryableError
-from anadil.s3_errors import explained
+from anadil.s3 import s3_errors
 
 
 def answer(code: str, said: str = "", status: int = 400) -> Exception:
@@ -53,7 +53,7 @@ def test_an_error_says_whose_turn_it_is(raised: Exception, error: type[AnadilErr
 
 
 def test_where_storage_refuses_arguments_the_uri_or_the_server_is_wrong() -> None:
-    with pytest.raises(DataError, match="check bucket and key"), explained("s3://b/k"):
+    with pytest.raises(DataError, match="check bucket and key"), s3_errors("s3://b/k"):
         raise exceptions.ParamValidationError(report="Invalid bucket name")
-    with pytest.raises(PreflightError, match="storage refused: MethodNotAllowed"), explained("s3://b/k"):
+    with pytest.raises(PreflightError, match="storage refused: MethodNotAllowed"), s3_errors("s3://b/k"):
         raise answer("MethodNotAllowed", status=405)
