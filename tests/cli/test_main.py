@@ -60,6 +60,15 @@ def test_help_names_every_stage_in_order_and_every_exit_code() -> None:
         assert re.search(rf"\s{code} \w", told), code
 
 
+@pytest.mark.parametrize("command", [name for name, row in main.COMMANDS.items() if row.module])
+def test_a_command_explains_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main([command, "--help"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: anadil {command} ")
+
+
 @pytest.mark.parametrize("stage", [stage.name for stage in FLOW])
 def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

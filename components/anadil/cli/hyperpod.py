@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anadil.launch.hyperpod.config import load
+from anadil.launch.hyperpod.config import load_description
 
 FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_cluster(name: str, commands: Any, text: str) -> None:
     """Put the command, with its verbs, among those of `anadil`."""
     cluster = commands.add_parser(name, help=text, description=f"{text} on Amazon EKS, from one file")
     verbs = cluster.add_subparsers(metavar="VERB", required=True)
@@ -42,24 +42,24 @@ def add(name: str, commands: Any, text: str) -> None:
 
 
 def _create(options: argparse.Namespace) -> int:
-    description = load(options.file)
+    description = load_description(options.file)
     if options.dry_run:
         from anadil.launch.hyperpod.requests import requests_of
 
         _show([request.as_dict() for request in requests_of(description)], options.output)
         return 0
-    from anadil.launch.hyperpod.create import create
-    from anadil.launch.hyperpod.resources import Parts
+    from anadil.launch.hyperpod.create import create_cluster
+    from anadil.launch.hyperpod.resources import ClusterResources
 
-    _show(create(Parts(description), wait=not options.no_wait), options.output)
+    _show(create_cluster(ClusterResources(description), wait=not options.no_wait), options.output)
     return 0
 
 
 def _describe(options: argparse.Namespace) -> int:
-    from anadil.launch.hyperpod.describe import describe
-    from anadil.launch.hyperpod.resources import Parts
+    from anadil.launch.hyperpod.describe import describe_cluster
+    from anadil.launch.hyperpod.resources import ClusterResources
 
-    rows = describe(Parts(load(options.file)))
+    rows = describe_cluster(ClusterResources(load_description(options.file)))
     if options.output == "json":
         print(json.dumps([row.as_dict() for row in rows], ensure_ascii=False, indent=2))
         return 0
@@ -73,15 +73,17 @@ def _describe(options: argparse.Namespace) -> int:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from anadil.launch.hyperpod.delete import delete, deletions
-    from anadil.launch.hyperpod.resources import Parts
+    from anadil.launch.hyperpod.delete import delete_cluster, deletions
+    from anadil.launch.hyperpod.resources import ClusterResources
 
-    description = load(options.file)
+    description = load_description(options.file)
     if options.dry_run:
         asked = deletions(None, cluster=description.name, with_file_system=options.with_file_system)
         _show([request.as_dict() for request in asked], options.output)
         return 0
-    gone = delete(Parts(description), confirmed=options.yes, with_file_system=options.with_file_system)
+    gone = delete_cluster(
+        ClusterResources(description), confirmed=options.yes, with_file_system=options.with_file_system
+    )
     for what in gone:
         print(f"{what}: deleted")
     return 0

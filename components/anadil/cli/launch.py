@@ -6,24 +6,21 @@ import shlex
 import sys
 from typing import Any, Literal
 
-from anadil.cli.doctor.local import missing_packages
-from anadil.core.errors import AnadilError, PreflightError, RecipeError, Stopped
+from anadil.cli.doctor.local import require_packages
+from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import STAGES
-from anadil.launch.alerts import Event, notify
 from anadil.launch.backend import Backend, Status
 from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launcher import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
 from anadil.recipe.load import load_recipe
+from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option
 from anadil.runtime.execute import Outcome
 from anadil.runtime.remake import allow_remake
 
-NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
-"""Backend -> extra that holds its client."""
 
-
-def add(name: str, commands: Any, text: str) -> None:
+def add_job_command(name: str, commands: Any, text: str) -> None:
     """Put one of the commands among those of `anadil`.
 
     Args:
@@ -90,14 +87,15 @@ def _launch(options: argparse.Namespace) -> int:
         job = job_to_show(asked, options.backend)
         _show(backend_for(recipe, options.backend).render(job), options.output)
         return 0
-    _need(options.backend or recipe.cluster.backend)
+    if (options.backend or recipe.cluster.backend) != "local":
+        require_packages("launch")
     made = _told(asked, options)
     print(made.uri if isinstance(made, Outcome) else made)
     return 0
 
 
 def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
-    """Launch, and tell those who want to know how it ended (`anadil.launch.alerts`)."""
+    """Launch, and tell those who want to know how it ended (`anadil.runtime.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
         made = launch(asked, options.backend, detach=options.detach)
@@ -127,17 +125,11 @@ def _show(rendered: dict[str, Any], output: str) -> None:
     sys.stdout.write(yaml.safe_dump(rendered, sort_keys=False, allow_unicode=True, width=10_000))
 
 
-def _need(backend: str) -> None:
-    extra = NEEDS.get(backend)
-    absent = missing_packages(extra) if extra else []
-    if absent:
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")
-
-
 def _backend(options: argparse.Namespace) -> Backend:
     if options.namespace and options.backend in ("local", "sagemaker"):
         raise RecipeError(f"--namespace: a job of the backend {options.backend} has none; leave it out")
-    _need(options.backend)
+    if options.backend != "local":
+        require_packages("launch")
     return backend_of(options.backend, options.namespace, options.region)
 
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anadil import __version__
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
@@ -32,19 +32,46 @@ EPILOG = """exit codes: 0 done, 2 recipe or usage, 3 data rejected, 4 environmen
 
 start here: `anadil run` runs everything on built-in data, on this machine, in minutes"""
 
-LATER = {
-    "submit": ("anadil_pipelines.commands", "start a run on Kubeflow Pipelines"),
-    "schedule": ("anadil_pipelines.commands", "start a run again and again, by the clock"),
-    "launch": ("anadil.cli.launch", "start one training stage on a cluster and follow it"),
-    "status": ("anadil.cli.launch", "where a launched job stands"),
-    "logs": ("anadil.cli.launch", "the log of a launched job's first machine"),
-    "stop": ("anadil.cli.launch", "end a launched job; what it saved stays"),
-    "export": ("anadil.cli.export", "a checkpoint of pretrain as a model directory"),
-    "remove": ("anadil.cli.remove", "take away an artifact that is damaged or not needed"),
-    "promote": ("anadil.cli.promote", "move the registry's alias to a model that passed its gate"),
-    "cluster": ("anadil.cli.hyperpod", "create, describe or delete a HyperPod cluster"),
+
+class Command(NamedTuple):
+    """A command but for those of stages, which parse their own options."""
+
+    help: str
+    module: str
+    add: str
+    """Function of the module that adds the command with its options; called as `add(name, commands, help)`."""
+
+
+STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.says}", "", "") for stage in FLOW}
+JOBS = ("anadil.cli.launch", "add_job_command")
+PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
+COMMANDS = {
+    "run": Command("run the whole pipeline on this machine", "anadil.cli.main", "add_run"),
+    **STAGE_COMMANDS,
+    "recipe": Command("list, copy, show and check recipes", "anadil.cli.main", "add_recipe"),
+    "plan": Command(
+        "memory, speed, time and cost of a training run, before a machine is rented",
+        "anadil.cli.main",
+        "add_plan",
+    ),
+    "compile": Command("the pipeline for Kubeflow Pipelines, as a file", "anadil.cli.main", "add_compile"),
+    "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
+    "schedule": Command("start a run again and again, by the clock", *PIPELINES),
+    "launch": Command("start one training stage on a cluster and follow it", *JOBS),
+    "status": Command("where a launched job stands", *JOBS),
+    "logs": Command("the log of a launched job's first machine", *JOBS),
+    "stop": Command("end a launched job; what it saved stays", *JOBS),
+    "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
+    "remove": Command(
+        "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
+    ),
+    "promote": Command(
+        "move the registry's alias to a model that passed its gate", "anadil.cli.promote", "add_promote"
+    ),
+    "cluster": Command("create, describe or delete a HyperPod cluster", "anadil.cli.hyperpod", "add_cluster"),
+    "doctor": Command("check what a run needs, each line with its remedy", "anadil.cli.main", "add_doctor"),
 }
-"""Command -> the module that knows its options, and its help line."""
+"""The whole command line, in the order of the help."""
 
 WORK = "anadil-work"
 """Default directory of `anadil run`."""
@@ -74,31 +101,26 @@ def parser(asked: str = "") -> argparse.ArgumentParser:
     """The whole command line; stages parse their own options (`anadil clean --help`).
 
     Args:
-        asked: The command whose options are needed; those of `LATER` are loaded for it alone.
+        asked: The command whose options are needed; no other's are loaded.
     """
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"anadil {__version__}")
     top.add_argument("-v", "--verbose", action="store_true", help="say more")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    _add_run(commands)
-    for stage in FLOW:
-        commands.add_parser(stage.name, help=f"one stage: {stage.says}", add_help=False)
-    _add_recipe(commands)
-    _add_plan(commands)
-    _add_compile(commands)
-    for name, (module, text) in LATER.items():
-        if name == asked:
-            importlib.import_module(module).add(name, commands, text)
+    for name, command in COMMANDS.items():
+        if name == asked and command.module:
+            getattr(importlib.import_module(command.module), command.add)(name, commands, command.help)
         else:
-            commands.add_parser(name, help=text, add_help=False)
-    _add_doctor(commands)
+            commands.add_parser(name, help=command.help, add_help=False)
     return top
 
 
-def _add_run(commands: Any) -> None:
-    text = "run the whole pipeline on this machine"
-    run = commands.add_parser("run", help=text, description=f"{text}; what is made already is reused")
+def add_run(name: str, commands: Any, text: str) -> None:
+    """Add `anadil run`."""
+    from anadil.runtime.entry_point import add_remake_option
+
+    run = commands.add_parser(name, help=text, description=f"{text}; what is made already is reused")
     run.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
     run.add_argument(
         "--work", default=WORK, metavar="DIR", help="where everything is written (default: %(default)s)"
@@ -111,14 +133,14 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
     )
-    text = "train again, though a model of the same recipe and inputs is there that another program made"
-    run.add_argument("--remake", action="store_true", help=text)
+    add_remake_option(run)
     _add_output(run)
     run.set_defaults(command=_run)
 
 
-def _add_recipe(commands: Any) -> None:
-    recipe = commands.add_parser("recipe", help="list, copy, show and check recipes")
+def add_recipe(name: str, commands: Any, text: str) -> None:
+    """Add `anadil recipe` with its verbs."""
+    recipe = commands.add_parser(name, help=text)
     verbs = recipe.add_subparsers(metavar="VERB", required=True)
     listed = verbs.add_parser("list", help="the shipped recipes")
     _add_output(listed)
@@ -139,9 +161,9 @@ def _add_recipe(commands: Any) -> None:
     schema.set_defaults(command=_recipe_schema)
 
 
-def _add_plan(commands: Any) -> None:
-    text = "memory, speed, time and cost of a training run, before a machine is rented"
-    plan = commands.add_parser("plan", help=text, description=text)
+def add_plan(name: str, commands: Any, text: str) -> None:
+    """Add `anadil plan`."""
+    plan = commands.add_parser(name, help=text, description=text)
     plan.add_argument("recipe", metavar="RECIPE")
     plan.add_argument(
         "--instance", metavar="TYPE", help="such as p5.48xlarge (default: cluster.instance, or this machine)"
@@ -178,8 +200,9 @@ def _positive(text: str) -> int:
     return int(number)
 
 
-def _add_compile(commands: Any) -> None:
-    compiled = commands.add_parser("compile", help="the pipeline for Kubeflow Pipelines, as a file")
+def add_compile(name: str, commands: Any, text: str) -> None:
+    """Add `anadil compile`."""
+    compiled = commands.add_parser(name, help=text)
     compiled.add_argument("recipe", metavar="RECIPE")
     compiled.add_argument(
         "-f", "--file", required=True, type=Path, metavar="FILE", help="such as pipeline.yaml"
@@ -188,8 +211,9 @@ def _add_compile(commands: Any) -> None:
     compiled.set_defaults(command=_compile)
 
 
-def _add_doctor(commands: Any) -> None:
-    doctor = commands.add_parser("doctor", help="check what a run needs, each line with its remedy")
+def add_doctor(name: str, commands: Any, text: str) -> None:
+    """Add `anadil doctor`."""
+    doctor = commands.add_parser(name, help=text)
     doctor.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
     text = "look at the cluster of your Kubernetes context too (or of the pod that this runs in)"
     doctor.add_argument("--cluster", action="store_true", help=text)
@@ -209,8 +233,8 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from anadil.artifacts.storage import check_directory
-    from anadil.cli.doctor.local import missing_packages
-    from anadil.core.errors import INTERRUPTED, PreflightError, Stopped
+    from anadil.cli.doctor.local import require_packages
+    from anadil.core.errors import INTERRUPTED, Stopped
     from anadil.plan.instances import ram_bytes
     from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
     from anadil.recipe.load import load_recipe
@@ -239,9 +263,7 @@ def _run(options: argparse.Namespace) -> int:
         from anadil.plan.preflight import check_fits
 
         log.debug("%s", check_fits(recipe, here=True, finetunes=STAGES["finetune"] in stages))
-    absent = missing_packages("pipelines" if options.runner == "docker" else "laptop")
-    if absent:
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[laptop]'")
+    require_packages("pipelines" if options.runner == "docker" else "laptop")
     if recipe.storage.root is None:
         storage = recipe.storage.model_copy(update={"root": str(work)})
         recipe = recipe.model_copy(update={"storage": storage})
@@ -322,14 +344,11 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _compile(options: argparse.Namespace) -> int:
-    from anadil.cli.doctor.local import missing_packages
-    from anadil.core.errors import PreflightError
+    from anadil.cli.doctor.local import require_packages
     from anadil.recipe.load import load_recipe
 
     recipe = load_recipe(options.recipe, options.set)
-    absent = missing_packages("pipelines")
-    if absent:
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[pipelines]'")
+    require_packages("pipelines")
     from anadil_pipelines.adapt import write_pipeline
     from anadil_pipelines.resources import with_clean_memory
 
