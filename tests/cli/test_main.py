@@ -39,7 +39,7 @@ def test_help_is_immediate() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom anadil import cli\n"
+        "import sys\nfrom anadil.cli import main as cli\n"
         "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
         f"print('loaded', sorted(set(sys.modules) & set({HEAVY!r})))"
     )

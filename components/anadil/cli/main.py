@@ -5,16 +5,15 @@ Nothing heavy is imported before a command needs it. stdout carries results, std
 
 import argparse
 import importlib
-import json
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anadil import __version__
+from anadil.cli.output import add_output_option, print_json
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ start here: `anadil run` runs everything on built-in data, on this machine, in m
 
 
 class Command(NamedTuple):
-    """A command but for those of stages, which parse their own options."""
+    """A command; those of stages parse their own options and have no module here."""
 
     help: str
     module: str
@@ -46,15 +45,15 @@ STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.says}", "", "") for st
 JOBS = ("anadil.cli.launch", "add_job_command")
 PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
 COMMANDS = {
-    "run": Command("run the whole pipeline on this machine", "anadil.cli.main", "add_run"),
+    "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
-    "recipe": Command("list, copy, show and check recipes", "anadil.cli.main", "add_recipe"),
+    "recipe": Command("list, copy, show and check recipes", "anadil.cli.recipe", "add_recipe"),
     "plan": Command(
         "memory, speed, time and cost of a training run, before a machine is rented",
         "anadil.cli.main",
         "add_plan",
     ),
-    "compile": Command("the pipeline for Kubeflow Pipelines, as a file", "anadil.cli.main", "add_compile"),
+    "compile": Command("the pipeline for Kubeflow Pipelines, as a file", "anadil.cli.compile", "add_compile"),
     "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
     "schedule": Command("start a run again and again, by the clock", *PIPELINES),
     "launch": Command("start one training stage on a cluster and follow it", *JOBS),
@@ -72,9 +71,6 @@ COMMANDS = {
     "doctor": Command("check what a run needs, each line with its remedy", "anadil.cli.main", "add_doctor"),
 }
 """The whole command line, in the order of the help."""
-
-WORK = "anadil-work"
-"""Default directory of `anadil run`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,51 +112,6 @@ def parser(asked: str = "") -> argparse.ArgumentParser:
     return top
 
 
-def add_run(name: str, commands: Any, text: str) -> None:
-    """Add `anadil run`."""
-    from anadil.runtime.entry_point import add_remake_option
-
-    run = commands.add_parser(name, help=text, description=f"{text}; what is made already is reused")
-    run.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
-    run.add_argument(
-        "--work", default=WORK, metavar="DIR", help="where everything is written (default: %(default)s)"
-    )
-    run.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the recipe"
-    )
-    text = "steps as processes of this Python, or in their images (default: %(default)s)"
-    run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
-    run.add_argument(
-        "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
-    )
-    add_remake_option(run)
-    _add_output(run)
-    run.set_defaults(command=_run)
-
-
-def add_recipe(name: str, commands: Any, text: str) -> None:
-    """Add `anadil recipe` with its verbs."""
-    recipe = commands.add_parser(name, help=text)
-    verbs = recipe.add_subparsers(metavar="VERB", required=True)
-    listed = verbs.add_parser("list", help="the shipped recipes")
-    _add_output(listed)
-    listed.set_defaults(command=_recipe_list)
-    copy = verbs.add_parser("copy", help="a shipped recipe as a file of your own")
-    copy.add_argument("name", metavar="NAME")
-    copy.add_argument("file", metavar="FILE", type=Path)
-    copy.set_defaults(command=_recipe_copy)
-    show = verbs.add_parser("show", help="a recipe with every default filled in")
-    show.add_argument("recipe", metavar="RECIPE")
-    show.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    show.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml")
-    show.set_defaults(command=_recipe_show)
-    check = verbs.add_parser("check", help="every mistake of a recipe, with line and remedy")
-    check.add_argument("recipe", metavar="RECIPE")
-    check.set_defaults(command=_recipe_check)
-    schema = verbs.add_parser("schema", help="JSON Schema of a recipe, for editors")
-    schema.set_defaults(command=_recipe_schema)
-
-
 def add_plan(name: str, commands: Any, text: str) -> None:
     """Add `anadil plan`."""
     plan = commands.add_parser(name, help=text, description=text)
@@ -188,7 +139,7 @@ def add_plan(name: str, commands: Any, text: str) -> None:
         "--measured", type=Path, nargs="+", default=[], metavar="LOG", help="take in what such jobs printed"
     )
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    _add_output(plan)
+    add_output_option(plan)
     plan.set_defaults(command=_plan)
 
 
@@ -200,19 +151,10 @@ def _positive(text: str) -> int:
     return int(number)
 
 
-def add_compile(name: str, commands: Any, text: str) -> None:
-    """Add `anadil compile`."""
-    compiled = commands.add_parser(name, help=text)
-    compiled.add_argument("recipe", metavar="RECIPE")
-    compiled.add_argument(
-        "-f", "--file", required=True, type=Path, metavar="FILE", help="such as pipeline.yaml"
-    )
-    compiled.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    compiled.set_defaults(command=_compile)
-
-
 def add_doctor(name: str, commands: Any, text: str) -> None:
     """Add `anadil doctor`."""
+    from anadil.cli.run import WORK
+
     doctor = commands.add_parser(name, help=text)
     doctor.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
     text = "look at the cluster of your Kubernetes context too (or of the pod that this runs in)"
@@ -221,142 +163,14 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
     doctor.add_argument("--kubeflow-host", metavar="URL", help=text)
     doctor.add_argument("--work", default=WORK, metavar="DIR", help="default: %(default)s")
     doctor.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    _add_output(doctor)
+    add_output_option(doctor)
     doctor.set_defaults(command=_doctor)
-
-
-def _add_output(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
-    )
-
-
-def _run(options: argparse.Namespace) -> int:
-    from anadil.artifacts.storage import check_directory
-    from anadil.cli.doctor.local import require_packages
-    from anadil.core.errors import INTERRUPTED, Stopped
-    from anadil.plan.instances import ram_bytes
-    from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
-    from anadil.recipe.load import load_recipe
-    from anadil.runtime.job import is_left_out
-    from anadil.runtime.remake import allow_remake
-
-    if options.remake:
-        allow_remake()
-    recipe = load_recipe(options.recipe, options.set)
-    work = Path(os.path.realpath(options.work))
-    check_directory(work, "--work")
-    if recipe.storage.root and "://" not in recipe.storage.root:
-        check_directory(Path(recipe.storage.root), "storage.root")
-    names = list(STAGES)
-    stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
-    for stage in stages:
-        if options.until != "finetune" and is_left_out(stage, recipe):
-            log.info("finetune: left out, because finetune.inputs names no chats")
-            continue
-        if stage.files:  # what is wrong with it should be told now, not after hours of training
-            look_at_files(stage, recipe).say()
-    look_at_clean_memory(recipe, ram_bytes()).say(logging.INFO)
-    if any("base" in stage.sections for stage in stages):
-        look_at_base(recipe).say()
-    if STAGES["pretrain"] in stages:
-        from anadil.plan.preflight import check_fits
-
-        log.debug("%s", check_fits(recipe, here=True, finetunes=STAGES["finetune"] in stages))
-    require_packages("pipelines" if options.runner == "docker" else "laptop")
-    if recipe.storage.root is None:
-        storage = recipe.storage.model_copy(update={"root": str(work)})
-        recipe = recipe.model_copy(update={"storage": storage})
-    work.mkdir(parents=True, exist_ok=True)
-    from anadil_pipelines.laptop import run_here
-
-    steps = run_here(recipe, work, options.runner, options.until)
-    if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
-        return steps.exit_code  # the step has said so; nothing is to be corrected
-    if steps.exit_code:
-        log.error("stopped at a failed step; correct it and run the same command again to go on from there")
-        return steps.exit_code
-    result = dict(steps.uris)
-    if "report" in result:
-        result["report"] = f"{result['report']}/report.html"
-    _print_table(result, options.output)
-    return 0
-
-
-def _recipe_list(options: argparse.Namespace) -> int:
-    from anadil.recipe.load import shipped
-
-    recipes = {path.stem: _first_line(path) for path in shipped()}
-    _print_table(recipes, options.output)
-    return 0
-
-
-def _first_line(path: Path) -> str:
-    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-
-
-def _recipe_copy(options: argparse.Namespace) -> int:
-    from anadil.core.errors import RecipeError
-    from anadil.recipe.load import find
-
-    source = find(options.name)
-    if options.file.exists():
-        raise RecipeError(f"{options.file}: exists already; choose another name or remove it")
-    options.file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, options.file)
-    log.info("%s written; edit it, then run: anadil recipe check %s", options.file, options.file)
-    print(options.file)
-    return 0
-
-
-def _recipe_show(options: argparse.Namespace) -> int:
-    import yaml
-
-    from anadil.recipe.load import load_recipe
-
-    data = load_recipe(options.recipe, options.set).model_dump(mode="json")
-    if options.output == "json":
-        print(json.dumps(data, ensure_ascii=False, indent=2))
-    else:
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-    return 0
-
-
-def _recipe_check(options: argparse.Namespace) -> int:
-    from anadil.recipe.load import load_recipe
-
-    load_recipe(options.recipe)
-    print(f"{options.recipe}: no mistakes")
-    return 0
-
-
-def _recipe_schema(options: argparse.Namespace) -> int:  # noqa: ARG001  every command takes its options
-    from anadil.recipe.sections import Recipe
-
-    print(json.dumps(Recipe.model_json_schema(), ensure_ascii=False, indent=2))
-    return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
     from anadil.cli.plan import plan
 
     return plan(options)
-
-
-def _compile(options: argparse.Namespace) -> int:
-    from anadil.cli.doctor.local import require_packages
-    from anadil.recipe.load import load_recipe
-
-    recipe = load_recipe(options.recipe, options.set)
-    require_packages("pipelines")
-    from anadil_pipelines.adapt import write_pipeline
-    from anadil_pipelines.resources import with_clean_memory
-
-    write_pipeline(with_clean_memory(recipe), options.file)
-    if recipe.storage.root is None:
-        log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
-    print(options.file)
-    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -368,7 +182,7 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         checks = examine(options.recipe, options.set, Path(os.path.realpath(options.work)))
     if options.output == "json":
-        print(json.dumps([check.as_dict() for check in checks], ensure_ascii=False, indent=2))
+        print_json([check.as_dict() for check in checks])
     else:
         for check in checks:
             print(check.as_text())
@@ -380,15 +194,6 @@ def _examine_cluster(options: argparse.Namespace) -> "list[Check]":
     from anadil.recipe.load import load_recipe
 
     return examine_cluster(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
-
-
-def _print_table(rows: dict[str, str], output: str) -> None:
-    if output == "json":
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
-        return
-    width = max(map(len, rows), default=0)
-    for name, value in rows.items():
-        print(f"{name:<{width}}  {value}")
 
 
 if __name__ == "__main__":
