@@ -25,6 +25,8 @@ class Cluster:
 
     objects: dict[str, Object] = field(default_factory=dict)
     """Path -> answer."""
+    missing: dict[str, Object] = field(default_factory=dict)
+    """Path -> what a 404 says besides, where it matters."""
     forbidden: set[str] = field(default_factory=set)
     """Paths that answer 403."""
     denied: set[tuple[str, str]] = field(default_factory=set)
@@ -94,7 +96,8 @@ def serving(cluster: Cluster) -> Iterator[Cluster]:
                 return
             found = cluster.objects.get(parts.path)
             if found is None:
-                self._answer(404, {"kind": "Status", "status": "Failure", "message": "not found"})
+                status = {"kind": "Status", "status": "Failure", "message": "not found"}
+                self._answer(404, status | cluster.missing.get(parts.path, {}))
                 return
             [selector] = parse_qs(parts.query).get("labelSelector", [""])
             self._answer(200, _selected(found, selector) if selector else found)

@@ -11,6 +11,7 @@ from anadil.checks.cluster import examine_cluster
 from anadil.checks.kubernetes import launcher_rules
 from anadil.config import Recipe
 from anadil.doctor import Check
+from anadil.launch.api.client import Patience
 from tests.checks.fake_cluster import TOKEN, Cluster, serving
 from tests.checks.lines import line, names
 from tests.harness import again
@@ -80,7 +81,7 @@ def test_an_api_that_says_nothing_is_given_up(
     cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.silent = True
-    monkeypatch.setattr("anadil.checks.api.READ_S", 0.3)
+    monkeypatch.setattr("anadil.checks.cluster.PATIENCE", Patience(attempts=1, read_s=0.3))
 
     checks = examine_cluster(wanted)
 
@@ -110,7 +111,7 @@ def test_no_usable_kubeconfig_is_one_failure(
     checks = examine_cluster(wanted)
 
     assert names(checks, "failed") == {"kubernetes"}
-    assert checks[0].detail.startswith("no usable kubeconfig: ")
+    assert checks[0].detail.startswith("no cluster: ")
 
 
 def test_an_old_token_is_told_as_such(cluster: Cluster, wanted: Recipe, tmp_path: Path) -> None:

@@ -197,16 +197,23 @@ def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
     scene.cluster.pods["run-7-step"] = {
         "metadata": {"labels": {}, "ownerReferences": [{**workflow, "controller": True}]}
     }
+    url = Api().host
     pod_namespace = tmp_path / "namespace"
     monkeypatch.setattr(connect, "POD_NAMESPACE", pod_namespace)
-    api = Api(NAMESPACE, QUICK)
-
-    pod_namespace.write_text("kubeflow")
-    elsewhere = workflow_owner(api)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setattr(
+        "kubernetes.config.load_incluster_config",
+        lambda client_configuration: setattr(client_configuration, "host", url),
+    )
     pod_namespace.write_text(NAMESPACE)
+    another_cluster = workflow_owner(Api(NAMESPACE, QUICK))  # that of KUBECONFIG
+    monkeypatch.delenv("KUBECONFIG")
+    own = workflow_owner(Api(NAMESPACE, QUICK))
+    pod_namespace.write_text("kubeflow")
+    another_namespace = workflow_owner(Api(NAMESPACE, QUICK))
 
-    assert elsewhere == []
-    assert workflow_owner(api) == [{**workflow, "controller": False, "blockOwnerDeletion": False}]
+    assert another_cluster == another_namespace == []
+    assert own == [{**workflow, "controller": False, "blockOwnerDeletion": False}]
 
 
 def deadline(cluster: Cluster) -> int:

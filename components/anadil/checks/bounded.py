@@ -4,9 +4,9 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-from anadil.checks.api import Refused
 from anadil.doctor import Check
 from anadil.errors import AnadilError
+from anadil.launch.api.client import Refused
 
 PATIENCE_S = 15.0
 """Longest time of one check; each of its questions has its own, shorter limit."""
@@ -37,7 +37,7 @@ def _told(name: str, work: Work) -> list[Check]:
     try:
         return list(work())
     except Refused as error:
-        if error.status == 403:
+        if error.answer.status == 403:
             detail = "may not be read with your rights"
             return [Check(name=name, status="skipped", detail=detail, remedy="ask whoever runs the cluster")]
         return [_failed(name, f"the API answers {error}", "see the API server's health")]

@@ -7,16 +7,19 @@ the lines that depend on it are skipped and say so.
 from collections.abc import Callable, Iterable
 
 from anadil.checks import images, kubernetes, nodes, objects, services, storage
-from anadil.checks.api import Api, Refused, Unreachable, connect
 from anadil.checks.bounded import bounded
 from anadil.config import Recipe
 from anadil.doctor import Check, check_data
+from anadil.errors import PreflightError, RetryableError
+from anadil.launch.api.client import Api, Patience, Refused
+from anadil.launch.api.kinds import KINDS
 
-JOB_BACKENDS = tuple(kubernetes.JOB_API)
 OF_JOBS = ("job API", "training operator", "permissions", "queue")
 """What only training jobs of their own need."""
 OF_NAMESPACE = ("permissions", "queue", "volumes", "service account", "secrets")
 DEPENDENT = ("namespace", *OF_JOBS, "volumes", "service account", "secrets", "nodes")
+PATIENCE = Patience(attempts=1, connect_s=3.0, read_s=8.0)
+"""People wait for the answer, and may ask again."""
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
 INPUTS_PATIENCE_S = 60.0
 """Files of three keys, each of which has ten seconds, and the model."""
@@ -42,19 +45,22 @@ def examine_cluster(recipe: Recipe, *, kubeflow_host: str | None = None) -> list
 
 
 def _kubernetes(recipe: Recipe) -> list[Check]:
-    cluster = recipe.cluster
     found: list[Api] = []
 
     def reach() -> Iterable[Check]:
+        remedy = UNREACHABLE
         try:
-            api = connect()
-            yield from kubernetes.check_version(api, cluster)
+            api = Api(recipe.cluster.namespace, PATIENCE)
+            yield from kubernetes.check_version(api, recipe.cluster)
             found.append(api)
-        except (Unreachable, Refused) as error:
-            remedy = (
-                UNREACHABLE if isinstance(error, Unreachable) else "log in again; see kubectl auth whoami"
-            )
-            yield Check(name="kubernetes", status="failed", detail=str(error), remedy=remedy)
+            return
+        except Refused as error:
+            detail, remedy = str(error), "log in again; see kubectl auth whoami"
+        except PreflightError as error:
+            detail, _, remedy = str(error).partition("; ")
+        except RetryableError as error:
+            detail = str(error).partition("; ")[0]
+        yield Check(name="kubernetes", status="failed", detail=detail, remedy=remedy)
 
     checks = bounded("kubernetes", reach)
     if not found:
@@ -64,29 +70,26 @@ def _kubernetes(recipe: Recipe) -> list[Check]:
 
 def _inside(api: Api, recipe: Recipe) -> list[Check]:
     cluster = recipe.cluster
-    namespace = cluster.namespace or api.default_namespace
     work: dict[str, Callable[[], Iterable[Check]]] = {
         "job API": lambda: kubernetes.check_job_api(api, cluster),
         "training operator": lambda: kubernetes.check_operator(api, cluster),
-        "permissions": lambda: kubernetes.check_rights(api, cluster, namespace),
-        "queue": lambda: objects.check_queue(api, cluster, namespace),
-        "volumes": lambda: objects.check_volumes(api, recipe, namespace),
-        "service account": lambda: objects.check_service_account(
-            api, cluster, namespace, recipe.storage.root
-        ),
-        "secrets": lambda: objects.check_secrets(api, cluster, namespace),
+        "permissions": lambda: kubernetes.check_rights(api, cluster),
+        "queue": lambda: objects.check_queue(api, cluster),
+        "volumes": lambda: objects.check_volumes(api, recipe),
+        "service account": lambda: objects.check_service_account(api, cluster, recipe.storage.root),
+        "secrets": lambda: objects.check_secrets(api, cluster),
         "nodes": lambda: nodes.check_nodes(api, recipe),
     }
-    checks = bounded("namespace", lambda: kubernetes.check_namespace(api, cluster, namespace))
+    checks = bounded("namespace", lambda: kubernetes.check_namespace(api, cluster))
     absent = _failed(checks, "namespace")
-    no_jobs = cluster.backend not in JOB_BACKENDS
+    no_jobs = cluster.backend not in KINDS
     for name, look in work.items():
         if no_jobs and name in OF_JOBS:
             checks.append(
                 _skipped(name, f"cluster.backend is {cluster.backend}: no job of its own is made here")
             )
         elif absent and name in OF_NAMESPACE:
-            checks.append(_skipped(name, f"the namespace {namespace} cannot be used"))
+            checks.append(_skipped(name, f"the namespace {api.namespace} cannot be used"))
         elif cluster.backend == "sagemaker" and name == "nodes":
             checks.append(_skipped(name, "SageMaker trains on machines of its own"))
         elif name == "training operator" and _failed(checks, "job API"):

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.checks.api import Api, Refused
 from anadil.cluster import Cluster, Toleration
 from anadil.config import Recipe
 from anadil.doctor import Check
+from anadil.launch.api.client import Api, Refused
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
 from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
@@ -20,7 +20,7 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
     """Count the nodes that a training job could take, with GPUs and EFA as it asks for them."""
     cluster = recipe.cluster
-    nodes = api.get("/api/v1/nodes").get("items") or []
+    nodes = api.read("/api/v1/nodes").get("items") or []
     if cluster.hyperpod:
         yield _health(nodes)
     job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
@@ -60,7 +60,7 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
 def share_one_node(api: Api, recipe: Recipe) -> bool:
     """Whether all pods of a training job run on the one node that takes them; false where nodes may not be read."""
     try:
-        nodes = api.get("/api/v1/nodes").get("items") or []
+        nodes = api.read("/api/v1/nodes").get("items") or []
     except Refused:
         return False
     job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")

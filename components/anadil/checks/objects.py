@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.checks.api import Api, Refused, below
 from anadil.checks.nodes import share_one_node
 from anadil.cluster import Cluster, Volume
 from anadil.config import Recipe
 from anadil.doctor import Check
+from anadil.launch.api.client import Api, Refused
 
 KUEUE = "kueue.x-k8s.io"
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
@@ -18,26 +18,26 @@ MOUNTPOINT = "s3.csi.aws.com"
 NOTIFICATION_KEYS = {"ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC"}
 
 
-def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
+def check_queue(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the LocalQueue is there and takes jobs, and the priority class exists."""
     group = api.find(f"/apis/{KUEUE}")
     if cluster.queue is None:
-        yield from _queue_not_named(api, group, namespace)
+        yield from _queue_not_named(api, group)
         return
     if group is None:
         remedy = "install Kueue (HyperPod: the add-on amazon-sagemaker-hyperpod-taskgovernance), or leave cluster.queue out"
         yield Check(name="queue", status="failed", detail=f"{KUEUE} is not served", remedy=remedy)
         return
     path = _kueue_path(group)
-    found = api.find(f"{path}/namespaces/{namespace}/localqueues/{cluster.queue}")
+    found = api.find(f"{path}/namespaces/{api.namespace}/localqueues/{cluster.queue}")
     if found is None:
-        there = _names(api.get(f"{path}/namespaces/{namespace}/localqueues"))
+        there = _names(api.read(f"{path}/namespaces/{api.namespace}/localqueues"))
         remedy = (
             f"set cluster.queue to one of {', '.join(there)}"
             if there
             else "create it, or leave cluster.queue out"
         )
-        detail = f"{namespace} has no LocalQueue {cluster.queue}"
+        detail = f"{api.namespace} has no LocalQueue {cluster.queue}"
         yield Check(name="queue", status="failed", detail=detail, remedy=remedy)
         return
     status = found.get("status") or {}
@@ -46,7 +46,7 @@ def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
     )
     if active.get("status") != "True":
         reason = active.get("message") or active.get("reason") or "Kueue has not looked at it yet"
-        remedy = f"see kubectl -n {namespace} describe localqueue {cluster.queue}"
+        remedy = f"see kubectl -n {api.namespace} describe localqueue {cluster.queue}"
         detail = f"{cluster.queue} is not active: {reason}"
         yield Check(name="queue", status="failed", detail=detail, remedy=remedy)
         return
@@ -54,7 +54,7 @@ def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
     detail = f"{cluster.queue} is active, {waiting} job(s) wait in it"
     yield Check(name="queue", status="passed", detail=detail)
     if cluster.priority and api.find(f"{path}/workloadpriorityclasses/{cluster.priority}") is None:
-        there = _names(api.get(f"{path}/workloadpriorityclasses"))
+        there = _names(api.read(f"{path}/workloadpriorityclasses"))
         remedy = (
             f"set cluster.priority to one of {', '.join(there)}" if there else "leave cluster.priority out"
         )
@@ -62,11 +62,11 @@ def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
         yield Check(name="priority", status="failed", detail=detail, remedy=remedy)
 
 
-def _queue_not_named(api: Api, group: dict[str, Any] | None, namespace: str) -> Iterator[Check]:
-    there = _names(api.get(f"{_kueue_path(group)}/namespaces/{namespace}/localqueues")) if group else []
+def _queue_not_named(api: Api, group: dict[str, Any] | None) -> Iterator[Check]:
+    there = _names(api.read(f"{_kueue_path(group)}/namespaces/{api.namespace}/localqueues")) if group else []
     if there:
         remedy = f"set cluster.queue: {there[0]}, if jobs here must queue"
-        detail = f"cluster.queue is not set, though {namespace} has {', '.join(there)}"
+        detail = f"cluster.queue is not set, though {api.namespace} has {', '.join(there)}"
         yield Check(name="queue", status="skipped", detail=detail, remedy=remedy)
     else:
         yield Check(name="queue", status="skipped", detail="cluster.queue is not set")
@@ -80,22 +80,22 @@ def _names(answer: dict[str, Any]) -> list[str]:
     return sorted(str(each["metadata"]["name"]) for each in answer.get("items") or ())
 
 
-def check_volumes(api: Api, recipe: Recipe, namespace: str) -> Iterator[Check]:
+def check_volumes(api: Api, recipe: Recipe) -> Iterator[Check]:
     """Whether each claim is bound, to a volume that all nodes can mount and checkpoints can live on."""
     cluster = recipe.cluster
     if not cluster.volumes:
         yield Check(name="volumes", status="skipped", detail="cluster.volumes names no claim")
     for volume in cluster.volumes:
-        yield _claim(api, recipe, namespace, volume)
+        yield _claim(api, recipe, volume)
 
 
-def _claim(api: Api, recipe: Recipe, namespace: str, volume: Volume) -> Check:
+def _claim(api: Api, recipe: Recipe, volume: Volume) -> Check:
     cluster = recipe.cluster
     name = f"claim {volume.claim}"
-    found = api.find(below(namespace, "persistentvolumeclaims", volume.claim))
+    found = api.find(api.core_path("persistentvolumeclaims", volume.claim))
     if found is None:
         remedy = "create it (manifests/ and the chart do), or correct cluster.volumes"
-        return Check(name=name, status="failed", detail=f"{namespace} has no such claim", remedy=remedy)
+        return Check(name=name, status="failed", detail=f"{api.namespace} has no such claim", remedy=remedy)
     modes = set(found["spec"].get("accessModes") or ())
     shared = {"ReadWriteMany"} | ({"ReadOnlyMany"} if volume.read_only else set())
     # What one node mounts, all pods on it may use.
@@ -134,7 +134,7 @@ def _driver(api: Api, volume_name: str) -> str:
 def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> Check:
     wanted = claim["spec"].get("storageClassName")
     try:
-        classes = api.get("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
+        classes = api.read("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
     except Refused:
         remedy = (
             f"see kubectl -n {claim['metadata'].get('namespace')} describe pvc {claim['metadata']['name']}"
@@ -164,13 +164,15 @@ def _is_default(storage_class: dict[str, Any]) -> bool:
     return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
-def check_service_account(api: Api, cluster: Cluster, namespace: str, root: str | None) -> Iterator[Check]:
+def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Iterator[Check]:
     """Whether the ServiceAccount of jobs is there, and which AWS role it takes."""
     account = cluster.service_account or "default"
-    found = api.find(below(namespace, "serviceaccounts", account))
+    found = api.find(api.core_path("serviceaccounts", account))
     if found is None:
-        remedy = f"kubectl -n {namespace} create serviceaccount {account}, or correct cluster.service_account"
-        detail = f"{namespace} has no {account}"
+        remedy = (
+            f"kubectl -n {api.namespace} create serviceaccount {account}, or correct cluster.service_account"
+        )
+        detail = f"{api.namespace} has no {account}"
         yield Check(name="service account", status="failed", detail=detail, remedy=remedy)
         return
     role = (found["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
@@ -186,31 +188,33 @@ def check_service_account(api: Api, cluster: Cluster, namespace: str, root: str 
         yield Check(name="service account", status="passed", detail=account)
 
 
-def check_secrets(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
+def check_secrets(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether each Secret holds the keys that are asked for; values are never looked at."""
     if not cluster.secrets and not cluster.notifications:
         yield Check(name="secrets", status="skipped", detail="the recipe names none")
     for secret, keys in cluster.secrets.items():
-        yield _secret(api, namespace, secret, set(keys), every=True)
+        yield _secret(api, secret, set(keys), every=True)
     if cluster.notifications:
-        yield _secret(api, namespace, cluster.notifications, NOTIFICATION_KEYS, every=False)
+        yield _secret(api, cluster.notifications, NOTIFICATION_KEYS, every=False)
 
 
-def _secret(api: Api, namespace: str, secret: str, keys: set[str], *, every: bool) -> Check:
+def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> Check:
     name = f"secret {secret}"
     try:
-        found = api.find(below(namespace, "secrets", secret))
+        found = api.find(api.core_path("secrets", secret))
     except Refused as error:
-        if error.status != 403:
+        if error.answer.status != 403:
             raise
-        remedy = f"ask somebody who may: kubectl -n {namespace} describe secret {secret}"
+        remedy = f"ask somebody who may: kubectl -n {api.namespace} describe secret {secret}"
         detail = "may not be read with your rights"
         return Check(name=name, status="skipped", detail=detail, remedy=remedy)
     wanted = ", ".join(sorted(keys))
     if found is None:
         example = " ".join(f"--from-literal={key}=..." for key in sorted(keys))
-        remedy = f"kubectl -n {namespace} create secret generic {secret} {example}"
-        return Check(name=name, status="failed", detail=f"{namespace} has none of this name", remedy=remedy)
+        remedy = f"kubectl -n {api.namespace} create secret generic {secret} {example}"
+        return Check(
+            name=name, status="failed", detail=f"{api.namespace} has none of this name", remedy=remedy
+        )
     missing = keys - set(found.get("data") or ())
     if missing and (every or missing == keys):
         which = ", ".join(sorted(missing)) if every else f"one of {wanted}"

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from anadil.errors import AnadilError, PreflightError, RetryableError
-from anadil.launch.api.connect import connect
+from anadil.launch.api.connect import connect, short
 from anadil.launch.api.kinds import Kind, Object
 from anadil.launch.api.refusal import Answer, Call, answer_of, refusal
 
@@ -59,11 +59,11 @@ class LogStream:
                 self._answer.shutdown()
 
 
-class _Refused(Exception):
-    """An answer of 400 and above that trying again does not change."""
+class Refused(PreflightError):
+    """An answer of 400 and above, as the API words it."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.message)
+        super().__init__(f"{answer.status} {answer.message}".strip())
         self.answer = answer
 
 
@@ -87,6 +87,47 @@ class Api:
         self._connection = connect()
         self.namespace = namespace or self._connection.namespace
         self.patience = patience or Patience()
+
+    @property
+    def host(self) -> str:
+        """Address of the cluster."""
+        return self._connection.host
+
+    @property
+    def context(self) -> str:
+        """Context of the kubeconfig; empty for the cluster that this pod runs in."""
+        return self._connection.context
+
+    @property
+    def is_in_own_namespace(self) -> bool:
+        """Whether the namespace is that of the pod that we run in."""
+        return not self._connection.context and self.namespace == self._connection.namespace
+
+    def read(self, path: str, **query: str) -> Object:
+        """The object or list of a path.
+
+        Raises:
+            Refused: An answer of 400 and above.
+        """
+        return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    def find(self, path: str) -> Object | None:
+        """The object of a path, or None where there is none."""
+        try:
+            return self.read(path)
+        except Refused as error:
+            if error.answer.status == 404:
+                return None
+            raise
+
+    def review(self, path: str, body: Object) -> Object:
+        """The answer to a review, which the API does not keep."""
+        return self._call("POST", path, body)
+
+    def core_path(self, resource: str, name: str = "") -> str:
+        """Path of an object of Kubernetes itself in this namespace; without a name, of all of them."""
+        path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
+        return f"{path}/{quote(name)}" if name else path
 
     def apart(self) -> "Api":
         """The same namespace through connections of its own."""
@@ -131,16 +172,16 @@ class Api:
     def pod(self, name: str) -> Object | None:
         """A pod, or None where there is none of the name."""
         call = Call(verb="get", resource="pods", namespace=self.namespace, name=name)
-        return self._unless((404,), "GET", f"{self._core('pods')}/{quote(name)}", call)
+        return self._unless((404,), "GET", self.core_path("pods", name), call)
 
     def pods(self, selector: str) -> list[Object]:
         """Pods with these labels."""
-        path = f"{self._core('pods')}?{urlencode({'labelSelector': selector})}"
+        path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
         return self._items(path, Call(verb="list", resource="pods", namespace=self.namespace))
 
     def events(self, name: str) -> list[Object]:
         """What happened to objects of this name, oldest first."""
-        path = f"{self._core('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
+        path = f"{self.core_path('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
         found = self._items(path, Call(verb="list", resource="events", namespace=self.namespace))
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
@@ -166,7 +207,7 @@ class Api:
         words = {
             key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
         }
-        path = f"{self._core('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
+        path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
         call = Call(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
         timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
         headers = self._connection.headers()
@@ -181,7 +222,7 @@ class Api:
             finally:
                 answer.close()
         except (HTTPError, OSError) as error:
-            raise RetryableError(f"log of {pod}: {_short(error)}") from None
+            raise RetryableError(f"log of {pod}: {short(error)}") from None
 
     def _items(self, path: str, call: Call) -> list[Object]:
         found: list[Object] = (self._unless((), "GET", path, call) or {}).get("items") or []
@@ -198,36 +239,44 @@ class Api:
     ) -> Object | None:
         """The answer; None where it is one of `nothing` and about the object itself."""
         try:
-            return self._answer(method, path, call, body, patience or self.patience)
-        except _Refused as refused:
-            answer = refused.answer
+            return self._call(method, path, body, patience)
+        except Refused as error:
+            answer = error.answer
             if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
                 return None
             raise refusal(call, answer) from None
 
-    def _answer(self, method: str, path: str, call: Call, body: Object | None, patience: Patience) -> Object:
+    def _call(
+        self, method: str, path: str, body: Object | None = None, patience: Patience | None = None
+    ) -> Object:
+        """The answer, after as many attempts as it takes.
+
+        Raises:
+            Refused: An answer of 400 and above.
+            RetryableError: No answer.
+        """
+        patience = patience or self.patience
         signed_in_again = False
         for attempt in range(1, patience.attempts + 1):
-            told = self._once(method, path, body, patience)
-            if isinstance(told, dict):
-                return told
-            wait_s = None
-            if isinstance(told, Answer):
-                if told.status == 401 and not signed_in_again:
+            is_last, wait_s = attempt == patience.attempts, None
+            try:
+                return self._once(method, path, body, patience)
+            except Refused as error:
+                if error.answer.status == 401 and not signed_in_again and not is_last:
                     signed_in_again = True
                     self._connection = connect()  # a token may have been replaced
-                elif told.status not in RETRIED:
-                    raise _Refused(told)
-                wait_s, told = told.retry_after_s, refusal(call, told)
-            if attempt == patience.attempts:
-                raise told
-            log.debug("%s %s: %s; trying again", call.verb, call.resource, told)
+                elif error.answer.status not in RETRIED or is_last:
+                    raise
+                wait_s = error.answer.retry_after_s
+                log.debug("%s %s: %s; trying again", method, path, error)
+            except RetryableError as error:
+                if is_last:
+                    raise
+                log.debug("%s %s: %s; trying again", method, path, error)
             time.sleep(_pause(patience, attempt, wait_s))
         raise AssertionError("at least one attempt")
 
-    def _once(
-        self, method: str, path: str, body: Object | None, patience: Patience
-    ) -> Object | Answer | AnadilError:
+    def _once(self, method: str, path: str, body: Object | None, patience: Patience) -> Object:
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError, SSLError
 
@@ -238,27 +287,26 @@ class Api:
         content = None if body is None else json.dumps(body).encode()
         try:
             answer = self._connection.request(method, path, body=content, headers=headers, timeout=timeout)
+            if answer.status >= 300:
+                raise Refused(answer_of(answer.status, answer.data, answer.headers))
+            found = json.loads(answer.data)
         except SSLError as error:
             if "CERTIFICATE" not in str(error).upper():
-                return self._away(error)
+                raise self._away(error) from None
             raise PreflightError(
-                f"{self._connection.host}: its certificate is not trusted ({_short(error)}); correct "
+                f"{self.host}: its certificate is not trusted ({short(error)}); correct "
                 "certificate-authority-data in the kubeconfig, or this machine's clock"
             ) from None
-        except (HTTPError, OSError) as error:
-            return self._away(error)
-        if answer.status >= 300:
-            return answer_of(answer.status, answer.data, answer.headers)
-        try:
-            found = json.loads(answer.data)
-        except ValueError as error:
-            return self._away(error)
-        return found if isinstance(found, dict) else self._away(ValueError("answers no object"))
+        except (HTTPError, OSError, ValueError) as error:
+            raise self._away(error) from None
+        if not isinstance(found, dict):
+            raise self._away(ValueError("answers no object"))
+        return found
 
     def _away(self, error: Exception) -> RetryableError:
         return RetryableError(
-            f"{self._connection.host}: the Kubernetes API does not answer ({_short(error)}); run the same command "
-            "again, which finds the job"
+            f"{self.host}: the Kubernetes API does not answer ({short(error)}); run the same command again, which "
+            "finds the job"
         )
 
     def _about(self, verb: str, kind: Kind, name: str = "") -> Call:
@@ -266,9 +314,6 @@ class Api:
             verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
             operator=kind.operator,
         )  # fmt: skip
-
-    def _core(self, resource: str) -> str:
-        return f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
 
 
 def _path(namespace: str, kind: Kind, name: str = "") -> str:
@@ -287,7 +332,3 @@ def _no_log(call: Call, answer: Answer) -> AnadilError:
     if answer.status in (401, 403):
         return refusal(call, answer)
     return NotReady(f"log of {call.name}: {answer.status} {answer.message}")
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -8,7 +8,6 @@ from anadil import artifact
 from anadil.entry import ends_the_same
 from anadil.errors import AnadilError, RecipeError, RetryableError
 from anadil.launch.api.client import Api
-from anadil.launch.api.connect import own_namespace
 from anadil.launch.api.kinds import Kind, Object, annotations, labels, true_conditions
 from anadil.launch.api.pods import workers_of
 from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, POD_VARIABLE, Claim
@@ -95,10 +94,10 @@ def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bo
 def workflow_owner(api: Api) -> list[Object]:
     """The workflow as owner, so that the job goes with the run; none outside the workflow's namespace.
 
-    An owner in another namespace counts as absent, and the job would be collected at once.
+    An owner in another namespace or cluster counts as absent, and the job would be collected at once.
     """
     pod = os.environ.get(POD_VARIABLE, "")
-    if not pod or own_namespace() != api.namespace:
+    if not pod or not api.is_in_own_namespace:
         return []
     try:
         found = api.pod(pod)

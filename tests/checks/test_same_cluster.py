@@ -1,0 +1,64 @@
+"""One rule for doctor, launcher, sweeper and exit handler: which cluster and namespace they talk to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.checks.cluster import examine_cluster
+from anadil.config import Recipe
+from anadil.errors import DataError
+from anadil.launch.api import connect
+from anadil.launch.kubernetes import Kubernetes, stop_run, sweep
+from tests.checks.fake_cluster import TOKEN, Cluster, serving
+from tests.harness import again
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
+
+
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
+    """The cluster of the pod that we run in, in its namespace `of-the-pod`."""
+    with serving(Cluster()) as served:
+
+        def load(client_configuration: Any) -> None:
+            client_configuration.host = f"http://127.0.0.1:{served.port}"
+            client_configuration.api_key["authorization"] = f"Bearer {TOKEN}"
+
+        namespace = tmp_path / "namespace"
+        namespace.write_text("of-the-pod\n", encoding="utf-8")
+        monkeypatch.setattr(connect, "POD_NAMESPACE", namespace)
+        monkeypatch.setattr("kubernetes.config.load_incluster_config", load)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        yield served
+
+
+def ask_with_everything(recipe: Recipe) -> None:
+    examine_cluster(recipe)
+    with pytest.raises(DataError):
+        Kubernetes("pytorchjob").status("none")
+    assert sweep(None, stale_minutes=30, kinds=("pytorchjob",)) == []
+    assert stop_run("7", kind="pytorchjob") == []
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["KUBECONFIG", "none"])
+def test_inside_a_pod_the_doctor_and_the_launcher_talk_to_the_same_cluster(
+    pod: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, explicit: bool
+) -> None:
+    with serving(Cluster()) as named:
+        if explicit:
+            monkeypatch.setenv("KUBECONFIG", str(named.kubeconfig(tmp_path)))
+        chosen, other = (named, pod) if explicit else (pod, named)
+        namespace = "team" if explicit else "of-the-pod"
+        jobs = JOBS.format(namespace)
+        chosen.objects[jobs] = {"items": []}
+        missing = {"kind": "Status", "details": {"name": "none", "kind": "pytorchjobs"}}
+        chosen.missing[f"{jobs}/none"] = missing
+
+        ask_with_everything(again(wanted, "cluster.namespace=null", "cluster.hyperpod=false"))
+
+    paths = {path.partition("?")[0] for _, path in chosen.asked}
+    assert {f"/api/v1/namespaces/{namespace}", "/version", jobs, f"{jobs}/none"} <= paths
+    assert other.asked == []
