@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests import hyperpod_job, pytorchjob, trainjob
+from anadil.launch.manifests import pytorchjob, trainjob
 from tests.launch.sample import HYPERPOD, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"
@@ -52,7 +52,6 @@ MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
             "cluster.pull_secrets=[registry]",
         )
     ),
-    "azerbaijani-1b-hyperpodpytorchjob": lambda: hyperpod_job.render(hyperpod()),
 }
 
 

@@ -16,7 +16,7 @@ from anadil.errors import AnadilError, DataError, PreflightError, RecipeError, S
 from anadil.launch import local
 from anadil.launch.backend import FINAL
 from anadil.launch.job import TrainingJob
-from anadil.launch.local import Known, Local
+from anadil.launch.local import Local, LocalJob
 from tests.harness import wait_for
 from tests.launch.sample import job
 
@@ -157,11 +157,8 @@ def test_a_stage_that_does_not_end_is_killed(
 
 
 def test_a_process_that_got_the_number_of_a_dead_job_is_not_the_job() -> None:
-    known = Known(
-        name="old", command=[], environment={}, artifact=ARTIFACT, pid=os.getpid(), born="1", began=1.0
-    )
     local._path("old").parent.mkdir(parents=True)
-    local._write(known)
+    local._write(LocalJob(name="old", command=[], artifact=ARTIFACT, pid=os.getpid(), began=1.0))
 
     Local().stop("old")  # would end the tests
 

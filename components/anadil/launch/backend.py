@@ -1,5 +1,6 @@
 """What every way to run a training job answers: render, run to the end, status, logs, stop."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
@@ -76,3 +77,13 @@ class Backend(Protocol):
     def stop(self, name: str) -> None:
         """End the job; what it saved stays."""
         ...
+
+
+def format_log_line(line: str) -> str:
+    """`stage: message` for a JSON line of a stage; any other line as it is."""
+    try:
+        fields = json.loads(line)
+        level = "" if fields["level"] == "info" else f"{fields['level']}: "
+        return f"{fields['stage']}: {level}{fields['msg']}"
+    except (ValueError, LookupError, TypeError):
+        return line

@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from statistics import median
 
 WINDOW = 20
@@ -66,14 +65,6 @@ class Throughput:
     def _forget(self, name: str) -> None:
         self._seen[name].clear()
         self._slow[name].clear()
-
-
-def performance_anomaly(lines: Iterable[str]) -> Iterator[str]:
-    """A sentence for each time that a job's log tells of a fall in its speed."""
-    watched = Throughput()
-    for line in lines:
-        if text := watched.add(line):
-            yield text
 
 
 def step_figures(line: str) -> dict[str, float]:

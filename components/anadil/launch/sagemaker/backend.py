@@ -16,10 +16,9 @@ from typing import Any
 from anadil import artifact
 from anadil.aws import client, code_of, differences, explained, is_missing
 from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
-from anadil.launch.backend import FINAL, State, Status
+from anadil.launch.backend import FINAL, State, Status, format_log_line
 from anadil.launch.ends import error_of
 from anadil.launch.job import TrainingJob
-from anadil.launch.lines import said
 from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.stage import Stop
@@ -305,7 +304,7 @@ def _words(transition: dict[str, Any], described: dict[str, Any]) -> str:
 def _relay(line: str) -> None:
     """The line of the job as it is for collectors, as a sentence for people."""
     for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
-    sys.stderr.write(f"{said(line) if for_people else line}\n")
+    sys.stderr.write(f"{format_log_line(line) if for_people else line}\n")
 
 
 def _judge(described: dict[str, Any], tail: Tail) -> None:
@@ -335,7 +334,7 @@ def _stopped(name: str, second: str) -> AnadilError:
 
 
 def _failed(name: str, reason: str, tail: Tail) -> AnadilError:
-    lines = "".join(f"\n  {said(line)[:500]}" for line in list(tail.last)[-15:])
+    lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
     if reason.startswith(CAPACITY):
         return RetryableError(
             f"{name}: {reason}; run the same command again, or take another cluster.instance"
