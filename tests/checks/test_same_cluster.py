@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anadil.checks.cluster import examine_cluster
+from anadil.checks.cluster import run_cluster_checks
 from anadil.config import Recipe
 from anadil.errors import DataError
 from anadil.launch.api import connect
@@ -36,7 +36,7 @@ def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def ask_with_everything(recipe: Recipe) -> None:
-    examine_cluster(recipe)
+    run_cluster_checks(recipe)
     with pytest.raises(DataError):
         Kubernetes("pytorchjob").status("none")
     assert sweep(None, stale_minutes=30, kinds=("pytorchjob",)) == []

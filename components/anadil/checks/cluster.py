@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable
 from anadil.checks import images, kubernetes, nodes, objects, services, storage
 from anadil.checks.bounded import bounded
 from anadil.config import Recipe
-from anadil.doctor import Check, check_data
+from anadil.doctor import Check, check_data, failed, skipped
 from anadil.errors import PreflightError, RetryableError
 from anadil.launch.api.client import Api, Patience, Refused
 from anadil.launch.api.kinds import KINDS
 
-OF_JOBS = ("job API", "training operator", "permissions", "queue")
+JOB_CHECKS = ("job API", "training operator", "permissions", "queue")
 """What only training jobs of their own need."""
-OF_NAMESPACE = ("permissions", "queue", "volumes", "service account", "secrets")
-DEPENDENT = ("namespace", *OF_JOBS, "volumes", "service account", "secrets", "nodes")
+NAMESPACE_CHECKS = ("permissions", "queue", "volumes", "service account", "secrets")
+DEPENDENT = ("namespace", *JOB_CHECKS, "volumes", "service account", "secrets", "nodes")
 PATIENCE = Patience(attempts=1, connect_s=3.0, read_s=8.0)
 """People wait for the answer, and may ask again."""
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
@@ -27,7 +27,7 @@ STORAGE_PATIENCE_S = 25.0
 """A dead endpoint is given up after some 10 s of retries, in writing and in removing."""
 
 
-def examine_cluster(recipe: Recipe, *, kubeflow_host: str | None = None) -> list[Check]:
+def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> list[Check]:
     """Check API, namespace, operator, rights, queue, volumes, Secrets, nodes, storage and servers.
 
     Args:
@@ -60,11 +60,11 @@ def _kubernetes(recipe: Recipe) -> list[Check]:
             detail, _, remedy = str(error).partition("; ")
         except RetryableError as error:
             detail = str(error).partition("; ")[0]
-        yield Check(name="kubernetes", status="failed", detail=detail, remedy=remedy)
+        yield failed("kubernetes", detail, remedy)
 
     checks = bounded("kubernetes", reach)
     if not found:
-        return checks + [_skipped(name, "the cluster's API does not answer") for name in DEPENDENT]
+        return checks + [skipped(name, "the cluster's API does not answer") for name in DEPENDENT]
     return checks + _inside(found[0], recipe)
 
 
@@ -81,27 +81,23 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
         "nodes": lambda: nodes.check_nodes(api, recipe),
     }
     checks = bounded("namespace", lambda: kubernetes.check_namespace(api, cluster))
-    absent = _failed(checks, "namespace")
+    absent = _has_failed(checks, "namespace")
     no_jobs = cluster.backend not in KINDS
     for name, look in work.items():
-        if no_jobs and name in OF_JOBS:
+        if no_jobs and name in JOB_CHECKS:
             checks.append(
-                _skipped(name, f"cluster.backend is {cluster.backend}: no job of its own is made here")
+                skipped(name, f"cluster.backend is {cluster.backend}: no job of its own is made here")
             )
-        elif absent and name in OF_NAMESPACE:
-            checks.append(_skipped(name, f"the namespace {api.namespace} cannot be used"))
+        elif absent and name in NAMESPACE_CHECKS:
+            checks.append(skipped(name, f"the namespace {api.namespace} cannot be used"))
         elif cluster.backend == "sagemaker" and name == "nodes":
-            checks.append(_skipped(name, "SageMaker trains on machines of its own"))
-        elif name == "training operator" and _failed(checks, "job API"):
-            checks.append(_skipped(name, "it has no jobs to look after: their API is not served"))
+            checks.append(skipped(name, "SageMaker trains on machines of its own"))
+        elif name == "training operator" and _has_failed(checks, "job API"):
+            checks.append(skipped(name, "it has no jobs to look after: their API is not served"))
         else:
             checks += bounded(name, look)
     return checks
 
 
-def _failed(checks: list[Check], name: str) -> bool:
+def _has_failed(checks: list[Check], name: str) -> bool:
     return any(check.name == name and check.status == "failed" for check in checks)
-
-
-def _skipped(name: str, detail: str) -> Check:
-    return Check(name=name, status="skipped", detail=detail)

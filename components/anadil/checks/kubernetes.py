@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anadil.cluster import Cluster
-from anadil.doctor import Check
+from anadil.doctor import Check, failed, passed, skipped
 from anadil.launch.api.client import Api, Refused
 from anadil.launch.api.kinds import KINDS, Kind
 from anadil.launch.manifests.trainjob import RUNTIME
@@ -72,46 +72,45 @@ def check_version(api: Api, cluster: Cluster) -> Iterator[Check]:
     inside = OLDEST <= version <= NEWEST
     span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
     if inside:
-        yield Check(name="kubernetes", status="passed", detail=detail)
+        yield passed("kubernetes", detail)
     elif cluster.hyperpod:
         remedy = f"HyperPod runs Kubernetes {span}"
-        yield Check(name="kubernetes", status="failed", detail=detail, remedy=remedy)
+        yield failed("kubernetes", detail, remedy)
     else:
         remedy = f"tests of anadil and HyperPod cover {span}; others may work"
-        yield Check(name="kubernetes", status="passed", detail=detail, remedy=remedy)
+        yield passed("kubernetes", detail, remedy)
 
 
 def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the job namespace is there, is one that HyperPod looks after, and lets our pods in."""
     namespace = api.namespace
     if cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
-        yield Check(
-            name="namespace",
-            status="failed",
-            detail=f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
-            remedy="set cluster.namespace, such as hyperpod-ns-TEAM",
+        yield failed(
+            "namespace",
+            f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
+            "set cluster.namespace, such as hyperpod-ns-TEAM",
         )
         return
     found = api.find(f"/api/v1/namespaces/{namespace}")
     if found is None:
         remedy = f"kubectl create namespace {namespace}, or correct cluster.namespace"
         detail = f"{namespace}: there is none"
-        yield Check(name="namespace", status="failed", detail=detail, remedy=remedy)
+        yield failed("namespace", detail, remedy)
         return
     phase = found.get("status", {}).get("phase", "Active")
     if phase != "Active":
         remedy = "wait until it is gone and create it anew, or choose another"
-        yield Check(name="namespace", status="failed", detail=f"{namespace}: {phase}", remedy=remedy)
+        yield failed("namespace", f"{namespace}: {phase}", remedy)
         return
-    yield Check(name="namespace", status="passed", detail=namespace)
+    yield passed("namespace", namespace)
     level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
     if level:
         detail = f"enforces {level}; pods of anadil keep to restricted"
-        yield Check(name="pod security", status="passed", detail=detail)
+        yield passed("pod security", detail)
     else:
         remedy = f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted"
         detail = "no level is enforced here; pods of anadil keep to restricted"
-        yield Check(name="pod security", status="passed", detail=detail, remedy=remedy)
+        yield passed("pod security", detail, remedy)
 
 
 def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
@@ -119,7 +118,7 @@ def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
     kind = KINDS[cluster.backend]
     name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
     if _serves(api, kind):
-        yield Check(name="job API", status="passed", detail=f"{name} {kind.version} is served")
+        yield passed("job API", f"{name} {kind.version} is served")
         if cluster.backend == "trainjob":
             yield from _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
         return
@@ -130,12 +129,7 @@ def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
     group = api.find(f"/apis/{kind.group}")
     versions = ", ".join(each["version"] for each in group["versions"]) if group else ""
     served = f"the group is served in {versions}" if versions else "the group is not served at all"
-    yield Check(
-        name="job API",
-        status="failed",
-        detail=f"{name} {kind.version} is not served ({served})",
-        remedy=remedy,
-    )
+    yield failed("job API", f"{name} {kind.version} is not served ({served})", remedy)
 
 
 def _runtime(api: Api, path: str) -> Iterator[Check]:
@@ -146,7 +140,7 @@ def _runtime(api: Api, path: str) -> Iterator[Check]:
     except Refused as error:
         if error.answer.status != 403:
             raise
-        yield Check(name=name, status="skipped", detail="may not be read with your rights")
+        yield skipped(name, "may not be read with your rights")
         return
     if found is None:
         remedy = (
@@ -154,9 +148,9 @@ def _runtime(api: Api, path: str) -> Iterator[Check]:
             "'https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0'"
         )
         detail = f"there is no ClusterTrainingRuntime {RUNTIME}"
-        yield Check(name=name, status="failed", detail=detail, remedy=remedy)
+        yield failed(name, detail, remedy)
     else:
-        yield Check(name=name, status="passed", detail=RUNTIME)
+        yield passed(name, RUNTIME)
 
 
 def _serves(api: Api, kind: Kind) -> bool:
@@ -171,7 +165,7 @@ def check_operator(api: Api, cluster: Cluster) -> Iterator[Check]:
     if not found:
         remedy = "see that it runs: kubectl get deployments -A"
         detail = f"no Deployment with the label {label}"
-        yield Check(name="training operator", status="skipped", detail=detail, remedy=remedy)
+        yield skipped("training operator", detail, remedy)
         return
     deployment = found[0]
     place = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
@@ -180,13 +174,13 @@ def check_operator(api: Api, cluster: Cluster) -> Iterator[Check]:
     if not ready:
         remedy = f"kubectl -n {deployment['metadata']['namespace']} describe pods -l {label}"
         detail = f"{place} ({image}): no replica is ready"
-        yield Check(name="training operator", status="failed", detail=detail, remedy=remedy)
+        yield failed("training operator", detail, remedy)
         return
     tag = image.rsplit(":", 1)[-1]
     unknown = cluster.hyperpod and tag not in AUTO_RESUME_VERSIONS
     remedy = f"HyperPod documents auto-resume with {', '.join(AUTO_RESUME_VERSIONS[:3])}" if unknown else ""
     detail = f"{place} is ready ({image})"
-    yield Check(name="training operator", status="passed", detail=detail, remedy=remedy)
+    yield passed("training operator", detail, remedy)
 
 
 def check_rights(api: Api, cluster: Cluster) -> Iterator[Check]:
@@ -201,15 +195,14 @@ def check_rights(api: Api, cluster: Cluster) -> Iterator[Check]:
     if not missing:
         count = sum(len(rule.verbs) for rule in rules)
         detail = f"{who} may do all {count} things that a launcher does in {api.namespace}"
-        yield Check(name="permissions", status="passed", detail=detail)
+        yield passed("permissions", detail)
         return
     told = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
     needed = ", ".join(rule.as_role(verbs) for rule, verbs in missing.items())
-    yield Check(
-        name="permissions",
-        status="failed",
-        detail=f"{who} may not: {told} (namespace {api.namespace})",
-        remedy=f"add to a Role in {api.namespace} that is bound to {who}: {needed}",
+    yield failed(
+        "permissions",
+        f"{who} may not: {told} (namespace {api.namespace})",
+        f"add to a Role in {api.namespace} that is bound to {who}: {needed}",
     )
 
 

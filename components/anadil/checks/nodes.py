@@ -6,7 +6,7 @@ from typing import Any
 
 from anadil.cluster import Cluster, Toleration
 from anadil.config import Recipe
-from anadil.doctor import Check
+from anadil.doctor import Check, failed, passed, skipped
 from anadil.launch.api.client import Api, Refused
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
@@ -35,23 +35,23 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
             f"{f' ({told})' if told else ''}"
         )
         remedy = "add nodes, or correct cluster.node_selector, tolerations and nodes"
-        yield Check(name="nodes", status="failed", detail=detail, remedy=remedy)
+        yield failed("nodes", detail, remedy)
         return
     detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed"
     if len(schedulable) < job.nodes:
         detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, and have room for {job.nodes} that share them"
-    yield Check(name="nodes", status="passed", detail=detail)
+    yield passed("nodes", detail)
     devices = job.devices
     if devices == 0:
-        yield Check(name="GPUs", status="skipped", detail="the recipe asks for none")
+        yield skipped("GPUs", "the recipe asks for none")
         return
     yield _resource("GPUs", GPU, devices, job.nodes, schedulable, "run the NVIDIA device plugin on them")
     efa = efa_interfaces(job.machine, devices, job.nodes)
     if job.nodes == 1:
-        yield Check(name="EFA", status="skipped", detail="one node needs no network between nodes")
+        yield skipped("EFA", "one node needs no network between nodes")
     elif not efa:
         detail = f"pods of {cluster.instance or 'a machine type that is not named'} ask for none; they talk over TCP"
-        yield Check(name="EFA", status="skipped", detail=detail)
+        yield skipped("EFA", detail)
     else:
         remedy = "run the EFA device plugin and launch nodes with EFA interfaces; without it NCCL uses TCP"
         yield _resource("EFA", EFA, efa, job.nodes, schedulable, remedy)
@@ -77,9 +77,9 @@ def _resource(
     if sum(amount // each for amount in amounts) >= num_nodes:
         if enough < num_nodes:
             detail = f"{enough} node(s) hold {num_nodes} times {each} {resource} allocatable"
-        return Check(name=name, status="passed", detail=detail)
+        return passed(name, detail)
     most = f"; the most on a node is {max(amounts)}"
-    return Check(name=name, status="failed", detail=detail + most, remedy=remedy)
+    return failed(name, detail + most, remedy)
 
 
 def _health(nodes: list[dict[str, Any]]) -> Check:
@@ -90,9 +90,9 @@ def _health(nodes: list[dict[str, Any]]) -> Check:
     if checked:
         told += f"; deep check {', '.join(f'{count} {state}' for state, count in sorted(checked.items()))}"
     if states[HEALTHY]:
-        return Check(name=name, status="passed", detail=told)
+        return passed(name, told)
     remedy = f"kubectl get nodes -L {HEALTH}; jobs take only {HEALTHY} ones (or set cluster.hyperpod: false)"
-    return Check(name=name, status="failed", detail=told or "no nodes", remedy=remedy)
+    return failed(name, told or "no nodes", remedy)
 
 
 def _places(node: dict[str, Any], job: TrainingJob) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anadil.config import Recipe
-from anadil.doctor import Check
+from anadil.doctor import Check, failed, passed, skipped
 from anadil.log import masked
 from anadil.tracking import tracking_uri
 
@@ -70,25 +70,20 @@ def check_kubeflow(host: str | None) -> Iterator[Check]:
     host = (host or os.environ.get(KFP_VARIABLE, "")).rstrip("/")
     if not host:
         remedy = f"give --kubeflow-host or set {KFP_VARIABLE}, such as http://localhost:8080 with kubectl port-forward"
-        yield Check(name=name, status="skipped", detail="no address is given", remedy=remedy)
+        yield skipped(name, "no address is given", remedy)
         return
     host = host if "://" in host else f"http://{host}"
     answer = ask(f"{host}/apis/v2beta1/healthz", {})
     shown = masked(host)
     if answer.status == 0:
         remedy = "kubectl -n kubeflow port-forward service/ml-pipeline-ui 8080:80, then http://localhost:8080"
-        yield Check(name=name, status="failed", detail=f"{shown}: {answer.text}", remedy=remedy)
+        yield failed(name, f"{shown}: {answer.text}", remedy)
     elif answer.status in (301, 302, 303, 307, 308, 401, 403):
         remedy = "it wants a login: use a port-forward, or the address inside the cluster"
-        yield Check(name=name, status="failed", detail=f"{shown} answers {answer.status}", remedy=remedy)
+        yield failed(name, f"{shown} answers {answer.status}", remedy)
     elif answer.status != 200 or not answer.json():
         remedy = "give the address of Kubeflow Pipelines 2, without a path of its pages"
-        yield Check(
-            name=name,
-            status="failed",
-            detail=f"{shown} answers {answer.status} without its health",
-            remedy=remedy,
-        )
+        yield failed(name, f"{shown} answers {answer.status} without its health", remedy)
     else:
         yield _kubeflow_version(name, shown, answer.json())
 
@@ -99,32 +94,30 @@ def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> Check:
     match = re.match(r"v?(\d+)\.(\d+)", tag)
     if match is None:
         detail = f"{host} answers; it does not tell its version ({tag})"
-        return Check(name=name, status="passed", detail=detail, remedy="see that it is 2.16 or newer")
+        return passed(name, detail, "see that it is 2.16 or newer")
     version = (int(match[1]), int(match[2]))
     if version < OLDEST_KFP:
         remedy = "upgrade to 2.16 or newer: older servers do not read S3 with the role of a ServiceAccount"
-        return Check(name=name, status="failed", detail=f"{host} runs {tag}", remedy=remedy)
-    return Check(name=name, status="passed", detail=f"{host} runs {tag}")
+        return failed(name, f"{host} runs {tag}", remedy)
+    return passed(name, f"{host} runs {tag}")
 
 
 def check_mlflow(recipe: Recipe) -> Iterator[Check]:
     """Whether the tracking server answers, also to calls that check the name by which it is called."""
     uri = tracking_uri(recipe, default="off")
     if uri is None or uri == "off":
-        yield Check(name="mlflow", status="skipped", detail="no tracking server is set")
+        yield skipped("mlflow", "no tracking server is set")
         return
     if not uri.startswith(("http://", "https://")):
         remedy = "set tracking.uri: http://mlflow:5000 or the like"
         detail = f"{masked(uri)}: pods do not share a database file"
-        yield Check(name="mlflow", status="failed", detail=detail, remedy=remedy)
+        yield failed("mlflow", detail, remedy)
         return
     base, headers = _without_password(uri.rstrip("/"))
     if ask(f"{base}/health", headers).status == 0:
         # Runs do without: what cannot be sent is kept and sent later.
         remedy = "start it, or check from inside the cluster if this name is known only there"
-        yield Check(
-            name="mlflow", status="skipped", detail=f"{base} does not answer from here", remedy=remedy
-        )
+        yield skipped("mlflow", f"{base} does not answer from here", remedy)
         return
     # /health answers under any name; the API does not.
     answer = ask(f"{base}/api/2.0/mlflow/experiments/search?max_results=1", headers)
@@ -132,16 +125,16 @@ def check_mlflow(recipe: Recipe) -> Iterator[Check]:
         name = urllib.parse.urlsplit(base).netloc
         remedy = f"start it with --allowed-hosts '{name}' (or MLFLOW_SERVER_ALLOWED_HOSTS)"
         detail = f"{base} is healthy, but refuses calls by the name {name} (Invalid Host header)"
-        yield Check(name="mlflow", status="failed", detail=detail, remedy=remedy)
+        yield failed("mlflow", detail, remedy)
     elif answer.status in (401, 403):
         remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (pods: cluster.secrets)"
-        yield Check(name="mlflow", status="failed", detail=f"{base} answers {answer.status}", remedy=remedy)
+        yield failed("mlflow", f"{base} answers {answer.status}", remedy)
     elif answer.status != 200:
         remedy = "see its log; is this the address of MLflow 3?"
         detail = f"{base} answers {answer.status} to a search of experiments"
-        yield Check(name="mlflow", status="failed", detail=detail, remedy=remedy)
+        yield failed("mlflow", detail, remedy)
     else:
-        yield Check(name="mlflow", status="passed", detail=f"{base} answers")
+        yield passed("mlflow", f"{base} answers")
 
 
 def _without_password(uri: str) -> tuple[str, dict[str, str]]:
