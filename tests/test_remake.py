@@ -184,7 +184,7 @@ def test_a_launcher_asks_before_it_starts_machines(
     recipe: Recipe, inputs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STAGES, "pretrain", RAISED)
-    asked = launching.Launch(stage="pretrain", recipe=recipe, inputs=inputs)
+    asked = launching.LaunchRequest(stage="pretrain", recipe=recipe, inputs=inputs)
 
     with pytest.raises(RecipeError, match="add --remake"):
         launching.launch(asked)

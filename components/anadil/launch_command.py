@@ -10,9 +10,9 @@ from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options, add_remake_option
 from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.flow import STAGES
-from anadil.launch.backend import Backend, Status
+from anadil.launch.backend import JobBackend, JobStatus
 from anadil.launch.job import LAUNCHABLE
-from anadil.launch.launching import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
+from anadil.launch.launching import BACKENDS, LaunchRequest, backend_for, backend_of, job_for_dry_run, launch
 from anadil.make import Outcome
 from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
@@ -78,7 +78,7 @@ def _launch(options: argparse.Namespace) -> int:
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     stage = STAGES[options.stage]
-    asked = Launch(
+    asked = LaunchRequest(
         stage=options.stage,
         recipe=recipe,
         inputs={word: uri for word in stage.reads if (uri := getattr(options, word))},
@@ -87,7 +87,7 @@ def _launch(options: argparse.Namespace) -> int:
         run=options.run,
     )
     if options.dry_run:
-        job = job_to_show(asked, options.backend)
+        job = job_for_dry_run(asked, options.backend)
         _show(backend_for(recipe, options.backend).render(job), options.output)
         return 0
     _need(options.backend or recipe.cluster.backend)
@@ -96,7 +96,7 @@ def _launch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
+def _told(asked: LaunchRequest, options: argparse.Namespace) -> Outcome | str:
     """Launch, and tell those who want to know how it ended (`anadil.notify`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
@@ -134,7 +134,7 @@ def _need(backend: str) -> None:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")
 
 
-def _backend(options: argparse.Namespace) -> Backend:
+def _backend(options: argparse.Namespace) -> JobBackend:
     if options.namespace and options.backend in ("local", "sagemaker"):
         raise RecipeError(f"--namespace: a job of the backend {options.backend} has none; leave it out")
     _need(options.backend)
@@ -150,7 +150,7 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(status: Status) -> list[str]:
+def _lines(status: JobStatus) -> list[str]:
     rows = {
         "job": status.name,
         "state": f"{status.state} ({status.reason})" if status.reason else status.state,

@@ -3,7 +3,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from anadil.launch.follow.anomaly import IN_A_ROW, SLOW_SHARE, WINDOW, Throughput, step_of
+from anadil.launch.follow.anomaly import IN_A_ROW, SLOW_SHARE, WINDOW, ThroughputMonitor, step_in_line
 
 
 def lines(*speeds: float, name: str = "tokens_per_s", phase: int = 1) -> Iterator[str]:
@@ -14,7 +14,7 @@ def lines(*speeds: float, name: str = "tokens_per_s", phase: int = 1) -> Iterato
 
 
 def warnings(log: Iterable[str]) -> list[str]:
-    watch = Throughput()
+    watch = ThroughputMonitor()
     return [text for line in log if (text := watch.add(line))]
 
 
@@ -82,4 +82,4 @@ def test_words_of_a_step_are_read_too_and_others_are_left_alone() -> None:
     ],
 )
 def test_the_step_of_a_line(line: str, step: int | None) -> None:
-    assert step_of(line) == step
+    assert step_in_line(line) == step

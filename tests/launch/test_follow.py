@@ -9,7 +9,7 @@ import pytest
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.launch.api import connect
 from anadil.launch.api.client import Api
-from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB, Kind
+from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.follow.follower import Pace
 from anadil.launch.follow.ledger import LEDGER_ANNOTATION
 from anadil.launch.follow.start import workflow_owner
@@ -240,7 +240,7 @@ def test_a_detached_job_has_the_exact_deadline_and_can_be_followed_later(scene: 
 
 
 @pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB])
-def test_a_later_deadline_changes_nothing_else(kind: Kind) -> None:
+def test_a_later_deadline_changes_nothing_else(kind: JobKind) -> None:
     renderer = importlib.import_module(f"anadil.launch.manifests.{kind.name}")
     manifest = renderer.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
     without = renderer.render(job("azerbaijani-1b"))

@@ -8,14 +8,14 @@ import pytest
 from anadil import artifact
 from anadil.errors import DataError, IntegrityError, PreflightError
 from anadil.launch.job import check_job
-from anadil.launch.launching import Launch, job_to_show, launch
+from anadil.launch.launching import LaunchRequest, job_for_dry_run, launch
 from anadil.recipe import load_recipe
 from tests.harness import again
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.sample import job
 
 
-def asked(root: str, folder: Path) -> Launch:
+def asked(root: str, folder: Path) -> LaunchRequest:
     """Pre-training on two machines that share the model, its inputs on a volume."""
     inputs = {}
     for word in ("corpus", "tokenizer"):
@@ -30,7 +30,7 @@ def asked(root: str, folder: Path) -> Launch:
         "cluster.nodes=2",
         "pretrain.parallelism.shard=2",
     ]
-    return Launch(stage="pretrain", recipe=load_recipe("smoke", settings), inputs=inputs)
+    return LaunchRequest(stage="pretrain", recipe=load_recipe("smoke", settings), inputs=inputs)
 
 
 def test_machines_without_a_place_for_shared_checkpoints_are_refused_before_anything_starts(
@@ -46,7 +46,7 @@ def test_machines_without_a_place_for_shared_checkpoints_are_refused_before_anyt
 def test_a_manifest_that_would_be_refused_is_shown_with_a_warning(
     bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shown = job_to_show(asked(bucket, tmp_path))
+    shown = job_for_dry_run(asked(bucket, tmp_path))
 
     assert shown.nodes == 2
     assert "cluster.work: not set" in caplog.text
@@ -82,7 +82,7 @@ def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
         *(each.format(claim=claim) for each in settings),
     )
     corpus = {"corpus": f"{claim}/run/corpus"} if place == "--corpus" else {}
-    wanted = Launch(
+    wanted = LaunchRequest(
         stage="pretrain",
         recipe=load_recipe("smoke", settings),
         inputs=there.inputs | corpus,
@@ -105,7 +105,7 @@ def test_chats_without_a_chat_are_refused_before_anything_starts(
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "no chat"}\n')
     recipe = again(model.recipe, "cluster.nodes=1", "pretrain.parallelism.shard=1")
-    finetune = Launch(
+    finetune = LaunchRequest(
         stage="finetune", recipe=recipe, inputs={"model": str(tmp_path / "corpus")}, files=[str(rows)]
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from anadil import log as logs
 from anadil import make, progress
-from anadil.launch.follow.anomaly import step_of
+from anadil.launch.follow.anomaly import step_in_line
 from anadil.pretrain.run import run
 
 from .fixtures import make_job, make_recipe
@@ -29,7 +29,9 @@ def test_a_run_s_log_tells_the_launcher_of_each_step(
     assert len(told) == 12
     assert all(f" {name}=" in line for line in told for name in ("tokens_per_s", "data_wait_s", "goodput"))
     # Each step is told twice: as progress, and with its figures.
-    assert [step for line in lines if (step := step_of(line))] == [n for n in range(1, 13) for _ in range(2)]
+    assert [step for line in lines if (step := step_in_line(line))] == [
+        n for n in range(1, 13) for _ in range(2)
+    ]
 
 
 def test_a_sequence_beyond_the_base_models_positions_and_too_large_a_batch_are_said(

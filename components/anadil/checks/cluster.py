@@ -12,7 +12,7 @@ from anadil.config import Recipe
 from anadil.doctor import Check, check_data, failed, skipped
 from anadil.errors import PreflightError, RetryableError
 from anadil.launch.api.client import Api, Patience, Refused
-from anadil.launch.api.kinds import KINDS
+from anadil.launch.api.kinds import JOB_KINDS
 
 JOB_CHECKS = ("job API", "training operator", "permissions", "queue")
 """What only training jobs of their own need."""
@@ -82,7 +82,7 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
     }
     checks = bounded("namespace", lambda: kubernetes.check_namespace(api, cluster))
     absent = _has_failed(checks, "namespace")
-    no_jobs = cluster.backend not in KINDS
+    no_jobs = cluster.backend not in JOB_KINDS
     for name, look in work.items():
         if no_jobs and name in JOB_CHECKS:
             checks.append(

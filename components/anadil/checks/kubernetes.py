@@ -8,7 +8,7 @@ from typing import Any
 from anadil.cluster import Cluster
 from anadil.doctor import Check, failed, passed, skipped
 from anadil.launch.api.client import Api, Refused
-from anadil.launch.api.kinds import KINDS, Kind
+from anadil.launch.api.kinds import JOB_KINDS, JobKind
 from anadil.launch.manifests.trainjob import RUNTIME
 
 OLDEST, NEWEST = (1, 28), (1, 34)
@@ -57,7 +57,7 @@ POD_RULES = (
 
 def launcher_rules(backend: str) -> tuple[Rule, ...]:
     """What `anadil launch` needs in the job namespace."""
-    kind = KINDS[backend]
+    kind = JOB_KINDS[backend]
     verbs = ("get", "list", "watch", "create", "patch", "delete")
     return (Rule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
 
@@ -115,7 +115,7 @@ def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
 
 def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the API knows the jobs of the recipe's backend, in the version that we write."""
-    kind = KINDS[cluster.backend]
+    kind = JOB_KINDS[cluster.backend]
     name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
     if _serves(api, kind):
         yield passed("job API", f"{name} {kind.version} is served")
@@ -123,7 +123,7 @@ def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
             yield from _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
         return
     remedy = INSTALL[cluster.backend]
-    for other in KINDS.values():
+    for other in JOB_KINDS.values():
         if other != kind and _serves(api, other):
             remedy += f"; or set cluster.backend: {other.name}, which is here ({other.plural}.{other.group})"
     group = api.find(f"/apis/{kind.group}")
@@ -153,7 +153,7 @@ def _runtime(api: Api, path: str) -> Iterator[Check]:
         yield passed(name, RUNTIME)
 
 
-def _serves(api: Api, kind: Kind) -> bool:
+def _serves(api: Api, kind: JobKind) -> bool:
     served = api.find(f"/apis/{kind.group}/{kind.version}")
     return any(each["name"] == kind.plural for each in (served or {}).get("resources", ()))
 

@@ -24,7 +24,7 @@ TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpReply:
     """What a server said; status 0 where it said nothing."""
 
     status: int
@@ -44,24 +44,24 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A redirect is an answer too: it leads to a login page."""
 
 
-def ask(url: str, headers: Mapping[str, str]) -> Answer:
+def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
     """One GET; only http and https are spoken."""
     try:
         scheme = urllib.parse.urlsplit(url).scheme
     except ValueError as error:
-        return Answer(status=0, text=f"no web address ({error})")
+        return HttpReply(status=0, text=f"no web address ({error})")
     if scheme not in ("http", "https"):
-        return Answer(status=0, text=f"{scheme}:// is no web address")
+        return HttpReply(status=0, text=f"{scheme}:// is no web address")
     opener = urllib.request.build_opener(_NoRedirect)
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310  # the scheme is checked above
     try:
         with opener.open(request, timeout=TIMEOUT_S) as reply:
-            return Answer(status=reply.status, text=reply.read(65_536).decode("utf-8", "replace"))
+            return HttpReply(status=reply.status, text=reply.read(65_536).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(status=error.code, text=error.read(65_536).decode("utf-8", "replace"))
+            return HttpReply(status=error.code, text=error.read(65_536).decode("utf-8", "replace"))
     except (urllib.error.URLError, OSError, ValueError) as error:
-        return Answer(status=0, text=str(getattr(error, "reason", error)))
+        return HttpReply(status=0, text=str(getattr(error, "reason", error)))
 
 
 def check_kubeflow(host: str | None) -> Iterator[Check]:
@@ -73,7 +73,7 @@ def check_kubeflow(host: str | None) -> Iterator[Check]:
         yield skipped(name, "no address is given", remedy)
         return
     host = host if "://" in host else f"http://{host}"
-    answer = ask(f"{host}/apis/v2beta1/healthz", {})
+    answer = http_get(f"{host}/apis/v2beta1/healthz", {})
     shown = masked(host)
     if answer.status == 0:
         remedy = "kubectl -n kubeflow port-forward service/ml-pipeline-ui 8080:80, then http://localhost:8080"
@@ -114,13 +114,13 @@ def check_mlflow(recipe: Recipe) -> Iterator[Check]:
         yield failed("mlflow", detail, remedy)
         return
     base, headers = _without_password(uri.rstrip("/"))
-    if ask(f"{base}/health", headers).status == 0:
+    if http_get(f"{base}/health", headers).status == 0:
         # Runs do without: what cannot be sent is kept and sent later.
         remedy = "start it, or check from inside the cluster if this name is known only there"
         yield skipped("mlflow", f"{base} does not answer from here", remedy)
         return
     # /health answers under any name; the API does not.
-    answer = ask(f"{base}/api/2.0/mlflow/experiments/search?max_results=1", headers)
+    answer = http_get(f"{base}/api/2.0/mlflow/experiments/search?max_results=1", headers)
     if answer.status == 403 and "host header" in answer.text.lower():
         name = urllib.parse.urlsplit(base).netloc
         remedy = f"start it with --allowed-hosts '{name}' (or MLFLOW_SERVER_ALLOWED_HOSTS)"

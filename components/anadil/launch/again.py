@@ -10,14 +10,14 @@ from anadil import outcome
 from anadil.entry import ends_the_same
 from anadil.errors import AnadilError, DataError
 from anadil.launch.backend import FINAL
-from anadil.launch.ends import CLASSES
-from anadil.launch.launching import Launch, backend_for, job_for, wanted_of
+from anadil.launch.ends import ERROR_CLASSES
+from anadil.launch.launching import LaunchRequest, backend_for, target_of, training_job
 from anadil.make import reusable
 
 log = logging.getLogger(__name__)
 
 
-def refuse_again(asked: Launch) -> None:
+def refuse_deterministic_retry(asked: LaunchRequest) -> None:
     """Tell the failure of an earlier try of the same step again, if another would end the same.
 
     What may go on is left alone: a try that was stopped, or killed before it said a word, a failure of
@@ -37,7 +37,7 @@ def refuse_again(asked: Launch) -> None:
         log.info("an earlier try has failed (%s), but its work goes on", before.message)
         return
     uri = outcome.outcome_uri(str(root), asked.run, asked.stage)
-    error = CLASSES.get(before.exit_code, AnadilError)(
+    error = ERROR_CLASSES.get(before.exit_code, AnadilError)(
         f"{before.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
     )
@@ -45,7 +45,7 @@ def refuse_again(asked: Launch) -> None:
     raise error
 
 
-def _before(root: str, asked: Launch) -> outcome.Outcome | None:
+def _before(root: str, asked: LaunchRequest) -> outcome.Outcome | None:
     try:
         return next(iter(outcome.outcomes(root, asked.run, [asked.stage])), None)
     except DataError as error:
@@ -53,13 +53,13 @@ def _before(root: str, asked: Launch) -> outcome.Outcome | None:
         return None
 
 
-def _goes_on(asked: Launch) -> bool:
+def _goes_on(asked: LaunchRequest) -> bool:
     """Whether the artifact is there, or a job that makes it."""
-    wanted = wanted_of(asked)
+    wanted = target_of(asked)
     if reusable(wanted):
         return True
     try:
-        status = backend_for(asked.recipe).status(job_for(asked, wanted.target).name)
+        status = backend_for(asked.recipe).status(training_job(asked, wanted.target).name)
     except DataError:
         return False  # no such job
     return status.state not in FINAL

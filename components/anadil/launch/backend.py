@@ -7,16 +7,16 @@ from typing import Any, Literal, Protocol
 
 from anadil.launch.job import TrainingJob
 
-State = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
-FINAL: tuple[State, ...] = ("succeeded", "failed", "stopped")
+JobState = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
+FINAL: tuple[JobState, ...] = ("succeeded", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class JobStatus:
     """Where a job stands."""
 
     name: str
-    state: State
+    state: JobState
     reason: str = ""
     """The backend's own word, such as `OOMKilled` or `MaxWaitTimeExceeded`."""
     message: str = ""
@@ -39,7 +39,7 @@ class Status:
         return asdict(self)
 
 
-class Backend(Protocol):
+class JobBackend(Protocol):
     """One way to run a training job."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Backend(Protocol):
         """
         ...
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
 
         Raises:

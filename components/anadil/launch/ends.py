@@ -14,7 +14,7 @@ from anadil.errors import (
     Stopped,
 )
 
-CLASSES: dict[int, type[AnadilError]] = {
+ERROR_CLASSES: dict[int, type[AnadilError]] = {
     error.exit_code: error
     for error in (
         RecipeError, DataError, PreflightError, IntegrityError, GateError, BudgetReached, RetryableError, Stopped,
@@ -27,7 +27,7 @@ CANNOT_START = (126, 127, 128)
 AGAIN = "launch it again to go on from its last checkpoint"
 
 
-def error_of(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
+def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
     """The error that an exit code stands for.
 
     Args:
@@ -41,8 +41,8 @@ def error_of(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
         )
     if exit_code in CANNOT_START or reason in ("StartError", "ContainerCannotRun"):
         return PreflightError(f"{text}; the image cannot start: correct cluster.image")
-    if exit_code in CLASSES:
-        return CLASSES[exit_code](f"{text}; {_next(exit_code)}")
+    if exit_code in ERROR_CLASSES:
+        return ERROR_CLASSES[exit_code](f"{text}; {_next(exit_code)}")
     if exit_code is None or exit_code == KILLED:
         return RetryableError(f"{text}; {AGAIN}")
     error = AnadilError(f"{text}; look at its log, then {AGAIN}")

@@ -30,12 +30,12 @@ def finish(recipe: Recipe, run: str) -> None:
                 log.info("stopped %s, which the run had left", name)
         except AnadilError as error:
             log.warning("jobs of run %s cannot be stopped: %s", run, error)
-    event = event_of(recipe, run)
+    event = run_event(recipe, run)
     log.info("%s: %s", event.kind, event.message)
     notify(event)
 
 
-def event_of(recipe: Recipe, run: str) -> Event:
+def run_event(recipe: Recipe, run: str) -> Event:
     """How a run ended, from the outcomes that its steps have left."""
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:

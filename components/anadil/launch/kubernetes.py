@@ -10,27 +10,27 @@ from typing import Any
 from anadil.errors import DataError, PreflightError
 from anadil.launch.api.client import Api, Patience
 from anadil.launch.api.kinds import (
-    KINDS,
+    JOB_KINDS,
     QUEUE_LABEL,
-    Kind,
-    Object,
+    ApiObject,
+    JobKind,
     annotations,
     is_final,
-    kind_of,
+    job_kind,
     labels,
     true_conditions,
 )
 from anadil.launch.api.pod_log import PodLog
-from anadil.launch.api.pods import Worker, moment, workers_of
-from anadil.launch.api.refusal import AbsentKind
-from anadil.launch.backend import FINAL, Status
+from anadil.launch.api.pods import Worker, parse_time, read_workers
+from anadil.launch.api.refusal import MissingResourceKind
+from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.follow.cancel import cancelling
 from anadil.launch.follow.claim import Claim
-from anadil.launch.follow.diagnose import first_cause
-from anadil.launch.follow.follower import SWEPT_ANNOTATION, Follower, Limits, Pace, now
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION, Ledger
+from anadil.launch.follow.diagnose import find_root_cause
+from anadil.launch.follow.follower import SWEPT_ANNOTATION, JobLimits, Pace, Watcher, now
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION, RestartCounter
 from anadil.launch.follow.start import start
-from anadil.launch.follow.waiting import queue_text, waiting_text
+from anadil.launch.follow.waiting import pending_message, queue_message
 from anadil.launch.job import (
     DETACHED_ANNOTATION,
     HEARTBEAT_ANNOTATION,
@@ -63,7 +63,7 @@ class Kubernetes:
             pace: How often to look.
             patience: How often a call of the API is tried.
         """
-        self._kind = kind_of(kind)
+        self._kind = job_kind(kind)
         self._namespace = namespace
         self._pace = pace or Pace()
         self._patience = patience
@@ -96,7 +96,7 @@ class Kubernetes:
             start(api, self._kind, manifest, self._pace, claim, detach=True)
             return
         hours = job.recipe.cluster.deadline_hours
-        limits = Limits(
+        limits = JobLimits(
             nodes=job.nodes,
             restarts=job.recipe.cluster.restarts,
             deadline_s=hours * 3_600 if hours else None,
@@ -104,9 +104,9 @@ class Kubernetes:
         )
         with cancelling(api, self._kind, manifest["metadata"]["name"], claim):
             found = start(api, self._kind, manifest, self._pace, claim, detach=False)
-            Follower(api, self._kind, found, limits, self._pace, claim, write).follow()
+            Watcher(api, self._kind, found, limits, self._pace, claim, write).follow()
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
 
         Raises:
@@ -114,7 +114,7 @@ class Kubernetes:
         """
         api = self._api()
         job = self._found(api, name)
-        workers = workers_of(self._kind, api.pods(self._kind.pods_of(name)))
+        workers = read_workers(self._kind, api.pods(self._kind.pods_of(name)))
         running = sum(worker.running for worker in workers)
         state, message = self._kind.state(job, running=running), ""
         if "deletionTimestamp" in job["metadata"] and state not in FINAL:
@@ -122,21 +122,21 @@ class Kubernetes:
         nodes = _num_nodes(job) or len(workers)
         reason, exit_code = "", None
         failed = state not in FINAL and any(worker.failures for worker in workers)
-        cause = first_cause(api, self._kind, workers, [], []) if state == "failed" or failed else None
+        cause = find_root_cause(api, self._kind, workers, [], []) if state == "failed" or failed else None
         if cause and failed and running == nodes:
             # What ended is the start before; the job itself is well.
             message = f"runs again; before, {cause.text}"
         elif cause:
             reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
         elif state == "queued":
-            message = queue_text(job)
+            message = queue_message(job)
         elif state not in FINAL and running < nodes:
-            message = waiting_text(self._kind, workers, api.events(name), nodes)
+            message = pending_message(self._kind, workers, api.events(name), nodes)
         told = annotations(job)
-        ledger = Ledger()
+        ledger = RestartCounter()
         if LEDGER_ANNOTATION in told:
             ledger.load(told[LEDGER_ANNOTATION], 0.0)
-        return Status(
+        return JobStatus(
             name=name,
             state=state,
             reason=reason,
@@ -167,7 +167,7 @@ class Kubernetes:
             return not follow or job is None or is_final(self._kind, job)
 
         def pod() -> str:
-            workers = workers_of(self._kind, api.pods(self._kind.pods_of(name)))
+            workers = read_workers(self._kind, api.pods(self._kind.pods_of(name)))
             return next((worker.pod for worker in workers if worker.index == 0 and _has_begun(worker)), "")
 
         if not follow and not pod():
@@ -187,7 +187,7 @@ class Kubernetes:
     def _api(self, namespace: str | None = None) -> Api:
         return Api(self._namespace or namespace, self._patience)
 
-    def _found(self, api: Api, name: str) -> Object:
+    def _found(self, api: Api, name: str) -> ApiObject:
         job = api.get(self._kind, name)
         if job is None:
             raise DataError(
@@ -213,7 +213,7 @@ def stop_run(
         namespace: Left out, that of this pod or of the kubeconfig's context.
         patience: How often a call of the API is tried.
     """
-    api, chosen = Api(namespace, patience), kind_of(kind)
+    api, chosen = Api(namespace, patience), job_kind(kind)
     stopped = []
     for job in api.jobs(chosen, f"{OURS},{RUN_LABEL}={run}"):
         if "deletionTimestamp" in job["metadata"] or (is_final(chosen, job) and not _keeps(api, chosen, job)):
@@ -227,7 +227,7 @@ def sweep(
     namespace: str | None,
     *,
     stale_minutes: float,
-    kinds: Sequence[str] = tuple(KINDS),
+    kinds: Sequence[str] = tuple(JOB_KINDS),
     patience: Patience | None = None,
 ) -> list[str]:
     """Suspend the jobs that nobody has followed for some time; their names.
@@ -246,10 +246,10 @@ def sweep(
     api = Api(namespace, patience)
     oldest = datetime.now(UTC) - timedelta(minutes=stale_minutes)
     swept, refused = [], []
-    for kind in map(kind_of, kinds):
+    for kind in map(job_kind, kinds):
         try:
             jobs = api.jobs(kind, OURS)
-        except AbsentKind as error:
+        except MissingResourceKind as error:
             log.info("nothing to look after: %s", error)
             continue
         except PreflightError as error:
@@ -266,23 +266,23 @@ def sweep(
     return swept
 
 
-def _keeps(api: Api, kind: Kind, job: Object) -> bool:
+def _keeps(api: Api, kind: JobKind, job: ApiObject) -> bool:
     """Whether a job that has failed keeps machines; those of one that ended well may still write."""
     pods = api.pods(kind.pods_of(job["metadata"]["name"])) if "Failed" in true_conditions(job) else []
-    return any(worker.holds_node for worker in workers_of(kind, pods))
+    return any(worker.holds_node for worker in read_workers(kind, pods))
 
 
-def _is_stale(kind: Kind, job: Object, oldest: datetime) -> bool:
+def _is_stale(kind: JobKind, job: ApiObject, oldest: datetime) -> bool:
     told = annotations(job)
     if is_final(kind, job) or "deletionTimestamp" in job["metadata"]:
         return False
     if told.get(DETACHED_ANNOTATION) == "true" or HEARTBEAT_ANNOTATION not in told:
         return False  # nobody was to follow it
     is_queued = QUEUE_LABEL in labels(job)
-    return moment(told[HEARTBEAT_ANNOTATION]) < oldest and (is_queued or not kind.is_suspended(job))
+    return parse_time(told[HEARTBEAT_ANNOTATION]) < oldest and (is_queued or not kind.is_suspended(job))
 
 
-def _swept(api: Api, kind: Kind, job: Object) -> bool:
+def _swept(api: Api, kind: JobKind, job: ApiObject) -> bool:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     if QUEUE_LABEL in labels(job):
         log.info("%s: deleting it, as Kueue would resume it", name)
@@ -291,7 +291,7 @@ def _swept(api: Api, kind: Kind, job: Object) -> bool:
     return api.patch(kind, name, change) is not None
 
 
-def _num_nodes(job: Object) -> int:
+def _num_nodes(job: ApiObject) -> int:
     spec = job.get("spec") or {}
     if "trainer" in spec:
         return int(spec["trainer"].get("numNodes", 1))
@@ -299,13 +299,13 @@ def _num_nodes(job: Object) -> int:
     return sum(int(each.get("replicas", 1)) for each in replicas)
 
 
-def _seconds(job: Object) -> float | None:
+def _seconds(job: ApiObject) -> float | None:
     """Since the first machine ran, as far as the operator says."""
     status = job.get("status") or {}
     if not status.get("startTime"):
         return None
-    end = moment(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
-    return max(0.0, (end - moment(status["startTime"])).total_seconds())
+    end = parse_time(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
+    return max(0.0, (end - parse_time(status["startTime"])).total_seconds())
 
 
 def _has_begun(worker: Worker) -> bool:

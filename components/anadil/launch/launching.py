@@ -12,8 +12,8 @@ from anadil.config import Recipe
 from anadil.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.flow import STAGES
 from anadil.inputs import look_at_base, look_at_files
-from anadil.launch.api.kinds import KINDS
-from anadil.launch.backend import Backend
+from anadil.launch.api.kinds import JOB_KINDS
+from anadil.launch.backend import JobBackend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.make import Outcome, Wanted, reusable, wanted_artifact
 from anadil.plan.preflight import check_finetune, check_fits
@@ -27,7 +27,7 @@ CHECKS = {"pretrain": check_fits, "finetune": check_finetune}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchRequest:
     """A training stage to launch."""
 
     stage: str
@@ -38,7 +38,7 @@ class Launch:
     run: str = ""
 
 
-def backend_of(name: str, namespace: str | None = None, region: str | None = None) -> Backend:
+def backend_of(name: str, namespace: str | None = None, region: str | None = None) -> JobBackend:
     """One way to run a job, by its name in the recipe.
 
     Args:
@@ -59,13 +59,13 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
     return Kubernetes(kind=name, namespace=namespace)
 
 
-def backend_for(recipe: Recipe, name: str | None = None) -> Backend:
+def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
     """The backend that a recipe, or the command line over it, asks for."""
     cluster = recipe.cluster
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
 
-def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
+def launch(asked: LaunchRequest, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
     """The artifact, found or made by a job; the job's name where it is not waited for.
 
     Args:
@@ -77,14 +77,14 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
         AnadilError: Of every kind, each with its remedy.
     """
     chosen = backend or asked.recipe.cluster.backend
-    if chosen in KINDS:
+    if chosen in JOB_KINDS:
         _check_claims(asked)
-    wanted = wanted_of(asked)
+    wanted = target_of(asked)
     if found := reusable(wanted):
         return found
     root = None if asked.out else asked.recipe.storage.root
     refuse_remake(STAGES[asked.stage], wanted.origin, root, wanted.work)
-    job = job_for(asked, wanted.target)
+    job = training_job(asked, wanted.target)
     check_job(job, chosen)
     _look(asked, here=chosen == "local")
     if asked.recipe.cluster.instance and (check := CHECKS.get(asked.stage)):
@@ -98,7 +98,7 @@ def launch(asked: Launch, backend: str | None = None, *, detach: bool = False) -
     return Outcome(uri=wanted.target, manifest=manifest)
 
 
-def _look(asked: Launch, *, here: bool) -> None:
+def _look(asked: LaunchRequest, *, here: bool) -> None:
     """Look at what the stage will read beside artifacts, which are verified where they are read."""
     stage = STAGES[asked.stage]
     if stage.files:
@@ -107,7 +107,7 @@ def _look(asked: Launch, *, here: bool) -> None:
         look_at_base(asked.recipe, here=here).say()
 
 
-def _check_claims(asked: Launch) -> None:
+def _check_claims(asked: LaunchRequest) -> None:
     """Refuse to launch where this machine does not see the claims that the job's artifacts lie on.
 
     Raises:
@@ -129,10 +129,10 @@ def _check_claims(asked: Launch) -> None:
             )
 
 
-def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
+def job_for_dry_run(asked: LaunchRequest, backend: str | None = None) -> TrainingJob:
     """The job as `launch` would start it, as far as that can be told from here."""
     try:
-        target = wanted_of(asked).target
+        target = target_of(asked).target
     except AnadilError as error:
         root = asked.recipe.storage.root
         if asked.out is None and root is None:
@@ -142,7 +142,7 @@ def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
         identity = {**asked.inputs, "recipe": asked.recipe.model_dump_json()}
         target = asked.out or storage.join(str(root), stage.writes, artifact.key_of(identity))
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
-    job = job_for(asked, target)
+    job = training_job(asked, target)
     try:
         check_job(job, backend or asked.recipe.cluster.backend)
     except AnadilError as error:
@@ -150,7 +150,7 @@ def job_to_show(asked: Launch, backend: str | None = None) -> TrainingJob:
     return job
 
 
-def job_for(asked: Launch, target: str) -> TrainingJob:
+def training_job(asked: LaunchRequest, target: str) -> TrainingJob:
     """The job that makes the artifact of a launch."""
     return TrainingJob(
         stage=asked.stage,
@@ -162,7 +162,7 @@ def job_for(asked: Launch, target: str) -> TrainingJob:
     )
 
 
-def wanted_of(asked: Launch) -> Wanted:
+def target_of(asked: LaunchRequest) -> Wanted:
     """The artifact that a launch leads to.
 
     Raises:

@@ -26,8 +26,8 @@ from typing import IO, Any
 from anadil import errors
 from anadil.entry import PARENT_VARIABLE
 from anadil.errors import DataError, PreflightError, RecipeError, Stopped
-from anadil.launch.backend import FINAL, State, Status, format_log_line
-from anadil.launch.ends import error_of
+from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
+from anadil.launch.ends import error_from_exit_code
 from anadil.launch.job import TrainingJob
 
 log = logging.getLogger(__name__)
@@ -95,13 +95,13 @@ class Local:
                 start = _start_detached if detach else _supervise
                 code = start(record, environment, lock.fileno())
         if code:
-            raise error_of(code, f"{job.stage}: ended with exit code {code}; see its messages")
+            raise error_from_exit_code(code, f"{job.stage}: ended with exit code {code}; see its messages")
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the job stands."""
         job = _read(name)
         state = _state(job)
-        return Status(
+        return JobStatus(
             name=name,
             state=state,
             message="" if state in ("running", "succeeded") else _last_line(job),
@@ -268,7 +268,7 @@ def _read(name: str) -> LocalJob:
         raise DataError(f"{path}: says nothing about a job ({error}); remove it") from None
 
 
-def _state(job: LocalJob) -> State:
+def _state(job: LocalJob) -> JobState:
     if _is_running(job.name):
         return "running"
     # Read after the lock was looked at: the supervisor writes before it lets go.

@@ -10,10 +10,10 @@ from anadil import log as logs
 from anadil.entry import guarded
 from anadil.errors import RecipeError
 from anadil.flow import STAGES
-from anadil.launch.again import refuse_again
-from anadil.launch.api.kinds import KINDS
+from anadil.launch.again import refuse_deterministic_retry
+from anadil.launch.api.kinds import JOB_KINDS
 from anadil.launch.job import LAUNCHABLE
-from anadil.launch.launching import Launch, launch
+from anadil.launch.launching import LaunchRequest, launch
 from anadil.make import Outcome
 from anadil.recipe import load_recipe
 
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep = steps.add_parser("sweep", help="suspend jobs that nobody follows any more")
     sweep.add_argument("--namespace", metavar="NAME", help="default: the pod's own")
     text = "kind of job to look for, once for each (default: all that there are)"
-    sweep.add_argument("--kind", action="append", choices=tuple(KINDS), help=text)
+    sweep.add_argument("--kind", action="append", choices=tuple(JOB_KINDS), help=text)
     text = "since the last heartbeat (default: %(default)s)"
     sweep.add_argument("--stale-minutes", type=float, default=STALE_MINUTES, metavar="N", help=text)
     return top
@@ -57,8 +57,8 @@ def _launch(name: str, text: str) -> int:
     stage = STAGES[name]
     call = executor.parse(stage, text)
     recipe = load_recipe(call.recipe)
-    asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
-    refuse_again(asked)  # outside the record, which would write over what it reads
+    asked = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
+    refuse_deterministic_retry(asked)  # outside the record, which would write over what it reads
     with outcome.recorded(recipe.storage.root, call.run, name) as record:
         made = launch(asked)
         assert isinstance(made, Outcome)
@@ -82,7 +82,7 @@ def _finish(text: str) -> int:
 def _sweep(options: argparse.Namespace) -> int:
     from anadil.launch.kubernetes import sweep
 
-    kinds = tuple(dict.fromkeys(options.kind or KINDS))
+    kinds = tuple(dict.fromkeys(options.kind or JOB_KINDS))
     for name in sweep(options.namespace, stale_minutes=options.stale_minutes, kinds=kinds):
         log.info("suspended %s, which nobody has followed for %g minutes", name, options.stale_minutes)
     return 0

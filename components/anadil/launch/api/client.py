@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 
 from anadil.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.api.connect import connect, short
-from anadil.launch.api.kinds import Kind, Object
-from anadil.launch.api.refusal import Answer, Call, answer_of, refusal
+from anadil.launch.api.kinds import ApiObject, JobKind
+from anadil.launch.api.refusal import ApiCall, ErrorResponse, error_from_response, error_response
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class LogStream:
 class Refused(PreflightError):
     """An answer of 400 and above, as the API words it."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ErrorResponse) -> None:
         super().__init__(f"{answer.status} {answer.message}".strip())
         self.answer = answer
 
@@ -103,7 +103,7 @@ class Api:
         """Whether the namespace is that of the pod that we run in."""
         return not self._connection.context and self.namespace == self._connection.namespace
 
-    def read(self, path: str, **query: str) -> Object:
+    def read(self, path: str, **query: str) -> ApiObject:
         """The object or list of a path.
 
         Raises:
@@ -111,7 +111,7 @@ class Api:
         """
         return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
 
-    def find(self, path: str) -> Object | None:
+    def find(self, path: str) -> ApiObject | None:
         """The object of a path, or None where there is none."""
         try:
             return self.read(path)
@@ -120,7 +120,7 @@ class Api:
                 return None
             raise
 
-    def review(self, path: str, body: Object) -> Object:
+    def review(self, path: str, body: ApiObject) -> ApiObject:
         """The answer to a review, which the API does not keep."""
         return self._call("POST", path, body)
 
@@ -133,27 +133,27 @@ class Api:
         """The same namespace through connections of its own."""
         return Api(self.namespace, self.patience)
 
-    def get(self, kind: Kind, name: str) -> Object | None:
+    def get(self, kind: JobKind, name: str) -> ApiObject | None:
         """A job, or None where there is none of the name."""
         call = self._about("get", kind, name)
         return self._unless((404,), "GET", _path(self.namespace, kind, name), call)
 
-    def jobs(self, kind: Kind, selector: str) -> list[Object]:
+    def jobs(self, kind: JobKind, selector: str) -> list[ApiObject]:
         """Jobs with these labels."""
         path = f"{_path(self.namespace, kind)}?{urlencode({'labelSelector': selector})}"
         return self._items(path, self._about("list", kind))
 
-    def create(self, kind: Kind, body: Object) -> Object | None:
+    def create(self, kind: JobKind, body: ApiObject) -> ApiObject | None:
         """The new job, or None where there is one of its name already."""
         call = self._about("create", kind, body["metadata"]["name"])
         return self._unless((409,), "POST", _path(self.namespace, kind), call, body)
 
-    def patch(self, kind: Kind, name: str, change: Object) -> Object | None:
+    def patch(self, kind: JobKind, name: str, change: ApiObject) -> ApiObject | None:
         """Merge a change into a job; None where it is gone, or is not the one of the change."""
         call = self._about("patch", kind, name)
         return self._unless((404, 409), "PATCH", _path(self.namespace, kind, name), call, change)
 
-    def delete(self, kind: Kind, name: str, uid: str = "", patience: Patience | None = None) -> bool:
+    def delete(self, kind: JobKind, name: str, uid: str = "", patience: Patience | None = None) -> bool:
         """Tell a job to end, its pods first; False where it is gone, or another has its name.
 
         Args:
@@ -162,27 +162,27 @@ class Api:
             uid: Left out, whichever has the name.
             patience: How often it is tried.
         """
-        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
         if uid:
             body["preconditions"] = {"uid": uid}
         call = self._about("delete", kind, name)
         path = _path(self.namespace, kind, name)
         return self._unless((404, 409), "DELETE", path, call, body, patience) is not None
 
-    def pod(self, name: str) -> Object | None:
+    def pod(self, name: str) -> ApiObject | None:
         """A pod, or None where there is none of the name."""
-        call = Call(verb="get", resource="pods", namespace=self.namespace, name=name)
+        call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
         return self._unless((404,), "GET", self.core_path("pods", name), call)
 
-    def pods(self, selector: str) -> list[Object]:
+    def pods(self, selector: str) -> list[ApiObject]:
         """Pods with these labels."""
         path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
-        return self._items(path, Call(verb="list", resource="pods", namespace=self.namespace))
+        return self._items(path, ApiCall(verb="list", resource="pods", namespace=self.namespace))
 
-    def events(self, name: str) -> list[Object]:
+    def events(self, name: str) -> list[ApiObject]:
         """What happened to objects of this name, oldest first."""
         path = f"{self.core_path('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
-        found = self._items(path, Call(verb="list", resource="events", namespace=self.namespace))
+        found = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
         )
@@ -208,7 +208,7 @@ class Api:
             key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
         }
         path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
-        call = Call(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
+        call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
         timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
         headers = self._connection.headers()
         try:
@@ -217,15 +217,17 @@ class Api:
             )
             try:
                 if answer.status >= 400:
-                    raise _no_log(call, answer_of(answer.status, answer.read(PIECE_BYTES), answer.headers))
+                    raise _no_log(
+                        call, error_response(answer.status, answer.read(PIECE_BYTES), answer.headers)
+                    )
                 yield LogStream(answer)
             finally:
                 answer.close()
         except (HTTPError, OSError) as error:
             raise RetryableError(f"log of {pod}: {short(error)}") from None
 
-    def _items(self, path: str, call: Call) -> list[Object]:
-        found: list[Object] = (self._unless((), "GET", path, call) or {}).get("items") or []
+    def _items(self, path: str, call: ApiCall) -> list[ApiObject]:
+        found: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
         return found
 
     def _unless(
@@ -233,10 +235,10 @@ class Api:
         nothing: tuple[int, ...],
         method: str,
         path: str,
-        call: Call,
-        body: Object | None = None,
+        call: ApiCall,
+        body: ApiObject | None = None,
         patience: Patience | None = None,
-    ) -> Object | None:
+    ) -> ApiObject | None:
         """The answer; None where it is one of `nothing` and about the object itself."""
         try:
             return self._call(method, path, body, patience)
@@ -244,11 +246,11 @@ class Api:
             answer = error.answer
             if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
                 return None
-            raise refusal(call, answer) from None
+            raise error_from_response(call, answer) from None
 
     def _call(
-        self, method: str, path: str, body: Object | None = None, patience: Patience | None = None
-    ) -> Object:
+        self, method: str, path: str, body: ApiObject | None = None, patience: Patience | None = None
+    ) -> ApiObject:
         """The answer, after as many attempts as it takes.
 
         Raises:
@@ -276,7 +278,7 @@ class Api:
             time.sleep(_pause(patience, attempt, wait_s))
         raise AssertionError("at least one attempt")
 
-    def _once(self, method: str, path: str, body: Object | None, patience: Patience) -> Object:
+    def _once(self, method: str, path: str, body: ApiObject | None, patience: Patience) -> ApiObject:
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError, SSLError
 
@@ -288,7 +290,7 @@ class Api:
         try:
             answer = self._connection.request(method, path, body=content, headers=headers, timeout=timeout)
             if answer.status >= 300:
-                raise Refused(answer_of(answer.status, answer.data, answer.headers))
+                raise Refused(error_response(answer.status, answer.data, answer.headers))
             found = json.loads(answer.data)
         except SSLError as error:
             if "CERTIFICATE" not in str(error).upper():
@@ -309,14 +311,14 @@ class Api:
             "finds the job"
         )
 
-    def _about(self, verb: str, kind: Kind, name: str = "") -> Call:
-        return Call(
+    def _about(self, verb: str, kind: JobKind, name: str = "") -> ApiCall:
+        return ApiCall(
             verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
             operator=kind.operator,
         )  # fmt: skip
 
 
-def _path(namespace: str, kind: Kind, name: str = "") -> str:
+def _path(namespace: str, kind: JobKind, name: str = "") -> str:
     base = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(namespace)}/{kind.plural}"
     return f"{base}/{quote(name)}" if name else base
 
@@ -328,7 +330,7 @@ def _pause(patience: Patience, attempt: int, wait_s: float | None) -> float:
     return min(wanted, patience.longest_pause_s)
 
 
-def _no_log(call: Call, answer: Answer) -> AnadilError:
+def _no_log(call: ApiCall, answer: ErrorResponse) -> AnadilError:
     if answer.status in (401, 403):
-        return refusal(call, answer)
+        return error_from_response(call, answer)
     return NotReady(f"log of {call.name}: {answer.status} {answer.message}")

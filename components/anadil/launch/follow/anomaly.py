@@ -14,32 +14,38 @@ IN_A_ROW = 3
 """Slow steps after which it is said: one alone is a checkpoint or an evaluation."""
 COOLDOWN_S = 6 * 3_600.0
 """Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
-WATCHED = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
+MONITORED_FIGURES = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
 PROGRESS = re.compile(r"\b(?:pre-training|finetune): ([0-9,]+) of [0-9,]+")
 """What `anadil.progress` says in the loops of training steps."""
 PAIR = re.compile(r"\b(step|phase|tokens_per_s|mfu)=([0-9.eE+-]+)")
 
 
-class Throughput:
+class ThroughputMonitor:
     """Watches the steps of one job."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in WATCHED}
-        self._slow: dict[str, list[float]] = {name: [] for name in WATCHED}
+        self._seen: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in MONITORED_FIGURES}
+        self._slow: dict[str, list[float]] = {name: [] for name in MONITORED_FIGURES}
         self._phase: float | None = None
         self._quiet_until = 0.0
 
     def add(self, line: str) -> str:
         """What is wrong since this line, in a sentence; empty where nothing is."""
-        figures = step_figures(line)
+        figures = figures_in_line(line)
         if "step" not in figures:
             return ""
         if figures.get("phase") != self._phase:
             # Another phase trains other parameters, at another speed.
             self._phase = figures.get("phase")
-            for name in WATCHED:
+            for name in MONITORED_FIGURES:
                 self._forget(name)
-        found = [text for name in WATCHED if name in figures for text in [self._judge(name, figures)] if text]
+        found = [
+            text
+            for name in MONITORED_FIGURES
+            if name in figures
+            for text in [self._judge(name, figures)]
+            if text
+        ]
         if not found or time.monotonic() < self._quiet_until:
             return ""
         self._quiet_until = time.monotonic() + COOLDOWN_S
@@ -58,7 +64,7 @@ class Throughput:
         now = median(slow)
         self._forget(name)  # what is usual from now on
         return (
-            f"{WATCHED[name]} fell to {now:,.4g} at step {figures['step']:,.0f}, {now / usual:.0%} of the {usual:,.4g} "
+            f"{MONITORED_FIGURES[name]} fell to {now:,.4g} at step {figures['step']:,.0f}, {now / usual:.0%} of the {usual:,.4g} "
             f"before; look for a slow node, a throttled GPU, storage"
         )
 
@@ -67,7 +73,7 @@ class Throughput:
         self._slow[name].clear()
 
 
-def step_figures(line: str) -> dict[str, float]:
+def figures_in_line(line: str) -> dict[str, float]:
     """Numbers of a step's line: `figures` of a JSON line, or `step=120 tokens_per_s=9000`."""
     if "step" not in line:
         return {}
@@ -89,9 +95,9 @@ def step_figures(line: str) -> dict[str, float]:
     return found
 
 
-def step_of(line: str) -> int | None:
+def step_in_line(line: str) -> int | None:
     """The optimizer step that a line tells of, if any."""
-    figures = step_figures(line)
+    figures = figures_in_line(line)
     if "step" in figures:
         return int(figures["step"])
     found = PROGRESS.search(line)

@@ -14,7 +14,7 @@ from types import FrameType
 
 from anadil.errors import AnadilError, Stopped
 from anadil.launch.api.client import ONCE, Api
-from anadil.launch.api.kinds import Kind
+from anadil.launch.api.kinds import JobKind
 from anadil.launch.ends import AGAIN
 from anadil.launch.follow.claim import Claim
 
@@ -28,7 +28,7 @@ class _Cancelled(BaseException):
 
 
 @contextmanager
-def cancelling(api: Api, kind: Kind, name: str, claim: Claim) -> Iterator[None]:
+def cancelling(api: Api, kind: JobKind, name: str, claim: Claim) -> Iterator[None]:
     """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
 
     Raises:
@@ -62,7 +62,7 @@ def cancelling(api: Api, kind: Kind, name: str, claim: Claim) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _deleted(api: Api, kind: Kind, name: str, claim: Claim) -> bool:
+def _deleted(api: Api, kind: JobKind, name: str, claim: Claim) -> bool:
     """Delete the job; False where it is another launcher's."""
     for patience in (ONCE, api.patience):
         api.patience = patience

@@ -6,8 +6,8 @@ import time
 import uuid
 from datetime import UTC, datetime
 
-from anadil.launch.api.kinds import Object, annotations
-from anadil.launch.api.pods import moment
+from anadil.launch.api.kinds import ApiObject, annotations
+from anadil.launch.api.pods import parse_time
 from anadil.launch.job import DETACHED_ANNOTATION, DOMAIN, HEARTBEAT_ANNOTATION
 
 log = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ class Claim:
         self._beat = ""
         self._beat_until = 0.0
 
-    def see(self, job: Object) -> None:
+    def see(self, job: ApiObject) -> None:
         """Take in the annotations of the job as it is now."""
         told = annotations(job)
         beat = told.get(HEARTBEAT_ANNOTATION, "")
         is_mine = told.get(LAUNCHER_ANNOTATION) == self.launcher
         if beat != self._beat:
             # Of the first one that is seen only its time tells how old it is.
-            age_s = 0.0 if self._beat else (datetime.now(UTC) - moment(beat)).total_seconds()
+            age_s = 0.0 if self._beat else (datetime.now(UTC) - parse_time(beat)).total_seconds()
             self._beat, self._beat_until = beat, time.monotonic() + self._live_s - max(0.0, age_s)
         is_alive = bool(beat) and time.monotonic() < self._beat_until
         was_guest = self.is_guest

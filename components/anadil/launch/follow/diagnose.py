@@ -12,10 +12,18 @@ from datetime import datetime, timedelta
 
 from anadil.errors import AnadilError
 from anadil.launch.api.client import Api
-from anadil.launch.api.kinds import Kind, Object, true_conditions
+from anadil.launch.api.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.api.pod_log import tail
-from anadil.launch.api.pods import BEGINNING, INFRASTRUCTURE, Failure, Worker, last_words, moment, rank_of
-from anadil.launch.ends import error_of
+from anadil.launch.api.pods import (
+    INFRASTRUCTURE,
+    NO_TIME,
+    ContainerFailure,
+    Worker,
+    blame_rank,
+    parse_time,
+    read_termination_message,
+)
+from anadil.launch.ends import error_from_exit_code
 from anadil.launch.follow.ledger import TOGETHER_S
 
 log = logging.getLogger(__name__)
@@ -28,10 +36,10 @@ MAX_MESSAGE_CHARS = 1_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class RootCause:
     """The failure that came first."""
 
-    failure: Failure
+    failure: ContainerFailure
     lines: tuple[str, ...]
     """End of its log."""
     when: datetime
@@ -45,7 +53,7 @@ class Cause:
     @property
     def message(self) -> str:
         """Its last words."""
-        said = last_words(self.failure.message).message
+        said = read_termination_message(self.failure.message).message
         if said or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
             return said or self.failure.message
         errors = [line for line in self.lines if (told := _told(line)) and told.get("level") == "error"]
@@ -62,9 +70,13 @@ class Cause:
         return f"machine {failure.index} (pod {failure.pod}{node}) failed first:{reason} {said or 'no last words'}{code}"
 
 
-def first_cause(
-    api: Api, kind: Kind, workers: Sequence[Worker], seen: Sequence[Failure], streamed: Sequence[str]
-) -> Cause | None:
+def find_root_cause(
+    api: Api,
+    kind: JobKind,
+    workers: Sequence[Worker],
+    seen: Sequence[ContainerFailure],
+    streamed: Sequence[str],
+) -> RootCause | None:
     """The failure that the others followed; None where no pod tells of one.
 
     Args:
@@ -74,25 +86,25 @@ def first_cause(
         seen: Failures of this round that were seen before; their pods may be gone.
         streamed: Last lines of machine 0, for the case that its log is gone.
     """
-    latest: dict[str, Failure] = {each.life: each for each in seen}
+    latest: dict[str, ContainerFailure] = {each.life: each for each in seen}
     if not latest:
         latest = {each.life: each for worker in workers for each in worker.failures}
-        end = max((each.finished for each in latest.values()), default=BEGINNING)
-        if end > BEGINNING:
+        end = max((each.finished for each in latest.values()), default=NO_TIME)
+        if end > NO_TIME:
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
     found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
     causes = [_cause(api, kind, failure, workers, streamed) for failure in found]
     # Whoever was told to stop, or lost another machine, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
-    return min(causes, key=lambda each: (rank_of(each.exit_code, each.message), each.when), default=None)
+    return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
 
 
-def explain(
+def report_failure(
     api: Api,
-    kind: Kind,
-    job: Object,
-    cause: Cause | None,
+    kind: JobKind,
+    job: ApiObject,
+    cause: RootCause | None,
     workers: Sequence[Worker],
     write: Callable[[str], None],
 ) -> AnadilError:
@@ -119,22 +131,24 @@ def explain(
         log.error("%s %s: %s", kind.title, name, said)
     over = failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in said
     if over:
-        return error_of(7, f"{name}: {said}")
+        return error_from_exit_code(7, f"{name}: {said}")
     if cause is None:
-        return error_of(None, f"{name}: failed, and no pod tells why ({said or 'no reason given'})")
-    return error_of(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
+        return error_from_exit_code(
+            None, f"{name}: failed, and no pod tells why ({said or 'no reason given'})"
+        )
+    return error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
 
 
 def _cause(
-    api: Api, kind: Kind, failure: Failure, workers: Sequence[Worker], streamed: Sequence[str]
-) -> Cause:
+    api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
+) -> RootCause:
     lines = _tail(api, kind, failure, workers)
     if not lines and failure.index == 0:
         lines = list(streamed)[-TAIL_LINES:]
-    return Cause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
+    return RootCause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
 
 
-def _tail(api: Api, kind: Kind, failure: Failure, workers: Sequence[Worker]) -> list[str]:
+def _tail(api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[Worker]) -> list[str]:
     """The end of the log of a start, if its container is the current one or that before."""
     uid, _, number = failure.life.rpartition(":")
     pod = next((worker for worker in workers if worker.uid == uid), None)
@@ -148,8 +162,8 @@ def _error_time(lines: Sequence[str]) -> datetime | None:
     for line in reversed(lines):
         told = _told(line)
         if told.get("level") == "error":
-            when = moment(told.get("ts"))
-            return when if when > BEGINNING else None
+            when = parse_time(told.get("ts"))
+            return when if when > NO_TIME else None
     return None
 
 
@@ -161,7 +175,7 @@ def _told(line: str) -> dict[str, object]:
     return told if isinstance(told, dict) else {}
 
 
-def _circumstances(api: Api, name: str, cause: Cause | None, workers: Sequence[Worker]) -> list[str]:
+def _circumstances(api: Api, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
     """Other machines' ends, and events of the job and of the machine that failed first."""
     lines = []
     for worker in workers:

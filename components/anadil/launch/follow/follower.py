@@ -14,15 +14,15 @@ from typing import Literal, NoReturn
 from anadil import artifact
 from anadil.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.launch.api.client import Api
-from anadil.launch.api.kinds import Kind, Object, annotations
-from anadil.launch.api.pods import NEVER_HEALS, Worker, moment, workers_of
-from anadil.launch.backend import FINAL, State
+from anadil.launch.api.kinds import ApiObject, JobKind, annotations
+from anadil.launch.api.pods import PERMANENT_WAITS, Worker, parse_time, read_workers
+from anadil.launch.backend import FINAL, JobState
 from anadil.launch.ends import AGAIN
 from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, Claim
-from anadil.launch.follow.diagnose import explain, first_cause
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, Ledger
-from anadil.launch.follow.stream import Stream
-from anadil.launch.follow.waiting import absent_image, queue_text, remedy_for, waiting_text
+from anadil.launch.follow.diagnose import find_root_cause, report_failure
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, RestartCounter
+from anadil.launch.follow.stream import LogRelay
+from anadil.launch.follow.waiting import missing_image, pending_message, queue_message, remedy_for
 from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
 from anadil.units import human_seconds
 
@@ -57,7 +57,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class JobLimits:
     """What a job may use."""
 
     nodes: int
@@ -67,15 +67,15 @@ class Limits:
     """URI of its artifact."""
 
 
-class Follower:
+class Watcher:
     """Follows one job."""
 
     def __init__(
         self,
         api: Api,
-        kind: Kind,
-        job: Object,
-        limits: Limits,
+        kind: JobKind,
+        job: ApiObject,
+        limits: JobLimits,
         pace: Pace,
         claim: Claim,
         write: Callable[[str], None],
@@ -98,7 +98,7 @@ class Follower:
         self._pace = pace
         self._claim = claim
         self._workers: list[Worker] = []
-        self._ledger = Ledger()
+        self._ledger = RestartCounter()
         self._said = ""
         self._looked = self._answered = self._next_heartbeat = time.monotonic()
         self._pending_s = self._silent_s = self._absent_s = 0.0
@@ -107,7 +107,7 @@ class Follower:
         self._has_looked = False
         self._write = write
         since_s = self._take_over()
-        self._stream = Stream(api, kind, job, self._first_pod, write, retry_s=pace.poll_s, since_s=since_s)
+        self._stream = LogRelay(api, kind, job, self._first_pod, write, retry_s=pace.poll_s, since_s=since_s)
 
     @property
     def name(self) -> str:
@@ -134,7 +134,7 @@ class Follower:
         told = annotations(self._job)
         if LEDGER_ANNOTATION not in told:
             return None
-        idle_s = (datetime.now(UTC) - moment(told.get(HEARTBEAT_ANNOTATION))).total_seconds()
+        idle_s = (datetime.now(UTC) - parse_time(told.get(HEARTBEAT_ANNOTATION))).total_seconds()
         self._ledger.load(told[LEDGER_ANNOTATION], 0.0 if self._kind.is_suspended(self._job) else idle_s)
         return idle_s + self._pace.poll_s
 
@@ -159,7 +159,7 @@ class Follower:
             self._pending_s = self._silent_s = 0.0
             self._ledger.suspended()
             self._go_on_if_swept()
-            self._say(queue_text(self._job))
+            self._say(queue_message(self._job))
             return False
         self._ledger.run_s += elapsed_s if self._num_running else 0.0
         self._count_failures()
@@ -195,10 +195,10 @@ class Follower:
             log.info("%s: another launcher has started it anew; following that one", self.name)
         self._job = found
         self._claim.see(found)
-        self._workers = workers_of(self._kind, pods)
+        self._workers = read_workers(self._kind, pods)
         return "there"
 
-    def _ended(self, state: State, *, gone: bool) -> bool:
+    def _ended(self, state: JobState, *, gone: bool) -> bool:
         if state == "failed" and not gone:
             error = self._diagnosed()
             # A failed job's other machines would wait for it, and cost.
@@ -216,8 +216,8 @@ class Follower:
     def _diagnosed(self, why: str = "") -> AnadilError:
         """Show why the job failed; the error that its end is."""
         seen = self._ledger.round.failures if self._ledger.round else []
-        cause = first_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
-        error = explain(self._api, self._kind, self._job, cause, self._workers, self._write)
+        cause = find_root_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
+        error = report_failure(self._api, self._kind, self._job, cause, self._workers, self._write)
         if why:
             error.args = (f"{why}; {error}",)
         return error
@@ -280,9 +280,9 @@ class Follower:
             return
         self._pending_s += elapsed_s
         events = self._events()
-        text = waiting_text(self._kind, self._workers, events, self._limits.nodes)
+        text = pending_message(self._kind, self._workers, events, self._limits.nodes)
         self._say(text)
-        self._check_image(absent_image(self._workers, events), elapsed_s)
+        self._check_image(missing_image(self._workers, events), elapsed_s)
         self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
         if self._silent_s > self._pace.operator_s:
             waited = human_seconds(self._silent_s)
@@ -297,13 +297,13 @@ class Follower:
 
     def _check_image(self, absent: str, elapsed_s: float) -> None:
         """End what waits for an image that will not come; a registry that is out of reach is waited for."""
-        hopeless = [each for each in self._workers if each.reason in NEVER_HEALS]
+        hopeless = [each for each in self._workers if each.reason in PERMANENT_WAITS]
         reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
         self._absent_s = self._absent_s + elapsed_s if absent else 0.0
         if hopeless or self._absent_s > self._pace.image_s:
             self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
-    def _events(self) -> list[Object]:
+    def _events(self) -> list[ApiObject]:
         """Of the job, then of a machine that waits."""
         waiting = [each.pod for each in self._workers if not each.running][:1]
         try:

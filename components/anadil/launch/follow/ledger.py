@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anadil.launch.api.pods import Failure, Worker
+from anadil.launch.api.pods import ContainerFailure, Worker
 from anadil.launch.job import DOMAIN
 
 log = logging.getLogger(__name__)
@@ -28,22 +28,22 @@ TOGETHER_S = 1_800.0
 a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits."""
 ID_CHARS = 8
 """Of a pod's uid; enough among the pods of one machine."""
-Life = tuple[int, str, int]
+ContainerStart = tuple[int, str, int]
 """One start of a container: machine, pod, number."""
 
 
 @dataclass(slots=True)
-class Round:
+class FailureRound:
     """Failures that belong together: one machine fails, the others follow."""
 
     began: float
     step: int | None
     """Last step that was logged before."""
-    failures: list[Failure] = field(default_factory=list[Failure])
+    failures: list[ContainerFailure] = field(default_factory=list[ContainerFailure])
     machines: set[int] = field(default_factory=set[int])
 
 
-class Ledger:
+class RestartCounter:
     """Counts one job's time, restarts and failures."""
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class Ledger:
         """Time with a running machine; queueing is not in it."""
         self.ended = 0
         """Rounds of failures; all of them but a last one led to a restart."""
-        self.round: Round | None = None
+        self.round: FailureRound | None = None
         """The latest that this launcher saw."""
         self._steps: list[int | None] = []
         """Last step before each round; None where it is not known, or a node was to blame."""
         self._lives: dict[int, tuple[str, int]] = {}
         """Machine -> pod and number of the start that was seen last."""
-        self._dead: dict[Life, int] = {}
+        self._dead: dict[ContainerStart, int] = {}
         """Start that has ended -> its round."""
         self._start_time = ""
 
@@ -100,7 +100,9 @@ class Ledger:
         """Pods that are gone now were taken away; none has failed."""
         self._lives.clear()
 
-    def observe(self, workers: Sequence[Worker], start_time: str, steps: "Steps", *, recovered: bool) -> bool:
+    def observe(
+        self, workers: Sequence[Worker], start_time: str, steps: "StepCounter", *, recovered: bool
+    ) -> bool:
         """Count what has failed since the last look; whether anything has.
 
         Args:
@@ -123,7 +125,7 @@ class Ledger:
         self._collect(workers)
         return (self.ended, len(self._dead)) != before
 
-    def _ended(self, worker: Worker) -> Iterator[Life]:
+    def _ended(self, worker: Worker) -> Iterator[ContainerStart]:
         """Starts of a machine that have ended, as far as can be told from its pod."""
         pod = worker.uid[:ID_CHARS]
         known = self._lives.get(worker.index)
@@ -143,7 +145,7 @@ class Ledger:
         now = time.monotonic()
         last = self.round
         if last is None or recovered or index in last.machines or now - last.began > TOGETHER_S:
-            last = self.round = Round(began=now, step=step)
+            last = self.round = FailureRound(began=now, step=step)
             self.ended += 1
             self._steps.append(step)
         last.machines.add(index)
@@ -163,7 +165,7 @@ class Ledger:
         self._steps[-1] = None if blameless else self.round.step
 
 
-class Steps:
+class StepCounter:
     """The training steps that a log tells of."""
 
     def __init__(self) -> None:

@@ -8,12 +8,12 @@ from anadil import artifact
 from anadil.entry import ends_the_same
 from anadil.errors import AnadilError, RecipeError, RetryableError
 from anadil.launch.api.client import Api
-from anadil.launch.api.kinds import Kind, Object, annotations, labels, true_conditions
-from anadil.launch.api.pods import workers_of
+from anadil.launch.api.kinds import ApiObject, JobKind, annotations, labels, true_conditions
+from anadil.launch.api.pods import read_workers
 from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, POD_VARIABLE, Claim
-from anadil.launch.follow.diagnose import first_cause
+from anadil.launch.follow.diagnose import find_root_cause
 from anadil.launch.follow.follower import Pace, now
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION, Ledger
+from anadil.launch.follow.ledger import LEDGER_ANNOTATION, RestartCounter
 from anadil.launch.job import (
     DETACHED_ANNOTATION,
     HEARTBEAT_ANNOTATION,
@@ -31,7 +31,9 @@ START_UP_S = 3_600
 start (`Pace.startup_s`)."""
 
 
-def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, detach: bool) -> Object:
+def start(
+    api: Api, kind: JobKind, manifest: ApiObject, pace: Pace, claim: Claim, *, detach: bool
+) -> ApiObject:
     """The job of a manifest: a new one, or the one of the same name that does the same.
 
     Args:
@@ -46,7 +48,7 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, d
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = prepared(api, kind, manifest, claim, detach=detach)
+    body = job_body(api, kind, manifest, claim, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(ATTEMPTS):
         made = api.create(kind, body)
@@ -66,7 +68,7 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, d
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bool) -> Object:
+def job_body(api: Api, kind: JobKind, manifest: ApiObject, claim: Claim, *, detach: bool) -> ApiObject:
     """The manifest with all that is not of the work itself: place, owner, who follows it.
 
     A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
@@ -76,7 +78,7 @@ def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bo
     followed = {
         HEARTBEAT_ANNOTATION: now(),
         LAUNCHER_ANNOTATION: claim.launcher,
-        LEDGER_ANNOTATION: Ledger().dump(),
+        LEDGER_ANNOTATION: RestartCounter().dump(),
     }
     added = {DETACHED_ANNOTATION: "true"} if detach else followed
     owners = [] if detach else workflow_owner(api)
@@ -91,7 +93,7 @@ def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bo
     }
 
 
-def workflow_owner(api: Api) -> list[Object]:
+def workflow_owner(api: Api) -> list[ApiObject]:
     """The workflow as owner, so that the job goes with the run; none outside the workflow's namespace.
 
     An owner in another namespace or cluster counts as absent, and the job would be collected at once.
@@ -113,7 +115,7 @@ def workflow_owner(api: Api) -> list[Object]:
     ]
 
 
-def await_gone(api: Api, kind: Kind, name: str, uid: str, pace: Pace) -> None:
+def await_gone(api: Api, kind: JobKind, name: str, uid: str, pace: Pace) -> None:
     """Wait until a deleted job and its pods are gone: new pods have the names of the old.
 
     Raises:
@@ -133,7 +135,7 @@ def await_gone(api: Api, kind: Kind, name: str, uid: str, pace: Pace) -> None:
         time.sleep(min(pace.poll_s, 2.0))
 
 
-def _is_useless(kind: Kind, found: Object, body: Object) -> bool:
+def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
     """Whether a job of our name has ended without what we want of it.
 
     Raises:
@@ -153,7 +155,7 @@ def _is_useless(kind: Kind, found: Object, body: Object) -> bool:
     return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
 
 
-def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
+def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
 
     Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
@@ -162,13 +164,13 @@ def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
     told = labels(found)
     if told.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
         return False
-    cause = first_cause(
-        api, kind, workers_of(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
+    cause = find_root_cause(
+        api, kind, read_workers(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
     )
     return cause is not None and ends_the_same(cause.exit_code, cause.message)
 
 
-def _adopted(api: Api, kind: Kind, found: Object, claim: Claim, *, detach: bool) -> Object:
+def _adopted(api: Api, kind: JobKind, found: ApiObject, claim: Claim, *, detach: bool) -> ApiObject:
     name = found["metadata"]["name"]
     log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
     claim.see(found)

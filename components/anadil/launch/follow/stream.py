@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from anadil.errors import AnadilError
 from anadil.launch.api.client import Api
-from anadil.launch.api.kinds import Kind, Object, annotations, labels
+from anadil.launch.api.kinds import ApiObject, JobKind, annotations, labels
 from anadil.launch.api.pod_log import PodLog
-from anadil.launch.follow.anomaly import Throughput, step_of
+from anadil.launch.follow.anomaly import ThroughputMonitor, step_in_line
 from anadil.launch.follow.diagnose import TAIL_LINES
-from anadil.launch.follow.ledger import Steps
+from anadil.launch.follow.ledger import StepCounter
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
 from anadil.notify import Event, notify
 
@@ -23,14 +23,14 @@ END_S = 1.0
 """How long for machine 0 to end by itself: it may hang where another has failed."""
 
 
-class Stream:
+class LogRelay:
     """A thread that passes the log on; its end is waited for, but not for long."""
 
     def __init__(
         self,
         api: Api,
-        kind: Kind,
-        job: Object,
+        kind: JobKind,
+        job: ApiObject,
         pod: Callable[[], str],
         write: Callable[[str], None],
         *,
@@ -48,12 +48,12 @@ class Stream:
             retry_s: Time between attempts.
             since_s: Leave out what is older.
         """
-        self.steps = Steps()
+        self.steps = StepCounter()
         self.last_lines: deque[str] = deque(maxlen=TAIL_LINES)
         self._job = job
         self._write = write
         self._retry_s = retry_s
-        self._speed = Throughput()
+        self._speed = ThroughputMonitor()
         self._ended = threading.Event()
         self._end_s = min(END_S, 10 * retry_s)
         self._log = PodLog(api.apart(), kind.container, pod, retry_s=retry_s, since_s=since_s)
@@ -94,7 +94,7 @@ class Stream:
     def _take(self, line: str) -> None:
         self._write(line)
         self.last_lines.append(line)
-        step = step_of(line)
+        step = step_in_line(line)
         if step is not None:
             self.steps.add(step)
         slow = self._speed.add(line)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from anadil.launch.api.kinds import QUEUE_LABEL, Kind, Object, labels
+from anadil.launch.api.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
 from anadil.launch.api.pods import Worker
 
 REMEDIES = {
@@ -36,20 +36,20 @@ BEGUN = frozenset({"ContainerCreating", "PodInitializing", ""})
 """Reasons of a pod that is on its way; only an event says why it does not get on."""
 
 
-def queue_text(job: Object) -> str:
+def queue_message(job: ApiObject) -> str:
     """What a suspended job waits for."""
     queue = labels(job).get(QUEUE_LABEL)
     return f"waits in queue {queue}" if queue else "suspended"
 
 
-def reason_of(workers: Sequence[Worker]) -> tuple[str, str]:
+def pending_reason(workers: Sequence[Worker]) -> tuple[str, str]:
     """The first reason why a machine does not run, and its message."""
     waiting = [worker for worker in workers if not worker.running and worker.phase in ("Pending", "Running")]
     told = [worker for worker in waiting if worker.reason not in BEGUN] or waiting
     return (told[0].reason, told[0].message) if told else ("", "")
 
 
-def waiting_text(kind: Kind, workers: Sequence[Worker], events: Sequence[Object], nodes: int) -> str:
+def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[ApiObject], nodes: int) -> str:
     """What a job that is admitted waits for, with a remedy where there is one.
 
     Args:
@@ -59,7 +59,7 @@ def waiting_text(kind: Kind, workers: Sequence[Worker], events: Sequence[Object]
         nodes: Machines that it asks for.
     """
     running = sum(worker.running for worker in workers)
-    reason, message = reason_of(workers)
+    reason, message = pending_reason(workers)
     warnings = [event for event in events if event.get("type") == "Warning"]
     if reason in BEGUN and warnings:
         reason, message = str(warnings[-1].get("reason", "")), str(warnings[-1].get("message", ""))
@@ -72,7 +72,7 @@ def waiting_text(kind: Kind, workers: Sequence[Worker], events: Sequence[Object]
     )
 
 
-def absent_image(workers: Sequence[Worker], events: Sequence[Object]) -> str:
+def missing_image(workers: Sequence[Worker], events: Sequence[ApiObject]) -> str:
     """What says that an image is not in its registry, as far as one can tell; empty where nothing does.
 
     Args:

@@ -16,8 +16,8 @@ from typing import Any
 from anadil import artifact
 from anadil.aws import client, code_of, differences, explained, is_missing
 from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
-from anadil.launch.backend import FINAL, State, Status, format_log_line
-from anadil.launch.ends import error_of
+from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
+from anadil.launch.ends import error_from_exit_code
 from anadil.launch.job import TrainingJob
 from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
@@ -83,7 +83,7 @@ class SageMaker:
                 log.info("stopping %s: it has 120 s to save", name)
             raise
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the newest start of a job stands."""
         return status_of(self._newest(name), name)
 
@@ -225,14 +225,14 @@ class SageMaker:
                     raise
 
 
-def status_of(described: dict[str, Any], name: str) -> Status:
+def status_of(described: dict[str, Any], name: str) -> JobStatus:
     """What DescribeTrainingJob says, in the words of every backend."""
     main, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
     state = _state(main, second)
     transitions = described.get("SecondaryStatusTransitions", [])
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
     reason = described.get("FailureReason", "")
-    return Status(
+    return JobStatus(
         name=name,
         state=state,
         reason=second,
@@ -246,8 +246,8 @@ def status_of(described: dict[str, Any], name: str) -> Status:
     )
 
 
-def _state(main: str, second: str) -> State:
-    final: dict[str, State] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+def _state(main: str, second: str) -> JobState:
+    final: dict[str, JobState] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
     if main in final:
         return final[main]
     if second in QUEUED:
@@ -339,4 +339,4 @@ def _failed(name: str, reason: str, tail: Tail) -> AnadilError:
         return RetryableError(
             f"{name}: {reason}; run the same command again, or take another cluster.instance"
         )
-    return error_of(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
+    return error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
