@@ -10,7 +10,8 @@ from anadil.checks.cluster import run_cluster_checks
 from anadil.config import Recipe
 from anadil.errors import DataError
 from anadil.launch.api import connect
-from anadil.launch.kubernetes import Kubernetes, stop_run, sweep
+from anadil.launch.follow.claim import sweep
+from anadil.launch.kubernetes import Kubernetes, stop_run
 from tests.checks.fake_cluster import TOKEN, Cluster, serving
 from tests.harness import again
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from anadil.errors import PreflightError, Stopped
-from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, POD_VARIABLE
-from anadil.launch.job import HEARTBEAT_ANNOTATION
+from anadil.launch.follow.claim import HEARTBEAT_ANNOTATION, LAUNCHER_ANNOTATION, POD_VARIABLE
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import now
 from tests.launch.following import PACE, Scene

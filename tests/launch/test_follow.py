@@ -10,10 +10,9 @@ from anadil.errors import DataError, RecipeError, Stopped
 from anadil.launch.api import connect
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB, JobKind
+from anadil.launch.follow.claim import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.follow.follower import Pace
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION
 from anadil.launch.follow.start import workflow_owner
-from anadil.launch.job import DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import NAMESPACE, set_condition
 from tests.launch.following import QUICK, Scene, shown
@@ -163,7 +162,7 @@ def test_a_follower_leaves_a_heartbeat_and_its_counts(scene: Scene) -> None:
 
     annotations = scene.cluster.job()["metadata"]["annotations"]
     assert annotations[HEARTBEAT_ANNOTATION].endswith("Z")
-    assert json.loads(annotations[LEDGER_ANNOTATION])["ended"] == 0
+    assert json.loads(annotations[COUNTS_ANNOTATION])["ended"] == 0
     assert DETACHED_ANNOTATION not in annotations
 
 

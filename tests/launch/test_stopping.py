@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from anadil.errors import DataError, PreflightError, Stopped
-from anadil.launch.job import HEARTBEAT_ANNOTATION
-from anadil.launch.kubernetes import stop_run, sweep
+from anadil.launch.follow.claim import HEARTBEAT_ANNOTATION, sweep
+from anadil.launch.kubernetes import stop_run
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_server import refused
 from tests.launch.following import QUICK, Scene

@@ -3,45 +3,32 @@
 import importlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
-from anadil.errors import DataError, PreflightError
+from anadil.errors import DataError
 from anadil.launch.api.client import Api, Patience
 from anadil.launch.api.kinds import (
-    JOB_KINDS,
-    QUEUE_LABEL,
     ApiObject,
     JobKind,
     annotations,
     is_final,
     job_kind,
-    labels,
     true_conditions,
 )
 from anadil.launch.api.pod_log import PodLog
 from anadil.launch.api.pods import Worker, parse_time, read_workers
-from anadil.launch.api.refusal import MissingResourceKind
 from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.follow.cancel import cancelling
-from anadil.launch.follow.claim import Claim
+from anadil.launch.follow.claim import JobLedger
 from anadil.launch.follow.diagnose import find_root_cause
-from anadil.launch.follow.follower import SWEPT_ANNOTATION, JobLimits, Pace, Watcher, now
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION, RestartCounter
+from anadil.launch.follow.follower import JobLimits, Pace, Watcher
 from anadil.launch.follow.start import start
 from anadil.launch.follow.waiting import pending_message, queue_message
-from anadil.launch.job import (
-    DETACHED_ANNOTATION,
-    HEARTBEAT_ANNOTATION,
-    RUN_LABEL,
-    TARGET_ANNOTATION,
-    TrainingJob,
-)
+from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 
 log = logging.getLogger(__name__)
-
-OURS = "app.kubernetes.io/managed-by=anadil-launch"
 
 
 class Kubernetes:
@@ -91,9 +78,9 @@ class Kubernetes:
         """
         manifest = self.render(job)
         api = self._api(job.recipe.cluster.namespace)
-        claim = Claim(self._pace.live_s)
+        ledger = JobLedger(self._pace.live_s)
         if detach:
-            start(api, self._kind, manifest, self._pace, claim, detach=True)
+            start(api, self._kind, manifest, self._pace, ledger, detach=True)
             return
         hours = job.recipe.cluster.deadline_hours
         limits = JobLimits(
@@ -102,9 +89,9 @@ class Kubernetes:
             deadline_s=hours * 3_600 if hours else None,
             target=job.target,
         )
-        with cancelling(api, self._kind, manifest["metadata"]["name"], claim):
-            found = start(api, self._kind, manifest, self._pace, claim, detach=False)
-            Watcher(api, self._kind, found, limits, self._pace, claim, write).follow()
+        with cancelling(api, self._kind, manifest["metadata"]["name"], ledger):
+            found = start(api, self._kind, manifest, self._pace, ledger, detach=False)
+            Watcher(api, self._kind, found, limits, self._pace, ledger, write).follow()
 
     def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
@@ -132,10 +119,8 @@ class Kubernetes:
             message = queue_message(job)
         elif state not in FINAL and running < nodes:
             message = pending_message(self._kind, workers, api.events(name), nodes)
-        told = annotations(job)
-        ledger = RestartCounter()
-        if LEDGER_ANNOTATION in told:
-            ledger.load(told[LEDGER_ANNOTATION], 0.0)
+        ledger = JobLedger()
+        ledger.load(self._kind, job)
         return JobStatus(
             name=name,
             state=state,
@@ -143,9 +128,9 @@ class Kubernetes:
             message=message,
             nodes=nodes,
             running=running,
-            restarts=max([ledger.ended, *(worker.restarts for worker in workers)]),
+            restarts=max([ledger.counter.ended, *(worker.restarts for worker in workers)]),
             seconds=_seconds(job),
-            artifact=told.get(TARGET_ANNOTATION, ""),
+            artifact=annotations(job).get(TARGET_ANNOTATION, ""),
             exit_code=exit_code,
         )
 
@@ -215,7 +200,7 @@ def stop_run(
     """
     api, chosen = Api(namespace, patience), job_kind(kind)
     stopped = []
-    for job in api.jobs(chosen, f"{OURS},{RUN_LABEL}={run}"):
+    for job in api.jobs(chosen, f"{OUR_JOBS},{RUN_LABEL}={run}"):
         if "deletionTimestamp" in job["metadata"] or (is_final(chosen, job) and not _keeps(api, chosen, job)):
             continue
         if api.delete(chosen, job["metadata"]["name"], job["metadata"]["uid"]):
@@ -223,72 +208,10 @@ def stop_run(
     return stopped
 
 
-def sweep(
-    namespace: str | None,
-    *,
-    stale_minutes: float,
-    kinds: Sequence[str] = tuple(JOB_KINDS),
-    patience: Patience | None = None,
-) -> list[str]:
-    """Suspend the jobs that nobody has followed for some time; their names.
-
-    A job in a Kueue queue is deleted instead: Kueue would let it go on at once. What it saved stays.
-
-    Args:
-        namespace: Left out, that of this pod or of the kubeconfig's context.
-        stale_minutes: Since the last heartbeat.
-        kinds: To look for: `pytorchjob`, `trainjob`.
-        patience: How often a call of the API is tried.
-
-    Raises:
-        PreflightError: None of the kinds may be looked at.
-    """
-    api = Api(namespace, patience)
-    oldest = datetime.now(UTC) - timedelta(minutes=stale_minutes)
-    swept, refused = [], []
-    for kind in map(job_kind, kinds):
-        try:
-            jobs = api.jobs(kind, OURS)
-        except MissingResourceKind as error:
-            log.info("nothing to look after: %s", error)
-            continue
-        except PreflightError as error:
-            # The right is looked at before the kind: most clusters have one kind and give the right to it.
-            refused.append(error)
-            continue
-        swept += [
-            job["metadata"]["name"] for job in jobs if _is_stale(kind, job, oldest) and _swept(api, kind, job)
-        ]
-    if len(refused) == len(kinds):
-        raise refused[0]
-    for each in refused:
-        log.warning("not looked at: %s", each)
-    return swept
-
-
 def _keeps(api: Api, kind: JobKind, job: ApiObject) -> bool:
     """Whether a job that has failed keeps machines; those of one that ended well may still write."""
     pods = api.pods(kind.pods_of(job["metadata"]["name"])) if "Failed" in true_conditions(job) else []
     return any(worker.holds_node for worker in read_workers(kind, pods))
-
-
-def _is_stale(kind: JobKind, job: ApiObject, oldest: datetime) -> bool:
-    told = annotations(job)
-    if is_final(kind, job) or "deletionTimestamp" in job["metadata"]:
-        return False
-    if told.get(DETACHED_ANNOTATION) == "true" or HEARTBEAT_ANNOTATION not in told:
-        return False  # nobody was to follow it
-    is_queued = QUEUE_LABEL in labels(job)
-    return parse_time(told[HEARTBEAT_ANNOTATION]) < oldest and (is_queued or not kind.is_suspended(job))
-
-
-def _swept(api: Api, kind: JobKind, job: ApiObject) -> bool:
-    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    if QUEUE_LABEL in labels(job):
-        log.info("%s: deleting it, as Kueue would resume it", name)
-        return api.delete(kind, name, uid)
-    change = {"metadata": {"annotations": {SWEPT_ANNOTATION: now()}, "uid": uid}, **kind.suspending(yes=True)}
-    return api.patch(kind, name, change) is not None
 
 
 def _num_nodes(job: ApiObject) -> int:

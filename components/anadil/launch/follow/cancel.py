@@ -16,7 +16,7 @@ from anadil.errors import AnadilError, Stopped
 from anadil.launch.api.client import ONCE, Api
 from anadil.launch.api.kinds import JobKind
 from anadil.launch.ends import AGAIN
-from anadil.launch.follow.claim import Claim
+from anadil.launch.follow.claim import JobLedger
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class _Cancelled(BaseException):
 
 
 @contextmanager
-def cancelling(api: Api, kind: JobKind, name: str, claim: Claim) -> Iterator[None]:
+def cancelling(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterator[None]:
     """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
 
     Raises:
@@ -49,7 +49,7 @@ def cancelling(api: Api, kind: JobKind, name: str, claim: Claim) -> Iterator[Non
     try:
         yield
     except _Cancelled:
-        if _deleted(apart, kind, name, claim):
+        if _deleted(apart, kind, name, ledger):
             told = f"{name} was told to end, and saves first; {AGAIN}"
         else:
             told = f"{name} goes on, another launcher looks after it; `anadil stop {name}` ends it"
@@ -62,14 +62,14 @@ def cancelling(api: Api, kind: JobKind, name: str, claim: Claim) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def _deleted(api: Api, kind: JobKind, name: str, claim: Claim) -> bool:
+def _deleted(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> bool:
     """Delete the job; False where it is another launcher's."""
     for patience in (ONCE, api.patience):
         api.patience = patience
         try:
-            if not claim.is_known and (found := api.get(kind, name)):
-                claim.see(found)  # the answer to its creation may be lost, or have been that it is there
-            if claim.is_guest:
+            if not ledger.is_known and (found := api.get(kind, name)):
+                ledger.see(found)  # the answer to its creation may be lost, or have been that it is there
+            if ledger.is_guest:
                 return False
             api.delete(kind, name)
         except AnadilError as error:

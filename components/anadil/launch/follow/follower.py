@@ -8,28 +8,24 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal, NoReturn
 
 from anadil import artifact
 from anadil.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import ApiObject, JobKind, annotations
-from anadil.launch.api.pods import PERMANENT_WAITS, Worker, parse_time, read_workers
+from anadil.launch.api.pods import PERMANENT_WAITS, Worker, read_workers
 from anadil.launch.backend import FINAL, JobState
 from anadil.launch.ends import AGAIN
-from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, Claim
+from anadil.launch.follow.claim import JobLedger, resume_if_swept
 from anadil.launch.follow.diagnose import find_root_cause, report_failure
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, RestartCounter
+from anadil.launch.follow.ledger import SAME_STEP
 from anadil.launch.follow.stream import LogRelay
 from anadil.launch.follow.waiting import missing_image, pending_message, queue_message, remedy_for
-from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
+from anadil.launch.job import SPEC_ANNOTATION
 from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
-
-SWEPT_ANNOTATION = f"{DOMAIN}/swept"
-"""When the job was suspended because nobody followed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,7 @@ class Watcher:
         job: ApiObject,
         limits: JobLimits,
         pace: Pace,
-        claim: Claim,
+        ledger: JobLedger,
         write: Callable[[str], None],
     ) -> None:
         """Take over what an earlier launcher has counted.
@@ -88,7 +84,7 @@ class Watcher:
             job: As the API gave it.
             limits: What it may use.
             pace: How often to look.
-            claim: Whose the job is.
+            ledger: Who follows the job, and what it has used.
             write: Takes each line of the log.
         """
         self._api = api
@@ -96,9 +92,9 @@ class Watcher:
         self._job = job
         self._limits = limits
         self._pace = pace
-        self._claim = claim
+        self._ledger = ledger
+        self._counter = ledger.counter
         self._workers: list[Worker] = []
-        self._ledger = RestartCounter()
         self._said = ""
         self._looked = self._answered = self._next_heartbeat = time.monotonic()
         self._pending_s = self._silent_s = self._absent_s = 0.0
@@ -106,7 +102,8 @@ class Watcher:
         self._exhausted = ""
         self._has_looked = False
         self._write = write
-        since_s = self._take_over()
+        idle_s = ledger.load(kind, job)
+        since_s = None if idle_s is None else idle_s + pace.poll_s
         self._stream = LogRelay(api, kind, job, self._first_pod, write, retry_s=pace.poll_s, since_s=since_s)
 
     @property
@@ -129,15 +126,6 @@ class Watcher:
             self._stream.stop()
         self._await_artifact()
 
-    def _take_over(self) -> float | None:
-        """Go on counting where another launcher stopped; the age of the first line to show, in seconds."""
-        told = annotations(self._job)
-        if LEDGER_ANNOTATION not in told:
-            return None
-        idle_s = (datetime.now(UTC) - parse_time(told.get(HEARTBEAT_ANNOTATION))).total_seconds()
-        self._ledger.load(told[LEDGER_ANNOTATION], 0.0 if self._kind.is_suspended(self._job) else idle_s)
-        return idle_s + self._pace.poll_s
-
     def _first_pod(self) -> str:
         return next((worker.pod for worker in self._workers if worker.index == 0), "")
 
@@ -157,11 +145,15 @@ class Watcher:
         self._beat()
         if state == "queued":
             self._pending_s = self._silent_s = 0.0
-            self._ledger.suspended()
-            self._go_on_if_swept()
-            self._say(queue_message(self._job))
+            self._counter.suspended()
+            try:
+                resume_if_swept(self._api, self._kind, self._job)
+            except AnadilError as error:
+                self._say(f"cannot be resumed yet: {error}")
+            else:
+                self._say(queue_message(self._job))
             return False
-        self._ledger.run_s += elapsed_s if self._num_running else 0.0
+        self._counter.run_s += elapsed_s if self._num_running else 0.0
         self._count_failures()
         self._check_deadline()
         self._check_start(elapsed_s)
@@ -194,7 +186,7 @@ class Watcher:
                 raise Stopped(f"{self.name}: somebody replaced it by another job; {AGAIN}")
             log.info("%s: another launcher has started it anew; following that one", self.name)
         self._job = found
-        self._claim.see(found)
+        self._ledger.see(found)
         self._workers = read_workers(self._kind, pods)
         return "there"
 
@@ -215,7 +207,7 @@ class Watcher:
 
     def _diagnosed(self, why: str = "") -> AnadilError:
         """Show why the job failed; the error that its end is."""
-        seen = self._ledger.round.failures if self._ledger.round else []
+        seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
         error = report_failure(self._api, self._kind, self._job, cause, self._workers, self._write)
         if why:
@@ -224,7 +216,7 @@ class Watcher:
 
     def _give_up(self, error: AnadilError) -> NoReturn:
         """End the job, so that it does not use up machines for nothing; not where another launcher looks after it."""
-        if self._claim.is_guest:
+        if self._ledger.is_guest:
             raise error
         try:
             self._api.delete(self._kind, self.name, self._job["metadata"]["uid"])
@@ -238,13 +230,13 @@ class Watcher:
             self._recovered_at = steps.num
         recovered = self._recovered_at is not None and steps.num > self._recovered_at
         start = str((self._job.get("status") or {}).get("startTime", ""))
-        ended = self._ledger.ended
-        if not self._ledger.observe(self._workers, start, steps, recovered=recovered):
+        ended = self._counter.ended
+        if not self._counter.observe(self._workers, start, steps, recovered=recovered):
             return
         self._recovered_at = None
         self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
-        allowed, step = self._limits.restarts, self._ledger.failing_step
-        failures = self._ledger.round.failures if self._ledger.round else []
+        allowed, step = self._limits.restarts, self._counter.failing_step
+        failures = self._counter.round.failures if self._counter.round else []
         final = [each.stage_code for each in failures if each.would_come_again]
         if final:
             self._exhausted = f"exit code {final[0]}: another start would end the same"
@@ -252,17 +244,19 @@ class Watcher:
             self._exhausted = (
                 f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
             )
-        elif self._ledger.ended > allowed:
-            self._exhausted = f"failed {self._ledger.ended} times, cluster.restarts allows {allowed} restarts"
-        elif self._ledger.ended > ended:
-            log.warning("%s: a machine failed; restart %d of %d", self.name, self._ledger.ended, allowed)
+        elif self._counter.ended > allowed:
+            self._exhausted = (
+                f"failed {self._counter.ended} times, cluster.restarts allows {allowed} restarts"
+            )
+        elif self._counter.ended > ended:
+            log.warning("%s: a machine failed; restart %d of %d", self.name, self._counter.ended, allowed)
 
     def _check_deadline(self) -> None:
         allowed_s = self._limits.deadline_s
-        if allowed_s is not None and self._ledger.run_s > allowed_s:
+        if allowed_s is not None and self._counter.run_s > allowed_s:
             self._give_up(
                 BudgetReached(
-                    f"{self.name}: ran for {human_seconds(self._ledger.run_s)}, cluster.deadline_hours allows "
+                    f"{self.name}: ran for {human_seconds(self._counter.run_s)}, cluster.deadline_hours allows "
                     f"{allowed_s / 3_600:g} h; raise it and {AGAIN}"
                 )
             )
@@ -291,7 +285,7 @@ class Watcher:
                     f"{self.name}: nobody has acted on it for {waited}; start {self._kind.operator}"
                 )
             )
-        limit_s = self._pace.replacement_s if self._ledger.run_s else self._pace.startup_s
+        limit_s = self._pace.replacement_s if self._counter.run_s else self._pace.startup_s
         if self._pending_s > limit_s:
             self._give_up(PreflightError(f"{self.name}: not started after {human_seconds(limit_s)}: {text}"))
 
@@ -314,31 +308,14 @@ class Watcher:
 
     def _beat(self) -> None:
         """Tell the sweeper and other launchers that somebody looks after the job, and what it has used."""
-        if time.monotonic() < self._next_heartbeat or self._claim.is_guest:
+        if time.monotonic() < self._next_heartbeat or self._ledger.is_guest:
             return
         self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
-        told = {
-            HEARTBEAT_ANNOTATION: now(),
-            LAUNCHER_ANNOTATION: self._claim.launcher,
-            LEDGER_ANNOTATION: self._ledger.dump(),
-        }
         try:
-            self._api.patch(self._kind, self.name, {"metadata": {"annotations": told}})
+            self._api.patch(self._kind, self.name, {"metadata": {"annotations": self._ledger.heartbeat()}})
         except AnadilError as error:
             # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
             log.warning("%s: no heartbeat: %s", self.name, error)
-
-    def _go_on_if_swept(self) -> None:
-        """Resume what was suspended while no launcher followed it."""
-        if SWEPT_ANNOTATION not in annotations(self._job):
-            return
-        change = {"metadata": {"annotations": {SWEPT_ANNOTATION: None}}, **self._kind.suspending(yes=False)}
-        try:
-            self._api.patch(self._kind, self.name, change)
-        except AnadilError as error:
-            self._say(f"cannot be resumed yet: {error}")
-        else:
-            log.info("%s: resumed; it was suspended while nobody followed it", self.name)
 
     def _say(self, text: str) -> None:
         if text != self._said:
@@ -355,8 +332,3 @@ class Watcher:
                     "whether this machine sees the same storage"
                 )
             time.sleep(self._pace.poll_s)
-
-
-def now() -> str:
-    """This moment, for an annotation."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anadil.launch.api.pods import ContainerFailure, Worker
-from anadil.launch.job import DOMAIN
 
 log = logging.getLogger(__name__)
 
-LEDGER_ANNOTATION = f"{DOMAIN}/ledger"
-"""Counts of the launcher, as JSON."""
 SAME_STEP = 3
 """Failures at one step after which another start would fail there too."""
 TOGETHER_S = 1_800.0
@@ -92,7 +89,7 @@ class RestartCounter:
             self._lives = {int(key): (str(uid), int(number)) for key, (uid, number) in told["lives"].items()}
             self._start_time = str(told["start"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            log.warning("%s: not ours (%s); counting from now on", LEDGER_ANNOTATION, error)
+            log.warning("the counts of the launcher before cannot be read (%s); counting from now on", error)
             return
         self.run_s = run_s + max(0.0, idle_s) if run_s else 0.0
 

@@ -10,13 +10,10 @@ from anadil.errors import AnadilError, RecipeError, RetryableError
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.api.pods import read_workers
-from anadil.launch.follow.claim import LAUNCHER_ANNOTATION, POD_VARIABLE, Claim
+from anadil.launch.follow.claim import POD_VARIABLE, JobLedger
 from anadil.launch.follow.diagnose import find_root_cause
-from anadil.launch.follow.follower import Pace, now
-from anadil.launch.follow.ledger import LEDGER_ANNOTATION, RestartCounter
+from anadil.launch.follow.follower import Pace
 from anadil.launch.job import (
-    DETACHED_ANNOTATION,
-    HEARTBEAT_ANNOTATION,
     RUN_LABEL,
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
@@ -32,7 +29,7 @@ start (`Pace.startup_s`)."""
 
 
 def start(
-    api: Api, kind: JobKind, manifest: ApiObject, pace: Pace, claim: Claim, *, detach: bool
+    api: Api, kind: JobKind, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
 ) -> ApiObject:
     """The job of a manifest: a new one, or the one of the same name that does the same.
 
@@ -41,19 +38,19 @@ def start(
         kind: Of the job.
         manifest: As rendered.
         pace: How long to wait for an old job to go.
-        claim: Learns whose the job is.
+        ledger: Learns who follows the job.
         detach: Whether nobody will follow it.
 
     Raises:
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = job_body(api, kind, manifest, claim, detach=detach)
+    body = job_body(api, kind, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(ATTEMPTS):
         made = api.create(kind, body)
         if made is not None:
-            claim.see(made)
+            ledger.see(made)
             log.info("made %s %s in namespace %s", kind.title, name, api.namespace)
             return made
         found = api.get(kind, name)
@@ -61,26 +58,21 @@ def start(
             continue  # gone in this moment
         if "deletionTimestamp" not in found["metadata"]:
             if not _is_useless(kind, found, body) or _would_fail_again(api, kind, found):
-                return _adopted(api, kind, found, claim, detach=detach)
+                return _adopted(api, kind, found, ledger, detach=detach)
             log.info("%s: of an earlier start; deleting it and starting anew", name)
             api.delete(kind, name, found["metadata"]["uid"])
         await_gone(api, kind, name, found["metadata"]["uid"], pace)
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def job_body(api: Api, kind: JobKind, manifest: ApiObject, claim: Claim, *, detach: bool) -> ApiObject:
+def job_body(api: Api, kind: JobKind, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     """The manifest with all that is not of the work itself: place, owner, who follows it.
 
     A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
     pods are there, then only ends what has lost its launcher.
     """
     metadata = manifest["metadata"]
-    followed = {
-        HEARTBEAT_ANNOTATION: now(),
-        LAUNCHER_ANNOTATION: claim.launcher,
-        LEDGER_ANNOTATION: RestartCounter().dump(),
-    }
-    added = {DETACHED_ANNOTATION: "true"} if detach else followed
+    added = ledger.adoption(detach=True) if detach else ledger.heartbeat()
     owners = [] if detach else workflow_owner(api)
     return {
         **(manifest if detach else kind.with_later_deadline(manifest, START_UP_S)),
@@ -170,18 +162,13 @@ def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     return cause is not None and ends_the_same(cause.exit_code, cause.message)
 
 
-def _adopted(api: Api, kind: JobKind, found: ApiObject, claim: Claim, *, detach: bool) -> ApiObject:
+def _adopted(api: Api, kind: JobKind, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     name = found["metadata"]["name"]
     log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
-    claim.see(found)
-    if claim.is_guest and not detach:
+    ledger.see(found)
+    if ledger.is_guest and not detach:
         return found
-    change = (
-        {DETACHED_ANNOTATION: "true"}
-        if detach
-        else {DETACHED_ANNOTATION: None, LAUNCHER_ANNOTATION: claim.launcher}
-    )
-    adopted = api.patch(kind, name, {"metadata": {"annotations": change}})
+    adopted = api.patch(kind, name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
     if adopted is None:
         raise RetryableError(f"{name}: deleted in this moment; run the same command again")
     return adopted
