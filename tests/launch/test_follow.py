@@ -1,4 +1,3 @@
-import importlib
 import json
 import logging
 import threading
@@ -13,6 +12,7 @@ from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.follow.claim import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.follow.follower import Pace
 from anadil.launch.follow.start import workflow_owner
+from anadil.launch.kubernetes import Kubernetes
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import NAMESPACE, set_condition
 from tests.launch.following import QUICK, Scene, shown
@@ -240,9 +240,9 @@ def test_a_detached_job_has_the_exact_deadline_and_can_be_followed_later(scene: 
 
 @pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB])
 def test_a_later_deadline_changes_nothing_else(kind: JobKind) -> None:
-    renderer = importlib.import_module(f"anadil.launch.manifests.{kind.name}")
-    manifest = renderer.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
-    without = renderer.render(job("azerbaijani-1b"))
+    backend = Kubernetes(kind.name)
+    manifest = backend.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
+    without = backend.render(job("azerbaijani-1b"))
 
     later = kind.with_later_deadline(manifest, 60)
 

@@ -1,8 +1,6 @@
 """Training jobs on Kubernetes: started once, followed to their end, looked at, stopped, swept."""
 
-import importlib
 import logging
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 from anadil.errors import DataError
 from anadil.launch.api.client import Api, Patience
 from anadil.launch.api.kinds import (
+    TRAINJOB,
     ApiObject,
     JobKind,
     annotations,
@@ -23,10 +22,12 @@ from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.follow.cancel import cancelling
 from anadil.launch.follow.claim import JobLedger
 from anadil.launch.follow.diagnose import find_root_cause
-from anadil.launch.follow.follower import JobLimits, Pace, Watcher
+from anadil.launch.follow.follower import Pace, Watcher
 from anadil.launch.follow.start import start
 from anadil.launch.follow.waiting import pending_message, queue_message
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
+from anadil.launch.manifests.pytorchjob import render_pytorchjob
+from anadil.launch.manifests.trainjob import render_trainjob
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +62,7 @@ class Kubernetes:
         Raises:
             RecipeError: The recipe asks for what the kind cannot do.
         """
-        # By name: renderers load what only they need.
-        renderer = importlib.import_module(f"anadil.launch.manifests.{self._kind.name}")
-        manifest: dict[str, Any] = renderer.render(job)
-        return manifest
+        return render_trainjob(job) if self._kind == TRAINJOB else render_pytorchjob(job)
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
         """Start the job, or adopt the one of the same name, and follow it to its end.
@@ -82,16 +80,9 @@ class Kubernetes:
         if detach:
             start(api, self._kind, manifest, self._pace, ledger, detach=True)
             return
-        hours = job.recipe.cluster.deadline_hours
-        limits = JobLimits(
-            nodes=job.nodes,
-            restarts=job.recipe.cluster.restarts,
-            deadline_s=hours * 3_600 if hours else None,
-            target=job.target,
-        )
         with cancelling(api, self._kind, manifest["metadata"]["name"], ledger):
             found = start(api, self._kind, manifest, self._pace, ledger, detach=False)
-            Watcher(api, self._kind, found, limits, self._pace, ledger, write).follow()
+            Watcher(api, self._kind, found, job, self._pace, ledger).follow()
 
     def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
@@ -179,12 +170,6 @@ class Kubernetes:
                 f"{name}: no such {self._kind.title} in namespace {api.namespace}; look with --namespace"
             )
         return job
-
-
-def write(line: str) -> None:
-    """Pass a line of a job's log on, as it is: stages write JSON."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
 
 
 def stop_run(

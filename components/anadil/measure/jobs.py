@@ -13,10 +13,11 @@ from typing import Any
 
 from anadil.config import Recipe
 from anadil.errors import RecipeError
+from anadil.launch.api.kinds import PYTORCHJOB
 from anadil.launch.job import STAGE_LABEL
 from anadil.launch.manifests.metadata import queue_labels
 from anadil.launch.manifests.pod import Container, template
-from anadil.launch.manifests.pytorchjob import CONTAINER, pytorchjob
+from anadil.launch.manifests.pytorchjob import pytorchjob
 from anadil.measure.ask import STEPS, Ask
 from anadil.measure.kept import device_of
 from anadil.plan.layout import Layout, Work
@@ -73,7 +74,9 @@ def _job(ask: Ask, machine: Machine, nodes: int, image: str, timeout_s: int) -> 
     name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
     labels = {"app.kubernetes.io/name": "anadil", STAGE_LABEL: "measure", "app.kubernetes.io/instance": name}
     cluster = ask.recipe.cluster.model_copy(update=NOT_NEEDED)
-    container = Container(name=CONTAINER, image=image, command=TORCHRUN, arguments=tuple(arguments))
+    container = Container(
+        name=PYTORCHJOB.container, image=image, command=TORCHRUN, arguments=tuple(arguments)
+    )
     devices = 0 if machine.device == CPU else machine.devices
     return pytorchjob(
         {

@@ -24,7 +24,7 @@ class JobKind:
     version: str
     plural: str
     container: str
-    """The one that trains."""
+    """The one that trains: operator and runtime look for this name, and a runtime's job has it too."""
     job_label: str
     """Label of a pod: the job that it belongs to."""
     index_label: str
@@ -37,6 +37,11 @@ class JobKind:
     """Condition of a job that ended well."""
     operator: str
     """What makes pods of it, and how to look at it."""
+
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` of the manifest."""
+        return f"{self.group}/{self.version}"
 
     def pods_of(self, job: str) -> str:
         """Label selector of the pods of a job."""

@@ -1,6 +1,7 @@
 """The log of one machine, live, whatever happens to connections, containers and pods."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -116,6 +117,12 @@ def tail(api: Api, pod: str, container: str, *, lines: int, previous: bool = Fal
     except AnadilError:  # also where it may not be read: the end of the job says more than that
         return []
     return text.splitlines()[-lines:]
+
+
+def write_log_line(line: str) -> None:
+    """Show a line of a job's log as it is: stages write JSON."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _lines_of(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -6,14 +6,14 @@ of machine 0 is seldom the reason.
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from anadil.errors import AnadilError
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import ApiObject, JobKind, true_conditions
-from anadil.launch.api.pod_log import tail
+from anadil.launch.api.pod_log import tail, write_log_line
 from anadil.launch.api.pods import (
     INFRASTRUCTURE,
     NO_TIME,
@@ -106,7 +106,6 @@ def report_failure(
     job: ApiObject,
     cause: RootCause | None,
     workers: Sequence[Worker],
-    write: Callable[[str], None],
 ) -> AnadilError:
     """Show what is known of a failed job; the error that its end is.
 
@@ -116,7 +115,6 @@ def report_failure(
         job: As it was seen last.
         cause: The failure that came first.
         workers: The machines that are still there.
-        write: Takes lines of the log.
     """
     failed = true_conditions(job).get("Failed", {})
     said = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
@@ -124,7 +122,7 @@ def report_failure(
     if cause:
         log.error("%s: the last %d lines of machine %d:", name, len(cause.lines), cause.failure.index)
         for line in cause.lines:
-            write(line)
+            write_log_line(line)
     for line in _circumstances(api, name, cause, workers):
         log.error("%s", line)
     if said:

@@ -6,7 +6,6 @@ then unknown. Whatever fails here leaves the job alone, so that the next launche
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -22,7 +21,7 @@ from anadil.launch.follow.diagnose import find_root_cause, report_failure
 from anadil.launch.follow.ledger import SAME_STEP
 from anadil.launch.follow.stream import LogRelay
 from anadil.launch.follow.waiting import missing_image, pending_message, queue_message, remedy_for
-from anadil.launch.job import SPEC_ANNOTATION
+from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
@@ -52,17 +51,6 @@ class Pace:
     """Until storage shows the artifact of a job that has ended well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLimits:
-    """What a job may use."""
-
-    nodes: int
-    restarts: int
-    deadline_s: float | None
-    target: str
-    """URI of its artifact."""
-
-
 class Watcher:
     """Follows one job."""
 
@@ -71,10 +59,9 @@ class Watcher:
         api: Api,
         kind: JobKind,
         job: ApiObject,
-        limits: JobLimits,
+        training: TrainingJob,
         pace: Pace,
         ledger: JobLedger,
-        write: Callable[[str], None],
     ) -> None:
         """Take over what an earlier launcher has counted.
 
@@ -82,15 +69,15 @@ class Watcher:
             api: Where the job is.
             kind: Of the job.
             job: As the API gave it.
-            limits: What it may use.
+            training: What it is to do, and what it may use.
             pace: How often to look.
             ledger: Who follows the job, and what it has used.
-            write: Takes each line of the log.
         """
         self._api = api
         self._kind = kind
         self._job = job
-        self._limits = limits
+        self._training = training
+        self._cluster = training.recipe.cluster
         self._pace = pace
         self._ledger = ledger
         self._counter = ledger.counter
@@ -101,10 +88,9 @@ class Watcher:
         self._recovered_at: int | None = None
         self._exhausted = ""
         self._has_looked = False
-        self._write = write
         idle_s = ledger.load(kind, job)
         since_s = None if idle_s is None else idle_s + pace.poll_s
-        self._stream = LogRelay(api, kind, job, self._first_pod, write, retry_s=pace.poll_s, since_s=since_s)
+        self._stream = LogRelay(api, kind, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
 
     @property
     def name(self) -> str:
@@ -199,7 +185,7 @@ class Watcher:
             raise error
         if not gone:
             log.info("%s: ended well", self.name)
-        elif artifact.read_manifest(self._limits.target) is None:
+        elif artifact.read_manifest(self._training.target) is None:
             raise Stopped(f"{self.name}: somebody deleted it while it was followed; {AGAIN}")
         else:
             log.info("%s: it is gone, but its artifact is there", self.name)
@@ -209,7 +195,7 @@ class Watcher:
         """Show why the job failed; the error that its end is."""
         seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
-        error = report_failure(self._api, self._kind, self._job, cause, self._workers, self._write)
+        error = report_failure(self._api, self._kind, self._job, cause, self._workers)
         if why:
             error.args = (f"{why}; {error}",)
         return error
@@ -226,7 +212,7 @@ class Watcher:
 
     def _count_failures(self) -> None:
         steps = self._stream.steps
-        if self._num_running == self._limits.nodes and self._recovered_at is None:
+        if self._num_running == self._training.nodes and self._recovered_at is None:
             self._recovered_at = steps.num
         recovered = self._recovered_at is not None and steps.num > self._recovered_at
         start = str((self._job.get("status") or {}).get("startTime", ""))
@@ -235,7 +221,7 @@ class Watcher:
             return
         self._recovered_at = None
         self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
-        allowed, step = self._limits.restarts, self._counter.failing_step
+        allowed, step = self._cluster.restarts, self._counter.failing_step
         failures = self._counter.round.failures if self._counter.round else []
         final = [each.stage_code for each in failures if each.would_come_again]
         if final:
@@ -252,18 +238,18 @@ class Watcher:
             log.warning("%s: a machine failed; restart %d of %d", self.name, self._counter.ended, allowed)
 
     def _check_deadline(self) -> None:
-        allowed_s = self._limits.deadline_s
-        if allowed_s is not None and self._counter.run_s > allowed_s:
+        hours = self._cluster.deadline_hours
+        if hours and self._counter.run_s > hours * 3_600:
             self._give_up(
                 BudgetReached(
                     f"{self.name}: ran for {human_seconds(self._counter.run_s)}, cluster.deadline_hours allows "
-                    f"{allowed_s / 3_600:g} h; raise it and {AGAIN}"
+                    f"{hours:g} h; raise it and {AGAIN}"
                 )
             )
 
     def _check_start(self, elapsed_s: float) -> None:
         """Say what machines wait for, and end what waits in vain."""
-        missing = self._limits.nodes - sum(
+        missing = self._training.nodes - sum(
             each.running or each.phase == "Succeeded" for each in self._workers
         )
         if missing <= 0:
@@ -274,7 +260,7 @@ class Watcher:
             return
         self._pending_s += elapsed_s
         events = self._events()
-        text = pending_message(self._kind, self._workers, events, self._limits.nodes)
+        text = pending_message(self._kind, self._workers, events, self._training.nodes)
         self._say(text)
         self._check_image(missing_image(self._workers, events), elapsed_s)
         self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
@@ -325,10 +311,10 @@ class Watcher:
     def _await_artifact(self) -> None:
         """Make sure that the artifact is there: of an elastic job one machine's good end is enough."""
         deadline = time.monotonic() + self._pace.artifact_s
-        while artifact.read_manifest(self._limits.target) is None:
+        while artifact.read_manifest(self._training.target) is None:
             if time.monotonic() > deadline:
                 raise DataError(
-                    f"{self._limits.target}: no artifact there, though {self.name} ended well; look at its log, and "
+                    f"{self._training.target}: no artifact there, though {self.name} ended well; look at its log, and "
                     "whether this machine sees the same storage"
                 )
             time.sleep(self._pace.poll_s)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from anadil.errors import AnadilError
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import ApiObject, JobKind, annotations, labels
-from anadil.launch.api.pod_log import PodLog
+from anadil.launch.api.pod_log import PodLog, write_log_line
 from anadil.launch.follow.anomaly import ThroughputMonitor, step_in_line
 from anadil.launch.follow.diagnose import TAIL_LINES
 from anadil.launch.follow.ledger import StepCounter
@@ -32,7 +32,6 @@ class LogRelay:
         kind: JobKind,
         job: ApiObject,
         pod: Callable[[], str],
-        write: Callable[[str], None],
         *,
         retry_s: float,
         since_s: float | None,
@@ -44,14 +43,12 @@ class LogRelay:
             kind: Of the job.
             job: Whose log.
             pod: Name of machine 0's pod, now; empty while there is none.
-            write: Takes each line.
             retry_s: Time between attempts.
             since_s: Leave out what is older.
         """
         self.steps = StepCounter()
         self.last_lines: deque[str] = deque(maxlen=TAIL_LINES)
         self._job = job
-        self._write = write
         self._retry_s = retry_s
         self._speed = ThroughputMonitor()
         self._ended = threading.Event()
@@ -92,7 +89,7 @@ class LogRelay:
             self._ended.wait(self._retry_s)
 
     def _take(self, line: str) -> None:
-        self._write(line)
+        write_log_line(line)
         self.last_lines.append(line)
         step = step_in_line(line)
         if step is not None:
