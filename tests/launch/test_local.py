@@ -20,6 +20,9 @@ from anadil.launch.local import Local, LocalJob
 from tests.harness import wait_for
 from tests.launch.sample import job
 
+# A signal may come in the midst of opening a file, which is then left to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 ARTIFACT = "/tmp/none/model"
 
 
@@ -133,13 +136,35 @@ def test_another_recipe_does_not_take_a_running_job_for_its_own() -> None:
     Local().stop(sample().name)
 
 
-def test_sigterm_is_passed_on_once_and_the_stage_may_save() -> None:
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_is_passed_on_once_and_the_stage_may_save(number: int, error: type[BaseException]) -> None:
+    signal_when_it_began(number)
 
-    with pytest.raises(Stopped, match="exit code 143"):
+    with pytest.raises(error):
         Scripted(WAITS).run(sample())
 
-    assert Local().status(sample().name).state == "stopped"
+    status = Local().status(sample().name)
+    assert (status.state, status.exit_code, status.message) == ("stopped", 143, "saved")
+
+
+def test_the_end_of_a_second_launcher_leaves_the_job_of_the_first() -> None:
+    Scripted(WAITS).run(sample(), detach=True)
+    signal_when_it_began(signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        Scripted(WAITS).run(sample())
+
+    assert Local().status(sample().name).state == "running"
+    Local().stop(sample().name)
+
+
+def signal_when_it_began(number: int) -> None:
+    def wait_and_kill() -> None:
+        file = local._path(sample().name, ".log")
+        wait_for(lambda: file.is_file() and "began" in file.read_text())
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=wait_and_kill, daemon=True).start()
 
 
 def test_a_stage_that_does_not_end_is_killed(
