@@ -245,7 +245,7 @@ def _tracking(recipe: Recipe, work: Path) -> Check:
     if _answers(parts.hostname or "", port):
         return passed("tracking", f"{parts.scheme}://{parts.hostname}:{port} answers")
     # A run does not need it: what cannot be sent is kept and sent later.
-    remedy = "start the server, or go on: the run keeps its tracking and sends it later"
+    remedy = "start the server, or ignore it: the run keeps its tracking and sends it later"
     return skipped("tracking", f"{parts.hostname}:{port} does not answer", remedy)
 
 

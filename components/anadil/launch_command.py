@@ -44,7 +44,7 @@ def add(name: str, commands: Any, text: str) -> None:
             "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
         )
     if name == "logs":
-        command.add_argument("--follow", action="store_true", help="go on until the job ends")
+        command.add_argument("--follow", action="store_true", help="until the job ends")
     command.set_defaults(command={"status": _status, "logs": _logs, "stop": _stop}[name])
 
 
@@ -155,7 +155,7 @@ def _lines(status: JobStatus) -> list[str]:
         "job": status.name,
         "state": f"{status.state} ({status.reason})" if status.reason else status.state,
         "says": status.message,
-        "machines": f"{status.running} of {status.nodes} run" if status.nodes else "",
+        "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
         "restarts": str(status.restarts) if status.restarts else "",
         "since": f"{human_seconds(status.seconds)}" if status.seconds is not None else "",
         "exit code": str(status.exit_code) if status.exit_code is not None else "",

@@ -119,7 +119,7 @@ def test_what_may_go_better_is_tried_again(asked: LaunchRequest, code: int, stat
 
 
 def test_a_bug_that_a_broken_device_may_have_made_is_tried_again(asked: LaunchRequest) -> None:
-    ended(asked, 70, "machine 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
+    ended(asked, 70, "worker 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
 
     refuse_deterministic_retry(asked)
 

@@ -210,7 +210,7 @@ def test_checkpoints_that_a_new_pod_would_not_find_are_warned_of(caplog: pytest.
     with caplog.at_level(logging.WARNING):
         render_pytorchjob(job("smoke"))
 
-    assert "a pod on another node begins anew; name a directory of a shared volume" in caplog.text
+    assert "a pod on another node starts over; name a directory of a shared volume" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_status_of_a_failed_job_names_the_cause(scene: Scene) -> None:
     status = scene.backend.status(scene.cluster.job()["metadata"]["name"])
 
     assert (status.state, status.exit_code) == ("failed", 3)
-    assert "machine 1" in status.message
+    assert "worker 1" in status.message
     assert "record 7 is no JSON" in status.message
 
 
@@ -228,7 +228,7 @@ def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> Non
 
     assert (down.reason, down.exit_code) == ("Error", 70)
     assert (status.state, status.reason, status.exit_code, status.restarts) == ("running", "", None, 1)
-    assert status.message.startswith("runs again; before, machine 1 (pod ")
+    assert status.message.startswith("runs again; before, worker 1 (pod ")
     scene.seal()
     scene.cluster.succeed(0)
     ended = scene.backend.status(name)
@@ -238,9 +238,7 @@ def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> Non
 def test_logs_are_lines_of_the_first_machine(scene: Scene) -> None:
     scene.backend.run(scene.job(), detach=True)
     name = scene.cluster.job()["metadata"]["name"]
-    with pytest.raises(
-        DataError, match=f"no log, machine 0 has not started; `anadil status {name}` says why"
-    ):
+    with pytest.raises(DataError, match=f"no log, worker 0 has not started; `anadil status {name}` says why"):
         list(scene.backend.logs(name))
     scene.cluster.run(0, 1)
     scene.cluster.log(0, "one", "two")

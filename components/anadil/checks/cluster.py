@@ -93,7 +93,7 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
         elif cluster.backend == "sagemaker" and name == "nodes":
             checks.append(skipped(name, "SageMaker trains on machines of its own"))
         elif name == "training operator" and _has_failed(checks, "job API"):
-            checks.append(skipped(name, "it has no jobs to look after: their API is not served"))
+            checks.append(skipped(name, "it has no jobs: their API is not served"))
         else:
             checks += bounded(name, look)
     return checks

@@ -82,7 +82,7 @@ def check_version(api: Api, cluster: Cluster) -> Iterator[Check]:
 
 
 def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
-    """Whether the job namespace is there, is one that HyperPod looks after, and lets our pods in."""
+    """Whether the job namespace is there, is one that HyperPod watches, and lets our pods in."""
     namespace = api.namespace
     if cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
         yield failed(
@@ -99,7 +99,7 @@ def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
         return
     phase = found.get("status", {}).get("phase", "Active")
     if phase != "Active":
-        remedy = "wait until it is gone and create it anew, or choose another"
+        remedy = "wait until it is gone and create it again, or choose another"
         yield failed("namespace", f"{namespace}: {phase}", remedy)
         return
     yield passed("namespace", namespace)

@@ -1,4 +1,4 @@
-"""A pipeline's step that is tried again, though another try would end the same.
+"""Refuse to retry deterministic failures of a pipeline's step.
 
 Kubeflow Pipelines tries a step again whatever its exit code was. Each try of a launcher would start
 its machines anew, with a deadline and restarts of their own.
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def refuse_deterministic_retry(asked: LaunchRequest) -> None:
-    """Tell the failure of an earlier try of the same step again, if another would end the same.
+    """Refuse to retry deterministic failures: raise that of the earlier try again.
 
-    What may go on is left alone: a try that was stopped, or killed before it said a word, a failure of
+    What may resume is left alone: a try that was stopped, or killed before it said a word, a failure of
     storage or network; and a job that has outlived the launcher that failed.
 
     Args:
@@ -34,7 +34,7 @@ def refuse_deterministic_retry(asked: LaunchRequest) -> None:
     if before is None or before.status != "failed" or not ends_the_same(before.exit_code, before.message):
         return
     if _goes_on(asked):
-        log.info("an earlier try has failed (%s), but its work goes on", before.message)
+        log.info("an earlier try has failed (%s), but its work is still running", before.message)
         return
     uri = outcome.outcome_uri(str(root), asked.run, asked.stage)
     error = ERROR_CLASSES.get(before.exit_code, AnadilError)(

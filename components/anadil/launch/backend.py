@@ -22,13 +22,13 @@ class JobStatus:
     message: str = ""
     """What people should know: what it waits for, or why it failed."""
     nodes: int = 0
-    """Machines asked for."""
+    """Workers asked for."""
     running: int = 0
-    """Machines that run."""
+    """Workers that run."""
     restarts: int = 0
     """Times that it was started again."""
     seconds: float | None = None
-    """Since its first machine ran; None before."""
+    """Since its first worker ran; None before."""
     artifact: str = ""
     """URI that it writes."""
     exit_code: int | None = None
@@ -71,7 +71,7 @@ class JobBackend(Protocol):
         ...
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first machine, without line ends."""
+        """Log lines of the first worker, without line ends."""
         ...
 
     def stop(self, name: str) -> None:

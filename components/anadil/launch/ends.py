@@ -24,7 +24,7 @@ KILLED = 137
 """128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over."""
 CANNOT_START = (126, 127, 128)
 """The container's program is not there or cannot be run. Source: POSIX shell; containerd."""
-AGAIN = "launch it again to go on from its last checkpoint"
+AGAIN = "launch it again to resume from its last checkpoint"
 
 
 def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> AnadilError:

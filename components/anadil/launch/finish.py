@@ -1,4 +1,4 @@
-"""The end of a pipeline run: nothing of it goes on, and somebody is told how it ended."""
+"""The end of a pipeline run: nothing of it keeps running, and an alert says how it ended."""
 
 import logging
 
@@ -14,7 +14,7 @@ from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
 
-RESUME = "submit the recipe again: finished steps are reused, training goes on from its checkpoint"
+RESUME = "submit the recipe again: finished steps are reused, training resumes from its checkpoint"
 
 
 def finish(recipe: Recipe, run: str) -> None:

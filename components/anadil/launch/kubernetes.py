@@ -96,7 +96,7 @@ class Kubernetes:
         running = sum(worker.running for worker in workers)
         state, message = self._kind.state(job, running=running), ""
         if "deletionTimestamp" in job["metadata"] and state not in FINAL:
-            state, message = "stopped", "told to end; its machines save first"
+            state, message = "stopped", "told to end; its workers save first"
         nodes = _num_nodes(job) or len(workers)
         reason, exit_code = "", None
         failed = state not in FINAL and any(worker.failures for worker in workers)
@@ -126,14 +126,14 @@ class Kubernetes:
         )
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first machine, without line ends.
+        """Log lines of the first worker, without line ends.
 
         Args:
             name: Of the job.
             follow: Go on until the job ends.
 
         Raises:
-            DataError: There is no such job, or it has no machine that has started.
+            DataError: There is no such job, or it has no worker that has started.
         """
         api = self._api()
         self._found(api, name)
@@ -147,7 +147,7 @@ class Kubernetes:
             return next((worker.pod for worker in workers if worker.index == 0 and _has_begun(worker)), "")
 
         if not follow and not pod():
-            raise DataError(f"{name}: no log, machine 0 has not started; `anadil status {name}` says why")
+            raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
         yield from PodLog(api, self._kind.container, pod, retry_s=self._pace.poll_s).lines(ended)
 
     def stop(self, name: str) -> None:
@@ -175,7 +175,7 @@ class Kubernetes:
 def stop_run(
     run: str, *, kind: str, namespace: str | None = None, patience: Patience | None = None
 ) -> list[str]:
-    """End the jobs of a pipeline run that have not ended, or have failed and keep machines; their names.
+    """End the jobs of a pipeline run that have not ended, or have failed and keep workers; their names.
 
     Args:
         run: Id of the run.
@@ -194,7 +194,7 @@ def stop_run(
 
 
 def _keeps(api: Api, kind: JobKind, job: ApiObject) -> bool:
-    """Whether a job that has failed keeps machines; those of one that ended well may still write."""
+    """Whether a job that has failed keeps workers; those of one that ended well may still write."""
     pods = api.pods(kind.pods_of(job["metadata"]["name"])) if "Failed" in true_conditions(job) else []
     return any(worker.holds_node for worker in read_workers(kind, pods))
 
@@ -208,7 +208,7 @@ def _num_nodes(job: ApiObject) -> int:
 
 
 def _seconds(job: ApiObject) -> float | None:
-    """Since the first machine ran, as far as the operator says."""
+    """Since the first worker ran, as far as the operator says."""
     status = job.get("status") or {}
     if not status.get("startTime"):
         return None

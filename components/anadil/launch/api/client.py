@@ -52,8 +52,8 @@ class LogStream:
         self.pieces: Iterator[bytes] = answer.stream(PIECE_BYTES, decode_content=False)
 
     def interrupt(self) -> None:
-        """Let a thread that waits for the next piece go on."""
-        # urllib3 before 2.3 cannot; then the thread goes on when its silence is too long.
+        """Let a thread stop waiting for the next piece."""
+        # urllib3 before 2.3 cannot; then the thread stops waiting when its silence is too long.
         if hasattr(self._answer, "shutdown"):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 self._answer.shutdown()

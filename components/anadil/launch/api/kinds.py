@@ -28,7 +28,7 @@ class JobKind:
     job_label: str
     """Label of a pod: the job that it belongs to."""
     index_label: str
-    """Label of a pod: its number among the machines."""
+    """Label of a pod: its number among the workers."""
     selector: str
     """More labels of the pods that train."""
     suspend: tuple[str, ...]
@@ -48,7 +48,7 @@ class JobKind:
         return f"{self.job_label}={job}{self.selector}"
 
     def suspending(self, *, yes: bool) -> ApiObject:
-        """Merge patch of the spec that suspends a job or lets it go on."""
+        """Merge patch of the spec that suspends a job or resumes it."""
         patch: Any = yes
         for key in reversed(self.suspend):
             patch = {key: patch}
@@ -79,7 +79,7 @@ class JobKind:
 
         Args:
             job: As the API gives it.
-            running: Machines that run.
+            running: Workers that run.
 
         Source: kubeflow/trainer v1.9.4, pkg/util/status.go; v2.3.0, pkg/controller.
         """

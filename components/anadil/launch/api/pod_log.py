@@ -1,4 +1,4 @@
-"""The log of one machine, live, whatever happens to connections, containers and pods."""
+"""The log of one worker, live, whatever happens to connections, containers and pods."""
 
 import math
 import sys

@@ -37,10 +37,10 @@ class TerminationMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerFailure:
-    """The end of one start of a machine's container, which was not well."""
+    """The end of one start of a worker's container, which was not well."""
 
     index: int
-    """Number of the machine."""
+    """Number of the worker."""
     pod: str
     life: str
     """Pod and start of its container: no two failures have the same."""
@@ -79,7 +79,7 @@ class ContainerFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One machine of a job."""
+    """One worker of a job."""
 
     index: int
     pod: str
@@ -103,7 +103,7 @@ class Worker:
 
 
 def read_workers(kind: JobKind, pods: Sequence[ApiObject]) -> list[Worker]:
-    """The machines of a job, in order; of two pods with one number the one that stays."""
+    """The workers of a job, in order; of two pods with one number the one that stays."""
     read = [_worker(kind, pod) for pod in pods]
     newest = {worker.index: worker for worker in sorted(read, key=lambda each: not each.is_leaving)}
     return [newest[index] for index in sorted(newest)]
@@ -124,7 +124,7 @@ def read_termination_message(message: str) -> TerminationMessage:
 
 
 def blame_rank(exit_code: int | None, message: str) -> int:
-    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another machine."""
+    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
     said = read_termination_message(message).message or message
     if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(said):
         return 2

@@ -2,7 +2,7 @@
 
 A terminated pipeline gives its step about a second: Argo signals the process group, and the
 container goes when KFP's own launcher has died. So the first thing is one DELETE. Only where another
-launcher looks after the job, it is left.
+launcher follows the job, it is left.
 """
 
 import logging
@@ -52,7 +52,7 @@ def cancelling(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterato
         if _deleted(apart, kind, name, ledger):
             told = f"{name} was told to end, and saves first; {AGAIN}"
         else:
-            told = f"{name} goes on, another launcher looks after it; `anadil stop {name}` ends it"
+            told = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
         if received[0] == signal.SIGINT:
             log.info("%s", told)
             raise KeyboardInterrupt from None

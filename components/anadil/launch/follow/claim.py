@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LAUNCHER_ANNOTATION = f"{DOMAIN}/launcher"
 """Which launcher follows the job."""
 HEARTBEAT_ANNOTATION = f"{DOMAIN}/heartbeat"
-"""When that launcher last looked after the job, RFC 3339."""
+"""When that launcher last looked at the job, RFC 3339."""
 COUNTS_ANNOTATION = f"{DOMAIN}/ledger"
 """Time, restarts and failures that the launcher has counted, as JSON."""
 DETACHED_ANNOTATION = f"{DOMAIN}/detached"
@@ -48,7 +48,7 @@ POD_VARIABLE = "KFP_POD_NAME"
 class JobLedger:
     """What this launcher knows of whose a job is, and what the job has used.
 
-    The heartbeat of another launcher is alive while it changes: clocks of two machines may differ.
+    The heartbeat of another launcher is alive while it changes: clocks of two hosts may differ.
     """
 
     def __init__(self, live_s: float = 0.0) -> None:
@@ -83,10 +83,11 @@ class JobLedger:
         name = job["metadata"]["name"]
         if self.is_guest and not was_guest:
             log.info(
-                "%s: another launcher looks after it; this one only follows, and its end leaves the job", name
+                "%s: another launcher follows it already; this one only watches, and its end leaves the job",
+                name,
             )
         elif was_guest and not self.is_guest:
-            log.info("%s: the launcher that looked after it is gone; this one does from now on", name)
+            log.info("%s: the launcher that followed it is gone; this one takes it over", name)
 
     def load(self, kind: JobKind, job: ApiObject) -> float | None:
         """Continue the counts of another launcher; seconds since it wrote them, None where there are none."""
@@ -98,7 +99,7 @@ class JobLedger:
         return idle_s
 
     def heartbeat(self) -> dict[str, str]:
-        """Annotations that tell the sweeper and other launchers that somebody looks after the job."""
+        """Annotations that tell the sweeper and other launchers that somebody follows the job."""
         return {
             HEARTBEAT_ANNOTATION: _now(),
             LAUNCHER_ANNOTATION: self.launcher,
@@ -139,7 +140,7 @@ def sweep(
         try:
             jobs = api.jobs(kind, OUR_JOBS)
         except MissingResourceKind as error:
-            log.info("nothing to look after: %s", error)
+            log.info("nothing to sweep: %s", error)
             continue
         except PreflightError as error:
             # The right is looked at before the kind: most clusters have one kind and give the right to it.

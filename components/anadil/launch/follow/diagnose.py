@@ -1,7 +1,7 @@
-"""Why a job failed: the machine that failed first, its last lines, and what the cluster says.
+"""Why a job failed: the worker that failed first, its last lines, and what the cluster says.
 
-When one machine fails, the others follow minutes later with errors of their own; the last error
-of machine 0 is seldom the reason.
+When one worker fails, the others follow minutes later with errors of their own; the last error
+of worker 0 is seldom the reason.
 """
 
 import json
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 TAIL_LINES = 200
 MOST_LOGS = 8
-"""Machines whose logs are compared."""
+"""Workers whose logs are compared."""
 MOST_EVENTS = 15
 MAX_MESSAGE_CHARS = 1_500
 
@@ -67,7 +67,7 @@ class RootCause:
         code = "" if self.exit_code is None else f", exit code {self.exit_code}"
         said = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
         reason = "" if failure.reason == "Error" else f" {failure.reason}"
-        return f"machine {failure.index} (pod {failure.pod}{node}) failed first:{reason} {said or 'no last words'}{code}"
+        return f"worker {failure.index} (pod {failure.pod}{node}) failed first:{reason} {said or 'no last words'}{code}"
 
 
 def find_root_cause(
@@ -82,9 +82,9 @@ def find_root_cause(
     Args:
         api: Where the logs are.
         kind: Of the job.
-        workers: The machines that are still there.
+        workers: The workers that are still there.
         seen: Failures of this round that were seen before; their pods may be gone.
-        streamed: Last lines of machine 0, for the case that its log is gone.
+        streamed: Last lines of worker 0, for the case that its log is gone.
     """
     latest: dict[str, ContainerFailure] = {each.life: each for each in seen}
     if not latest:
@@ -95,7 +95,7 @@ def find_root_cause(
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
     found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
     causes = [_cause(api, kind, failure, workers, streamed) for failure in found]
-    # Whoever was told to stop, or lost another machine, did not begin it; the rest by the time of their last
+    # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
     return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
 
@@ -114,13 +114,13 @@ def report_failure(
         kind: Of the job.
         job: As it was seen last.
         cause: The failure that came first.
-        workers: The machines that are still there.
+        workers: The workers that are still there.
     """
     failed = true_conditions(job).get("Failed", {})
     said = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
     if cause:
-        log.error("%s: the last %d lines of machine %d:", name, len(cause.lines), cause.failure.index)
+        log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
         for line in cause.lines:
             write_log_line(line)
     for line in _circumstances(api, name, cause, workers):
@@ -174,12 +174,12 @@ def _told(line: str) -> dict[str, object]:
 
 
 def _circumstances(api: Api, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
-    """Other machines' ends, and events of the job and of the machine that failed first."""
+    """Other workers' ends, and events of the job and of the worker that failed first."""
     lines = []
     for worker in workers:
         for failure in worker.failures[-1:]:
             code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
-            lines.append(f"machine {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
+            lines.append(f"worker {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
     for about in [name, cause.failure.pod] if cause else [name]:
         try:
             events = api.events(about)[-MOST_EVENTS:]

@@ -38,11 +38,11 @@ class Pace:
     operator_s: float = 300.0
     """Until an operator says its first word about a job."""
     startup_s: float = 1_800.0
-    """Until all machines run for the first time; queueing is not counted."""
+    """Until all workers run for the first time; queueing is not counted."""
     image_s: float = 120.0
     """Until an image is there that its registry does not have; one that was just pushed may take a while."""
     replacement_s: float = 7_200.0
-    """Until all machines run again; HyperPod replaces a node in the meantime."""
+    """Until all workers run again; HyperPod replaces a node in the meantime."""
     api_s: float = 1_800.0
     """Without an answer of the API; an upgrade of a control plane takes some minutes."""
     deletion_s: float = 600.0
@@ -156,8 +156,8 @@ class Watcher:
             pods = self._api.pods(self._kind.pods_of(self.name)) if found else []
         except (RetryableError, PreflightError) as error:
             if isinstance(error, PreflightError) and not self._has_looked:
-                self._give_up(error)  # whoever may not look cannot look after it
-            # A right, a token or a certificate that was good is refused while an API server starts anew.
+                self._give_up(error)  # whoever may not look cannot follow it
+            # A right, a token or a certificate that was good is refused while an API server restarts.
             gone_s = time.monotonic() - self._answered
             if gone_s > self._pace.api_s:
                 raise
@@ -170,7 +170,7 @@ class Watcher:
         if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
             if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
                 raise Stopped(f"{self.name}: somebody replaced it by another job; {AGAIN}")
-            log.info("%s: another launcher has started it anew; following that one", self.name)
+            log.info("%s: another launcher has started it again; following that one", self.name)
         self._job = found
         self._ledger.see(found)
         self._workers = read_workers(self._kind, pods)
@@ -179,7 +179,7 @@ class Watcher:
     def _ended(self, state: JobState, *, gone: bool) -> bool:
         if state == "failed" and not gone:
             error = self._diagnosed()
-            # A failed job's other machines would wait for it, and cost.
+            # A failed job's other workers would wait for it, and cost.
             if any(worker.holds_node for worker in self._workers):
                 self._give_up(error)
             raise error
@@ -201,7 +201,7 @@ class Watcher:
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
-        """End the job, so that it does not use up machines for nothing; not where another launcher looks after it."""
+        """End the job, so that it does not use up workers for nothing; not where another launcher follows it."""
         if self._ledger.is_guest:
             raise error
         try:
@@ -235,7 +235,7 @@ class Watcher:
                 f"failed {self._counter.ended} times, cluster.restarts allows {allowed} restarts"
             )
         elif self._counter.ended > ended:
-            log.warning("%s: a machine failed; restart %d of %d", self.name, self._counter.ended, allowed)
+            log.warning("%s: a worker failed; restart %d of %d", self.name, self._counter.ended, allowed)
 
     def _check_deadline(self) -> None:
         hours = self._cluster.deadline_hours
@@ -248,7 +248,7 @@ class Watcher:
             )
 
     def _check_start(self, elapsed_s: float) -> None:
-        """Say what machines wait for, and end what waits in vain."""
+        """Say what workers wait for, and end what waits in vain."""
         missing = self._training.nodes - sum(
             each.running or each.phase == "Succeeded" for each in self._workers
         )
@@ -284,7 +284,7 @@ class Watcher:
             self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
     def _events(self) -> list[ApiObject]:
-        """Of the job, then of a machine that waits."""
+        """Of the job, then of a worker that waits."""
         waiting = [each.pod for each in self._workers if not each.running][:1]
         try:
             return [event for about in (self.name, *waiting) for event in self._api.events(about)]
@@ -293,7 +293,7 @@ class Watcher:
             return []
 
     def _beat(self) -> None:
-        """Tell the sweeper and other launchers that somebody looks after the job, and what it has used."""
+        """Tell the sweeper and other launchers that somebody follows the job, and what it has used."""
         if time.monotonic() < self._next_heartbeat or self._ledger.is_guest:
             return
         self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
@@ -309,7 +309,7 @@ class Watcher:
             self._said = text
 
     def _await_artifact(self) -> None:
-        """Make sure that the artifact is there: of an elastic job one machine's good end is enough."""
+        """Make sure that the artifact is there: of an elastic job one worker's good end is enough."""
         deadline = time.monotonic() + self._pace.artifact_s
         while artifact.read_manifest(self._training.target) is None:
             if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """What a job has used up: time, restarts, and whether it fails at the same step each time.
 
-The training operator does not count pods that were made anew, and looks at its deadline only when
+The training operator does not count pods that were replaced, and looks at its deadline only when
 something happens; so the launcher counts. The counts live in an annotation of the job, so that
-a launcher that takes over goes on counting.
+a launcher that takes over keeps counting.
 
 Source: kubeflow/trainer v1.9.4, pkg/util/fake_workqueue.go, pkg/controller.v1/common/job.go.
 """
@@ -21,23 +21,23 @@ log = logging.getLogger(__name__)
 SAME_STEP = 3
 """Failures at one step after which another start would fail there too."""
 TOGETHER_S = 1_800.0
-"""Failures of several machines within this time, with no step between, are one: those that wait for
+"""Failures of several workers within this time, with no step between, are one: those that wait for
 a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits."""
 ID_CHARS = 8
-"""Of a pod's uid; enough among the pods of one machine."""
+"""Of a pod's uid; enough among the pods of one worker."""
 ContainerStart = tuple[int, str, int]
-"""One start of a container: machine, pod, number."""
+"""One start of a container: worker, pod, number."""
 
 
 @dataclass(slots=True)
 class FailureRound:
-    """Failures that belong together: one machine fails, the others follow."""
+    """Failures that belong together: one worker fails, the others follow."""
 
     began: float
     step: int | None
     """Last step that was logged before."""
     failures: list[ContainerFailure] = field(default_factory=list[ContainerFailure])
-    machines: set[int] = field(default_factory=set[int])
+    workers: set[int] = field(default_factory=set[int])
 
 
 class RestartCounter:
@@ -45,7 +45,7 @@ class RestartCounter:
 
     def __init__(self) -> None:
         self.run_s = 0.0
-        """Time with a running machine; queueing is not in it."""
+        """Time with a running worker; queueing is not in it."""
         self.ended = 0
         """Rounds of failures; all of them but a last one led to a restart."""
         self.round: FailureRound | None = None
@@ -53,7 +53,7 @@ class RestartCounter:
         self._steps: list[int | None] = []
         """Last step before each round; None where it is not known, or a node was to blame."""
         self._lives: dict[int, tuple[str, int]] = {}
-        """Machine -> pod and number of the start that was seen last."""
+        """Worker -> pod and number of the start that was seen last."""
         self._dead: dict[ContainerStart, int] = {}
         """Start that has ended -> its round."""
         self._start_time = ""
@@ -103,10 +103,10 @@ class RestartCounter:
         """Count what has failed since the last look; whether anything has.
 
         Args:
-            workers: The machines as they are.
+            workers: The workers as they are.
             start_time: `status.startTime`, which is another after a suspension.
             steps: That the log has told of.
-            recovered: Whether all machines ran and logged a step since the last failure.
+            recovered: Whether all workers ran and logged a step since the last failure.
         """
         if self._start_time and start_time != self._start_time:
             self.suspended()  # and resumed, between two looks
@@ -123,14 +123,14 @@ class RestartCounter:
         return (self.ended, len(self._dead)) != before
 
     def _ended(self, worker: Worker) -> Iterator[ContainerStart]:
-        """Starts of a machine that have ended, as far as can be told from its pod."""
+        """Starts of a worker that have ended, as far as can be told from its pod."""
         pod = worker.uid[:ID_CHARS]
         known = self._lives.get(worker.index)
         first = 0
         if known and known[0] == pod:
             first = known[1]
         elif known:
-            yield worker.index, *known  # its pod was made anew
+            yield worker.index, *known  # its pod was replaced
         for number in range(first, worker.restarts):
             yield worker.index, pod, number
         # A pod that leaves may belong to a suspension; if not, its successor tells.
@@ -141,14 +141,14 @@ class RestartCounter:
     def _count(self, index: int, step: int | None, *, recovered: bool) -> None:
         now = time.monotonic()
         last = self.round
-        if last is None or recovered or index in last.machines or now - last.began > TOGETHER_S:
+        if last is None or recovered or index in last.workers or now - last.began > TOGETHER_S:
             last = self.round = FailureRound(began=now, step=step)
             self.ended += 1
             self._steps.append(step)
-        last.machines.add(index)
+        last.workers.add(index)
 
     def _collect(self, workers: Sequence[Worker]) -> None:
-        """Keep how the machines of the latest round ended: their pods may soon be gone."""
+        """Keep how the workers of the latest round ended: their pods may soon be gone."""
         if self.round is None:
             return
         kept = {failure.life for failure in self.round.failures}
@@ -174,7 +174,7 @@ class StepCounter:
     def add(self, step: int) -> None:
         """A step was logged."""
         if self._last is not None and step <= self._last:
-            self._before = self._last  # it began anew, from a checkpoint
+            self._before = self._last  # it started over, from a checkpoint
         self._last = step
         self.num += 1
 

@@ -1,4 +1,4 @@
-"""A job that is there exactly once: made, found again, or made anew after a failure."""
+"""A job that is there exactly once: made, found again, or made again after a failure."""
 
 import logging
 import os
@@ -59,7 +59,7 @@ def start(
         if "deletionTimestamp" not in found["metadata"]:
             if not _is_useless(kind, found, body) or _would_fail_again(api, kind, found):
                 return _adopted(api, kind, found, ledger, detach=detach)
-            log.info("%s: of an earlier start; deleting it and starting anew", name)
+            log.info("%s: of an earlier start; deleting it and starting over", name)
             api.delete(kind, name, found["metadata"]["uid"])
         await_gone(api, kind, name, found["metadata"]["uid"], pace)
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
@@ -151,7 +151,7 @@ def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
 
     Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
-    once more tells the failure again, and costs no machines.
+    once more tells the failure again, and costs no workers.
     """
     told = labels(found)
     if told.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):

@@ -1,4 +1,4 @@
-"""The log of machine 0 while the job runs: passed on, and read for steps and for a fall in speed."""
+"""The log of worker 0 while the job runs: passed on, and read for steps and for a fall in speed."""
 
 import logging
 import threading
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 20.0
 """How long the end of a job waits for the rest of its log."""
 END_S = 1.0
-"""How long for machine 0 to end by itself: it may hang where another has failed."""
+"""How long for worker 0 to end by itself: it may hang where another has failed."""
 
 
 class LogRelay:
@@ -42,7 +42,7 @@ class LogRelay:
             api: Where from.
             kind: Of the job.
             job: Whose log.
-            pod: Name of machine 0's pod, now; empty while there is none.
+            pod: Name of worker 0's pod, now; empty while there is none.
             retry_s: Time between attempts.
             since_s: Leave out what is older.
         """
@@ -80,7 +80,7 @@ class LogRelay:
                     self._take(line)
                 return
             except AnadilError as error:
-                # For now: an API server that starts anew refuses what is allowed.
+                # For now: an API server that restarts refuses what is allowed.
                 if str(error) != said:
                     said = str(error)
                     log.warning("the job's log is not shown: %s", error)

@@ -43,7 +43,7 @@ def queue_message(job: ApiObject) -> str:
 
 
 def pending_reason(workers: Sequence[Worker]) -> tuple[str, str]:
-    """The first reason why a machine does not run, and its message."""
+    """The first reason why a worker does not run, and its message."""
     waiting = [worker for worker in workers if not worker.running and worker.phase in ("Pending", "Running")]
     told = [worker for worker in waiting if worker.reason not in BEGUN] or waiting
     return (told[0].reason, told[0].message) if told else ("", "")
@@ -54,9 +54,9 @@ def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[A
 
     Args:
         kind: Of the job.
-        workers: Its machines.
-        events: Of the job and of a machine that waits, oldest first.
-        nodes: Machines that it asks for.
+        workers: Its workers.
+        events: Of the job and of a worker that waits, oldest first.
+        nodes: Workers that it asks for.
     """
     running = sum(worker.running for worker in workers)
     reason, message = pending_reason(workers)
@@ -64,11 +64,11 @@ def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[A
     if reason in BEGUN and warnings:
         reason, message = str(warnings[-1].get("reason", "")), str(warnings[-1].get("message", ""))
     if not workers and not warnings:
-        return f"{running} of {nodes} machines run; the {kind.title} has no pods yet"
+        return f"{running} of {nodes} workers run; the {kind.title} has no pods yet"
     text = f"{reason}: {message}" if reason and message else reason or message or "pods are starting"
     remedy = remedy_for(text)
     return (
-        f"{running} of {nodes} machines run; {' '.join(text.split())[:500]}{f'; {remedy}' if remedy else ''}"
+        f"{running} of {nodes} workers run; {' '.join(text.split())[:500]}{f'; {remedy}' if remedy else ''}"
     )
 
 
@@ -76,7 +76,7 @@ def missing_image(workers: Sequence[Worker], events: Sequence[ApiObject]) -> str
     """What says that an image is not in its registry, as far as one can tell; empty where nothing does.
 
     Args:
-        workers: The machines.
+        workers: The workers.
         events: Of one that waits, oldest first; the kubelet before 1.31 says only there why a pull failed.
     """
     waiting = [worker for worker in workers if not worker.running and worker.reason in PULLS]

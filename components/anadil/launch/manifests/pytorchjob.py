@@ -115,11 +115,11 @@ def deadline_s(job: TrainingJob) -> int | None:
 
 
 def warn_of_lost_work(job: TrainingJob) -> None:
-    """Say it where a replaced pod would begin anew."""
+    """Warn where a replaced pod would start over."""
     if "://" in job.target and job.recipe.cluster.work is None:
         log.warning(
-            "%s: checkpoints stay in the pod: a container that is restarted goes on from them, a pod on "
-            "another node begins anew; name a directory of a shared volume as cluster.work", job.name
+            "%s: checkpoints stay in the pod: a restarted container resumes from them, a pod on "
+            "another node starts over; name a directory of a shared volume as cluster.work", job.name
         )  # fmt: skip
 
 
