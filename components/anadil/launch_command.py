@@ -49,26 +49,26 @@ def add(name: str, commands: Any, text: str) -> None:
 
 
 def _add_launch(commands: Any, text: str) -> None:
-    told = (
+    help_text = (
         f"{text} to its end; prints the URI of the artifact, and starts nothing where that is there already"
     )
-    command = commands.add_parser("launch", help=text, description=told)
+    command = commands.add_parser("launch", help=text, description=help_text)
     command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=" or ".join(LAUNCHABLE))
     add_recipe_options(command)
     for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].reads):
         readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].reads)
         command.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read ({readers})")
-    told = "files of chats instead of the recipe's (finetune)"
-    command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=told)
+    help_text = "files of chats instead of the recipe's (finetune)"
+    command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=help_text)
     command.add_argument("--out", metavar="URI", help="where to write; left out, a place under storage.root")
-    told = "how to run it (default: cluster.backend of the recipe)"
-    command.add_argument("--backend", choices=BACKENDS, help=told)
-    told = "name of the run that the job belongs to; another name makes another job of the same work"
-    command.add_argument("--run", default="", metavar="ID", help=told)
+    help_text = "how to run it (default: cluster.backend of the recipe)"
+    command.add_argument("--backend", choices=BACKENDS, help=help_text)
+    help_text = "name of the run that the job belongs to; another name makes another job of the same work"
+    command.add_argument("--run", default="", metavar="ID", help=help_text)
     add_remake_option(command)
     command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
-    told = "print the exact manifest or request, and start nothing"
-    command.add_argument("--dry-run", action="store_true", help=told)
+    help_text = "print the exact manifest or request, and start nothing"
+    command.add_argument("--dry-run", action="store_true", help=help_text)
     command.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="of --dry-run")
     command.set_defaults(command=_launch)
 
@@ -78,7 +78,7 @@ def _launch(options: argparse.Namespace) -> int:
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     stage = STAGES[options.stage]
-    asked = LaunchRequest(
+    request = LaunchRequest(
         stage=options.stage,
         recipe=recipe,
         inputs={word: uri for word in stage.reads if (uri := getattr(options, word))},
@@ -87,35 +87,35 @@ def _launch(options: argparse.Namespace) -> int:
         run=options.run,
     )
     if options.dry_run:
-        job = job_for_dry_run(asked, options.backend)
+        job = job_for_dry_run(request, options.backend)
         _show(backend_for(recipe, options.backend).render(job), options.output)
         return 0
     _need(options.backend or recipe.cluster.backend)
-    made = _told(asked, options)
-    print(made.uri if isinstance(made, Outcome) else made)
+    result = _launch_and_notify(request, options)
+    print(result.uri if isinstance(result, Outcome) else result)
     return 0
 
 
-def _told(asked: LaunchRequest, options: argparse.Namespace) -> Outcome | str:
+def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> Outcome | str:
     """Launch, and tell those who want to know how it ended (`anadil.notify`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
-        made = launch(asked, options.backend, detach=options.detach)
+        result = launch(request, options.backend, detach=options.detach)
     except (AnadilError, KeyboardInterrupt) as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
-        notify(Event(kind=kind, run=options.run, stage=asked.stage, message=str(error), resume=again))
+        notify(Event(kind=kind, run=options.run, stage=request.stage, message=str(error), resume=again))
         raise
-    if isinstance(made, Outcome):
+    if isinstance(result, Outcome):
         figures = {
-            name: value for name, value in made.manifest.figures.items() if not isinstance(value, bool)
+            name: value for name, value in result.manifest.figures.items() if not isinstance(value, bool)
         }
         event = Event(
-            kind="completed", run=options.run, stage=asked.stage, message="the artifact is there",
-            artifact=made.uri, figures=figures,
+            kind="completed", run=options.run, stage=request.stage, message="the artifact is there",
+            artifact=result.uri, figures=figures,
         )  # fmt: skip
         notify(event)
-    return made
+    return result
 
 
 def _show(rendered: dict[str, Any], output: str) -> None:

@@ -197,23 +197,23 @@ def check_rights(api: Api, cluster: Cluster) -> Iterator[Check]:
         detail = f"{who} may do all {count} things that a launcher does in {api.namespace}"
         yield passed("permissions", detail)
         return
-    told = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
+    missing_text = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
     needed = ", ".join(rule.as_role(verbs) for rule, verbs in missing.items())
     yield failed(
         "permissions",
-        f"{who} may not: {told} (namespace {api.namespace})",
+        f"{who} may not: {missing_text} (namespace {api.namespace})",
         f"add to a Role in {api.namespace} that is bound to {who}: {needed}",
     )
 
 
 def _allowed(api: Api, rule: Rule, verb: str) -> bool:
-    asked = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
+    attributes = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
     if rule.subresource:
-        asked["subresource"] = rule.subresource
+        attributes["subresource"] = rule.subresource
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
+        "spec": {"resourceAttributes": attributes},
     }
     answer = api.review("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return bool(answer["status"].get("allowed"))

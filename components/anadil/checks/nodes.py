@@ -28,11 +28,11 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
     places = sum(_places(node, job) for node in schedulable)
     if places < job.nodes:
         reasons = Counter(_why_not(node, cluster) for node in nodes if not _takes_jobs(node, cluster))
-        told = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        summary = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         shared = f"; room for {places} pods in all" if places > len(schedulable) else ""
         detail = (
             f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed{shared}"
-            f"{f' ({told})' if told else ''}"
+            f"{f' ({summary})' if summary else ''}"
         )
         remedy = "add nodes, or correct cluster.node_selector, tolerations and nodes"
         yield failed("nodes", detail, remedy)
@@ -85,14 +85,14 @@ def _resource(
 def _health(nodes: list[dict[str, Any]]) -> Check:
     name = "node health"
     states = Counter(_labels(node).get(HEALTH, "no label") for node in nodes)
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     checked = Counter(_labels(node)[DEEP_HEALTH] for node in nodes if DEEP_HEALTH in _labels(node))
     if checked:
-        told += f"; deep check {', '.join(f'{count} {state}' for state, count in sorted(checked.items()))}"
+        summary += f"; deep check {', '.join(f'{count} {state}' for state, count in sorted(checked.items()))}"
     if states[HEALTHY]:
-        return passed(name, told)
+        return passed(name, summary)
     remedy = f"kubectl get nodes -L {HEALTH}; jobs take only {HEALTHY} ones (or set cluster.hyperpod: false)"
-    return failed(name, told or "no nodes", remedy)
+    return failed(name, summary or "no nodes", remedy)
 
 
 def _places(node: dict[str, Any], job: TrainingJob) -> int:

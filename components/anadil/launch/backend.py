@@ -79,11 +79,19 @@ class JobBackend(Protocol):
         ...
 
 
-def format_log_line(line: str) -> str:
-    """`stage: message` for a JSON line of a stage; any other line as it is."""
+def log_fields(line: str) -> dict[str, Any]:
+    """The JSON object of a stage's log line; empty where it is something else."""
     try:
         fields = json.loads(line)
-        level = "" if fields["level"] == "info" else f"{fields['level']}: "
-        return f"{fields['stage']}: {level}{fields['msg']}"
-    except (ValueError, LookupError, TypeError):
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def format_log_line(line: str) -> str:
+    """`stage: message` for a JSON line of a stage; any other line as it is."""
+    fields = log_fields(line)
+    if not {"level", "stage", "msg"} <= fields.keys():
         return line
+    level = "" if fields["level"] == "info" else f"{fields['level']}: "
+    return f"{fields['stage']}: {level}{fields['msg']}"

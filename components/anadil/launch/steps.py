@@ -57,13 +57,13 @@ def _launch(name: str, text: str) -> int:
     stage = STAGES[name]
     call = executor.parse(stage, text)
     recipe = load_recipe(call.recipe)
-    asked = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
-    refuse_deterministic_retry(asked)  # outside the record, which would write over what it reads
+    request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
+    refuse_deterministic_retry(request)  # outside the record, which would write over what it reads
     with outcome.recorded(recipe.storage.root, call.run, name) as record:
-        made = launch(asked)
-        assert isinstance(made, Outcome)
-        record.uri = made.uri
-        executor.write_outputs(stage, call.outputs, made.uri, made.manifest)
+        result = launch(request)
+        assert isinstance(result, Outcome)
+        record.uri = result.uri
+        executor.write_outputs(stage, call.outputs, result.uri, result.manifest)
     return 0
 
 

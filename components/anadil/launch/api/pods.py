@@ -1,6 +1,5 @@
 """The pods of a job: which run, which wait and why, which have failed and how."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from typing import Any
 from anadil.entry import DETERMINISTIC, FOLLOWS, ends_the_same
 from anadil.errors import BUG, RetryableError, Stopped
 from anadil.launch.api.kinds import ApiObject, JobKind, labels
+from anadil.launch.backend import log_fields
 
 PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
@@ -55,16 +55,16 @@ class ContainerFailure:
     @property
     def stage_code(self) -> int | None:
         """Exit code of the stage itself where it says so."""
-        said = read_termination_message(self.message).exit_code
+        last = read_termination_message(self.message).exit_code
         # The last word may be that of a process that was told to stop, or lost the one that had failed.
-        outdone = said in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
-        return self.exit_code if said is None or outdone else said
+        outdone = last in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
+        return self.exit_code if last is None or outdone else last
 
     @property
     def would_come_again(self) -> bool:
         """Whether the stage says that another start would end the same."""
-        said = read_termination_message(self.message)
-        return said.exit_code is not None and ends_the_same(self.stage_code, said.message)
+        last = read_termination_message(self.message)
+        return last.exit_code is not None and ends_the_same(self.stage_code, last.message)
 
     @property
     def rank(self) -> int:
@@ -112,21 +112,18 @@ def read_workers(kind: JobKind, pods: Sequence[ApiObject]) -> list[Worker]:
 def read_termination_message(message: str) -> TerminationMessage:
     """Read a termination message: our JSON, or the end of the log where there was none."""
     for line in reversed(message.strip().splitlines()):
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and isinstance(told.get("exit_code"), int):
-            return TerminationMessage(exit_code=told["exit_code"], message=str(told.get("message", "")))
-        if isinstance(told, dict) and told.get("level") == "error" and told.get("msg"):
-            return TerminationMessage(message=str(told["msg"]))
+        fields = log_fields(line)
+        if isinstance(fields.get("exit_code"), int):
+            return TerminationMessage(exit_code=fields["exit_code"], message=str(fields.get("message", "")))
+        if fields.get("level") == "error" and fields.get("msg"):
+            return TerminationMessage(message=str(fields["msg"]))
     return TerminationMessage()
 
 
 def blame_rank(exit_code: int | None, message: str) -> int:
     """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
-    said = read_termination_message(message).message or message
-    if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(said):
+    last = read_termination_message(message).message or message
+    if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(last):
         return 2
     return int(exit_code == Stopped.exit_code)
 

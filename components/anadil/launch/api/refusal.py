@@ -48,16 +48,16 @@ class ErrorResponse:
 def error_response(status: int, body: bytes, headers: Any) -> ErrorResponse:
     """Read an error answer; proxies in front of the API server speak no JSON."""
     try:
-        told = json.loads(body)
+        parsed = json.loads(body)
     except ValueError:
-        told = None
+        parsed = None
     plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
-    said: dict[str, Any] = told if isinstance(told, dict) else plain
-    details: dict[str, Any] = said.get("details") or {}
+    fields: dict[str, Any] = parsed if isinstance(parsed, dict) else plain
+    details: dict[str, Any] = fields.get("details") or {}
     wait = str(headers.get("Retry-After") or details.get("retryAfterSeconds") or "")
     return ErrorResponse(
         status=status,
-        message=" ".join(str(said.get("message") or "").split())[:MAX_CHARS],
+        message=" ".join(str(fields.get("message") or "").split())[:MAX_CHARS],
         retry_after_s=float(wait) if wait.isdigit() else None,
         details=details,
     )

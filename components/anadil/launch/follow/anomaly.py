@@ -1,10 +1,11 @@
 """A training that has become slow, seen from the lines of its log."""
 
-import json
 import re
 import time
 from collections import deque
 from statistics import median
+
+from anadil.launch.backend import log_fields
 
 WINDOW = 20
 """Logged steps whose median is what the job can do."""
@@ -77,17 +78,12 @@ def figures_in_line(line: str) -> dict[str, float]:
     """Numbers of a step's line: `figures` of a JSON line, or `step=120 tokens_per_s=9000`."""
     if "step" not in line:
         return {}
-    try:
-        told = json.loads(line)
-    except ValueError:
-        told = line
-    if isinstance(told, dict):
-        figures = told.get("figures")
-        if isinstance(figures, dict):
-            return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
-        told = str(told.get("msg", ""))
+    fields = log_fields(line)
+    figures = fields.get("figures")
+    if isinstance(figures, dict):
+        return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
     found: dict[str, float] = {}
-    for name, text in PAIR.findall(str(told)):
+    for name, text in PAIR.findall(str(fields.get("msg", "")) if fields else line):
         try:
             found[name] = float(text)
         except ValueError:

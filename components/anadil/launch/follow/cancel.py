@@ -50,13 +50,13 @@ def cancelling(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterato
         yield
     except _Cancelled:
         if _deleted(apart, kind, name, ledger):
-            told = f"{name} was told to end, and saves first; {AGAIN}"
+            text = f"{name} was told to end, and saves first; {AGAIN}"
         else:
-            told = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
+            text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
         if received[0] == signal.SIGINT:
-            log.info("%s", told)
+            log.info("%s", text)
             raise KeyboardInterrupt from None
-        raise Stopped(f"stopped by SIGTERM; {told}") from None
+        raise Stopped(f"stopped by SIGTERM; {text}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -4,7 +4,6 @@ When one worker fails, the others follow minutes later with errors of their own;
 of worker 0 is seldom the reason.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from anadil.launch.api.pods import (
     parse_time,
     read_termination_message,
 )
+from anadil.launch.backend import log_fields
 from anadil.launch.ends import error_from_exit_code
 from anadil.launch.follow.ledger import TOGETHER_S
 
@@ -53,11 +53,13 @@ class RootCause:
     @property
     def message(self) -> str:
         """Its last words."""
-        said = read_termination_message(self.failure.message).message
-        if said or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
-            return said or self.failure.message
-        errors = [line for line in self.lines if (told := _told(line)) and told.get("level") == "error"]
-        return str(_told(errors[-1])["msg"]) if errors else self.failure.message
+        text = read_termination_message(self.failure.message).message
+        if text or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
+            return text or self.failure.message
+        errors = [
+            line for line in self.lines if (fields := log_fields(line)) and fields.get("level") == "error"
+        ]
+        return str(log_fields(errors[-1])["msg"]) if errors else self.failure.message
 
     @property
     def text(self) -> str:
@@ -65,9 +67,9 @@ class RootCause:
         failure = self.failure
         node = f", node {failure.node}" if failure.node else ""
         code = "" if self.exit_code is None else f", exit code {self.exit_code}"
-        said = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
+        text = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
         reason = "" if failure.reason == "Error" else f" {failure.reason}"
-        return f"worker {failure.index} (pod {failure.pod}{node}) failed first:{reason} {said or 'no last words'}{code}"
+        return f"worker {failure.index} (pod {failure.pod}{node}) failed first:{reason} {text or 'no last words'}{code}"
 
 
 def find_root_cause(
@@ -117,7 +119,7 @@ def report_failure(
         workers: The workers that are still there.
     """
     failed = true_conditions(job).get("Failed", {})
-    said = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
+    text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
     if cause:
         log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
@@ -125,14 +127,16 @@ def report_failure(
             write_log_line(line)
     for line in _circumstances(api, name, cause, workers):
         log.error("%s", line)
-    if said:
-        log.error("%s %s: %s", kind.title, name, said)
-    over = failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in said
-    if over:
-        return error_from_exit_code(7, f"{name}: {said}")
+    if text:
+        log.error("%s %s: %s", kind.title, name, text)
+    is_deadline = (
+        failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text
+    )
+    if is_deadline:
+        return error_from_exit_code(7, f"{name}: {text}")
     if cause is None:
         return error_from_exit_code(
-            None, f"{name}: failed, and no pod tells why ({said or 'no reason given'})"
+            None, f"{name}: failed, and no pod tells why ({text or 'no reason given'})"
         )
     return error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
 
@@ -158,19 +162,11 @@ def _tail(api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[
 def _error_time(lines: Sequence[str]) -> datetime | None:
     """When the last error of a log was written, by its own clock."""
     for line in reversed(lines):
-        told = _told(line)
-        if told.get("level") == "error":
-            when = parse_time(told.get("ts"))
+        fields = log_fields(line)
+        if fields.get("level") == "error":
+            when = parse_time(fields.get("ts"))
             return when if when > NO_TIME else None
     return None
-
-
-def _told(line: str) -> dict[str, object]:
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _circumstances(api: Api, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
@@ -187,6 +183,6 @@ def _circumstances(api: Api, name: str, cause: RootCause | None, workers: Sequen
             lines.append(f"events of {about} cannot be read: {error}")
             continue
         for event in events:
-            said = " ".join(str(event.get("message", "")).split())[:300]
-            lines.append(f"event of {about}: {event.get('reason', '')}: {said}")
+            text = " ".join(str(event.get("message", "")).split())[:300]
+            lines.append(f"event of {about}: {event.get('reason', '')}: {text}")
     return lines

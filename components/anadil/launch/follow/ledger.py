@@ -66,14 +66,14 @@ class RestartCounter:
 
     def dump(self) -> str:
         """As text for the annotation."""
-        told = {
+        counts = {
             "run_s": round(self.run_s),
             "ended": self.ended,
             "steps": self._steps[-SAME_STEP:],
             "lives": {str(index): life for index, life in self._lives.items()},
             "start": self._start_time,
         }
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(counts, separators=(",", ":"))
 
     def load(self, text: str, idle_s: float) -> None:
         """Take over what another launcher counted.
@@ -83,11 +83,13 @@ class RestartCounter:
             idle_s: Since it was written; a job that ran then has run on.
         """
         try:
-            told: dict[str, Any] = json.loads(text)
-            run_s, self.ended = float(told["run_s"]), int(told["ended"])
-            self._steps = [None if each is None else int(each) for each in told["steps"]]
-            self._lives = {int(key): (str(uid), int(number)) for key, (uid, number) in told["lives"].items()}
-            self._start_time = str(told["start"])
+            counts: dict[str, Any] = json.loads(text)
+            run_s, self.ended = float(counts["run_s"]), int(counts["ended"])
+            self._steps = [None if each is None else int(each) for each in counts["steps"]]
+            self._lives = {
+                int(key): (str(uid), int(number)) for key, (uid, number) in counts["lives"].items()
+            }
+            self._start_time = str(counts["start"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             log.warning("the counts of the launcher before cannot be read (%s); counting from now on", error)
             return

@@ -153,8 +153,8 @@ def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
     once more tells the failure again, and costs no workers.
     """
-    told = labels(found)
-    if told.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
+    job_labels = labels(found)
+    if job_labels.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
         return False
     cause = find_root_cause(
         api, kind, read_workers(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []

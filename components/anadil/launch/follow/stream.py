@@ -73,7 +73,7 @@ class LogRelay:
         self._log.interrupt()
 
     def _run(self) -> None:
-        said = ""
+        last_warning = ""
         while True:
             try:
                 for line in self._log.lines(self._ended.is_set):
@@ -81,8 +81,8 @@ class LogRelay:
                 return
             except AnadilError as error:
                 # For now: an API server that restarts refuses what is allowed.
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != last_warning:
+                    last_warning = str(error)
                     log.warning("the job's log is not shown: %s", error)
             if self._ended.is_set():
                 return

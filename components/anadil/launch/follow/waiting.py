@@ -45,8 +45,8 @@ def queue_message(job: ApiObject) -> str:
 def pending_reason(workers: Sequence[Worker]) -> tuple[str, str]:
     """The first reason why a worker does not run, and its message."""
     waiting = [worker for worker in workers if not worker.running and worker.phase in ("Pending", "Running")]
-    told = [worker for worker in waiting if worker.reason not in BEGUN] or waiting
-    return (told[0].reason, told[0].message) if told else ("", "")
+    explained = [worker for worker in waiting if worker.reason not in BEGUN] or waiting
+    return (explained[0].reason, explained[0].message) if explained else ("", "")
 
 
 def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[ApiObject], nodes: int) -> str:
