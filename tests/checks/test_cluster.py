@@ -1,5 +1,6 @@
 """`anadil doctor --cluster` against a server that speaks the Kubernetes protocol."""
 
+import os
 import time
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from anadil.checks.kubernetes import launcher_rules
 from anadil.config import Recipe
 from anadil.doctor import Check
 from anadil.launch.api.client import Patience
-from tests.checks.fake_cluster import TOKEN, Cluster, serving
+from tests.checks.fake_cluster import Cluster
 from tests.checks.lines import line, names
 from tests.harness import again
+from tests.launch.fake_objects import TOKEN
+from tests.launch.fake_server import serving
 
 SPACE = "/api/v1/namespaces/hyperpod-ns-team"
 
@@ -63,15 +66,15 @@ def test_no_value_of_a_secret_and_no_token_is_told(cluster: Cluster, wanted: Rec
 def test_an_api_that_is_away_is_one_failure(
     wanted: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(Cluster()) as gone:
-        monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path)))
+    with serving(Cluster(), tmp_path) as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     started = time.monotonic()
 
     checks = run_cluster_checks(wanted)
 
     assert time.monotonic() - started < 3
     assert names(checks, "failed") == {"kubernetes"}
-    assert f"http://127.0.0.1:{gone.port}" in checks[0].detail
+    assert f"http://127.0.0.1:{kubeconfig.name.partition('-')[2]}" in checks[0].detail
     assert "KUBECONFIG" in checks[0].remedy
     assert {"namespace", "permissions", "nodes"} <= names(checks, "skipped")
     assert {"images", "storage"} <= names(checks, "passed")
@@ -114,8 +117,8 @@ def test_no_usable_kubeconfig_is_one_failure(
     assert checks[0].detail.startswith("no cluster: ")
 
 
-def test_an_old_token_is_told_as_such(cluster: Cluster, wanted: Recipe, tmp_path: Path) -> None:
-    path = tmp_path / "kubeconfig"
+def test_an_old_token_is_told_as_such(cluster: Cluster, wanted: Recipe) -> None:
+    path = Path(os.environ["KUBECONFIG"])
     config = yaml.safe_load(path.read_text())
     config["users"][0]["user"]["token"] = "old"
     path.write_text(yaml.safe_dump(config))

@@ -12,8 +12,9 @@ from anadil.errors import DataError
 from anadil.launch.api import connect
 from anadil.launch.follow.claim import sweep
 from anadil.launch.kubernetes import Kubernetes, stop_run
-from tests.checks.fake_cluster import TOKEN, Cluster, serving
+from tests.checks.fake_cluster import Cluster
 from tests.harness import again
+from tests.launch.fake_server import serving
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
 
@@ -21,11 +22,13 @@ JOBS = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
 @pytest.fixture
 def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
     """The cluster of the pod that we run in, in its namespace `of-the-pod`."""
-    with serving(Cluster()) as served:
+    from kubernetes import config  # half a second
+
+    served = Cluster()
+    with serving(served, tmp_path) as kubeconfig:
 
         def load(client_configuration: Any) -> None:
-            client_configuration.host = f"http://127.0.0.1:{served.port}"
-            client_configuration.api_key["authorization"] = f"Bearer {TOKEN}"
+            config.load_kube_config(str(kubeconfig), client_configuration=client_configuration)
 
         namespace = tmp_path / "namespace"
         namespace.write_text("of-the-pod\n", encoding="utf-8")
@@ -48,18 +51,18 @@ def ask_with_everything(recipe: Recipe) -> None:
 def test_inside_a_pod_the_doctor_and_the_launcher_talk_to_the_same_cluster(
     pod: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, explicit: bool
 ) -> None:
-    with serving(Cluster()) as named:
+    named = Cluster()
+    with serving(named, tmp_path) as kubeconfig:
         if explicit:
-            monkeypatch.setenv("KUBECONFIG", str(named.kubeconfig(tmp_path)))
+            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         chosen, other = (named, pod) if explicit else (pod, named)
         namespace = "team" if explicit else "of-the-pod"
         jobs = JOBS.format(namespace)
         chosen.objects[jobs] = {"items": []}
-        missing = {"kind": "Status", "details": {"name": "none", "kind": "pytorchjobs"}}
-        chosen.missing[f"{jobs}/none"] = missing
+        chosen.missing[f"{jobs}/none"] = {"name": "none", "kind": "pytorchjobs"}
 
         ask_with_everything(again(wanted, "cluster.namespace=null", "cluster.hyperpod=false"))
 
-    paths = {path.partition("?")[0] for _, path in chosen.asked}
+    paths = {path for _, path in chosen.asked}
     assert {f"/api/v1/namespaces/{namespace}", "/version", jobs, f"{jobs}/none"} <= paths
     assert other.asked == []

@@ -9,7 +9,8 @@ import pytest
 
 from anadil.launch.kubernetes import Kubernetes
 from tests.crds import PYTORCHJOB, mistakes
-from tests.launch.fake_kubernetes import Cluster, serving
+from tests.launch.fake_kubernetes import Cluster
+from tests.launch.fake_server import serving
 from tests.launch.following import PACE, QUICK, Scene
 
 

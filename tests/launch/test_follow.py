@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -196,13 +197,17 @@ def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
     scene.cluster.pods["run-7-step"] = {
         "metadata": {"labels": {}, "ownerReferences": [{**workflow, "controller": True}]}
     }
-    url = Api().host
+    from kubernetes import config  # half a second
+
+    kubeconfig = os.environ["KUBECONFIG"]
     pod_namespace = tmp_path / "namespace"
     monkeypatch.setattr(connect, "POD_NAMESPACE", pod_namespace)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setattr(
         "kubernetes.config.load_incluster_config",
-        lambda client_configuration: setattr(client_configuration, "host", url),
+        lambda client_configuration: config.load_kube_config(
+            kubeconfig, client_configuration=client_configuration
+        ),
     )
     pod_namespace.write_text(NAMESPACE)
     another_cluster = workflow_owner(Api(NAMESPACE, QUICK))  # that of KUBECONFIG
