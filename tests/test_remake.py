@@ -187,7 +187,7 @@ def test_a_launcher_asks_before_it_starts_machines(
     asked = launching.LaunchRequest(stage="pretrain", recipe=recipe, inputs=inputs)
 
     with pytest.raises(RecipeError, match="add --remake"):
-        launching.launch(asked)
+        launching.launch_job(asked)
 
 
 def test_remake_reaches_the_process_that_trains(

@@ -38,7 +38,7 @@ IMPORT_NAMES = {
     "kfp-kubernetes": "kfp.kubernetes",
     "tensorboardx": "tensorboardX",
 }
-MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
+STATUS_MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Check:
     def as_text(self) -> str:
         """One line for people."""
         remedy = f"\n         -> {self.remedy}" if self.remedy else ""
-        return f"{MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
+        return f"{STATUS_MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
 
 
 def passed(name: str, detail: str, remedy: str = "") -> Check:

@@ -12,14 +12,21 @@ from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.flow import STAGES
 from anadil.launch.backend import JobBackend, JobStatus
 from anadil.launch.job import LAUNCHABLE
-from anadil.launch.launching import BACKENDS, LaunchRequest, backend_for, backend_of, job_for_dry_run, launch
+from anadil.launch.launching import (
+    BACKENDS,
+    LaunchRequest,
+    backend_for,
+    backend_of,
+    job_for_dry_run,
+    launch_job,
+)
 from anadil.make import Outcome
 from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
 from anadil.remake import allow_remake
 from anadil.units import human_seconds
 
-NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
+BACKEND_EXTRAS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
 """Backend -> extra that holds its client."""
 
 
@@ -100,7 +107,7 @@ def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> O
     """Launch, and tell those who want to know how it ended (`anadil.notify`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
-        result = launch(request, options.backend, detach=options.detach)
+        result = launch_job(request, options.backend, detach=options.detach)
     except (AnadilError, KeyboardInterrupt) as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
@@ -128,7 +135,7 @@ def _show(rendered: dict[str, Any], output: str) -> None:
 
 
 def _need(backend: str) -> None:
-    extra = NEEDS.get(backend)
+    extra = BACKEND_EXTRAS.get(backend)
     absent = missing_packages(extra) if extra else []
     if absent:
         raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")

@@ -84,7 +84,7 @@ def test_an_api_that_says_nothing_is_given_up(
     cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.silent = True
-    monkeypatch.setattr("anadil.checks.cluster.PATIENCE", Patience(attempts=1, read_s=0.3))
+    monkeypatch.setattr("anadil.checks.cluster.ONE_ATTEMPT", Patience(attempts=1, read_s=0.3))
 
     checks = run_cluster_checks(wanted)
 
@@ -97,7 +97,7 @@ def test_a_check_that_hangs_is_left_behind() -> None:
         time.sleep(2)
         return []
 
-    [check] = bounds.bounded("slow", hang, seconds=0.05)
+    [check] = bounds.with_timeout("slow", hang, seconds=0.05)
 
     assert check.status == "failed"
     assert check.detail == "no answer in 0 s"

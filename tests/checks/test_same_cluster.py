@@ -11,7 +11,7 @@ from anadil.config import Recipe
 from anadil.errors import DataError
 from anadil.launch.api import connect
 from anadil.launch.follow.claim import sweep
-from anadil.launch.kubernetes import Kubernetes, stop_run
+from anadil.launch.kubernetes import KubernetesBackend, stop_run
 from tests.checks.fake_cluster import Cluster
 from tests.harness import again
 from tests.launch.fake_server import serving
@@ -42,7 +42,7 @@ def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
 def ask_with_everything(recipe: Recipe) -> None:
     run_cluster_checks(recipe)
     with pytest.raises(DataError):
-        Kubernetes("pytorchjob").status("none")
+        KubernetesBackend("pytorchjob").status("none")
     assert sweep(None, stale_minutes=30, kinds=("pytorchjob",)) == []
     assert stop_run("7", kind="pytorchjob") == []
 

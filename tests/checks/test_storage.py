@@ -6,7 +6,7 @@ import time
 import pytest
 
 from anadil import s3, storage
-from anadil.checks.bounded import bounded
+from anadil.checks.bounded import with_timeout
 from anadil.checks.storage import check_checkpoints, check_storage
 from anadil.config import Recipe
 from anadil.doctor import Check
@@ -14,7 +14,7 @@ from tests.harness import again
 
 
 def probe(recipe: Recipe, root: str) -> Check:
-    [check] = bounded("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
+    [check] = with_timeout("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
     return check
 
 

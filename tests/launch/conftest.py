@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anadil.launch.kubernetes import Kubernetes
+from anadil.launch.kubernetes import KubernetesBackend
 from tests.crds import PYTORCHJOB, mistakes
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_server import serving
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 @pytest.fixture
 def scene(cluster: Cluster, tmp_path: Path) -> Scene:
     """A launcher with little patience."""
-    backend = Kubernetes("pytorchjob", pace=PACE, patience=QUICK)
+    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK)
     return Scene(cluster=cluster, target=tmp_path / "model", backend=backend)
 
 

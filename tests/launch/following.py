@@ -12,7 +12,7 @@ from anadil import artifact
 from anadil.launch.api.client import Patience
 from anadil.launch.follow.follower import Pace
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes import Kubernetes
+from anadil.launch.kubernetes import KubernetesBackend
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.sample import job
 
@@ -26,7 +26,7 @@ class Scene:
 
     cluster: Cluster
     target: Path
-    backend: Kubernetes
+    backend: KubernetesBackend
 
     def job(self, *overrides: str, run: str = "") -> TrainingJob:
         return replace(job("smoke", "cluster.nodes=2", *overrides, run=run), target=str(self.target))
@@ -39,7 +39,7 @@ class Scene:
 
     def launch(self, story: Callable[[Cluster], None], *overrides: str, pace: Pace = PACE) -> None:
         """Launch and follow while the story happens."""
-        backend = Kubernetes("pytorchjob", pace=pace, patience=QUICK)
+        backend = KubernetesBackend("pytorchjob", pace=pace, patience=QUICK)
         with telling(story, self.cluster):
             backend.run(self.job(*overrides))
 

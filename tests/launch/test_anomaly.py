@@ -3,7 +3,13 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from anadil.launch.follow.anomaly import IN_A_ROW, SLOW_SHARE, WINDOW, ThroughputMonitor, step_in_line
+from anadil.launch.follow.anomaly import (
+    MEDIAN_STEPS,
+    SLOW_FRACTION,
+    SLOW_STEPS,
+    ThroughputMonitor,
+    step_in_line,
+)
 
 
 def lines(*speeds: float, name: str = "tokens_per_s", phase: int = 1) -> Iterator[str]:
@@ -34,12 +40,12 @@ def test_a_lasting_fall_in_speed_is_told_once(name: str) -> None:
 def test_slow_steps_that_do_not_last_are_not_told() -> None:
     steps = [*USUAL, 100.0, 100.0, 9_000.0, 100.0, 100.0, 9_000.0]
 
-    assert IN_A_ROW == 3
+    assert SLOW_STEPS == 3
     assert warnings(lines(*steps)) == []
 
 
 def test_speed_just_above_the_limit_is_not_told() -> None:
-    steps = [9_000.0] * WINDOW + [9_000.0 * SLOW_SHARE] * 10
+    steps = [9_000.0] * MEDIAN_STEPS + [9_000.0 * SLOW_FRACTION] * 10
 
     assert warnings(lines(*steps)) == []
 

@@ -13,7 +13,7 @@ from anadil.launch.api.kinds import PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.follow.claim import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.follow.follower import Pace
 from anadil.launch.follow.start import workflow_owner
-from anadil.launch.kubernetes import Kubernetes
+from anadil.launch.kubernetes import KubernetesBackend
 from tests.launch.fake_kubernetes import Cluster
 from tests.launch.fake_objects import NAMESPACE, set_condition
 from tests.launch.following import QUICK, Scene, shown
@@ -245,7 +245,7 @@ def test_a_detached_job_has_the_exact_deadline_and_can_be_followed_later(scene: 
 
 @pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB])
 def test_a_later_deadline_changes_nothing_else(kind: JobKind) -> None:
-    backend = Kubernetes(kind.name)
+    backend = KubernetesBackend(kind.name)
     manifest = backend.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
     without = backend.render(job("azerbaijani-1b"))
 

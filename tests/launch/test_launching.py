@@ -8,7 +8,7 @@ import pytest
 from anadil import artifact
 from anadil.errors import DataError, IntegrityError, PreflightError
 from anadil.launch.job import check_job
-from anadil.launch.launching import LaunchRequest, job_for_dry_run, launch
+from anadil.launch.launching import LaunchRequest, job_for_dry_run, launch_job
 from anadil.recipe import load_recipe
 from tests.harness import again
 from tests.launch.fake_kubernetes import Cluster
@@ -37,7 +37,7 @@ def test_machines_without_a_place_for_shared_checkpoints_are_refused_before_anyt
     bucket: str, tmp_path: Path, cluster: Cluster
 ) -> None:
     with pytest.raises(PreflightError, match=r"^cluster\.work: not set.*cluster\.volumes=\[") as refused:
-        launch(asked(bucket, tmp_path))
+        launch_job(asked(bucket, tmp_path))
 
     assert refused.value.exit_code == 4
     assert cluster.requests == []
@@ -92,7 +92,7 @@ def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
     with pytest.raises(
         PreflightError, match=rf"^{place} .*: lies on the claim anadil-storage.*manifests/components"
     ):
-        launch(wanted)
+        launch_job(wanted)
 
     assert cluster.requests == []
 
@@ -110,7 +110,7 @@ def test_chats_without_a_chat_are_refused_before_anything_starts(
     )
 
     with pytest.raises(DataError, match=r"none of 1 rows can be trained on: no_chat 1 .*rows\.jsonl:1"):
-        launch(finetune)
+        launch_job(finetune)
 
     assert cluster.requests == []
 
@@ -129,6 +129,6 @@ def test_a_torn_base_model_is_refused_before_anything_starts(
     with pytest.raises(
         IntegrityError, match=r"model\.safetensors: has 4 bytes, and no header of safetensors"
     ):
-        launch(replace(model, recipe=again(model.recipe, *settings)))
+        launch_job(replace(model, recipe=again(model.recipe, *settings)))
 
     assert cluster.requests == []

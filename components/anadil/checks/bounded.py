@@ -8,13 +8,13 @@ from anadil.doctor import Check, failed, skipped
 from anadil.errors import AnadilError
 from anadil.launch.api.client import Refused
 
-PATIENCE_S = 15.0
+TIMEOUT_S = 15.0
 """Longest time of one check; each of its questions has its own, shorter limit."""
 
-Work = Callable[[], Iterable[Check]]
+CheckFunction = Callable[[], Iterable[Check]]
 
 
-def bounded(name: str, work: Work, seconds: float = PATIENCE_S) -> list[Check]:
+def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> list[Check]:
     """The lines of a check, or one that says why there are none.
 
     Args:
@@ -32,7 +32,7 @@ def bounded(name: str, work: Work, seconds: float = PATIENCE_S) -> list[Check]:
         return [failed(name, f"no answer in {seconds:.0f} s", remedy)]
 
 
-def _checks_or_reason(name: str, work: Work) -> list[Check]:
+def _checks_or_reason(name: str, work: CheckFunction) -> list[Check]:
     try:
         return list(work())
     except Refused as error:

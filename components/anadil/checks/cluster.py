@@ -7,7 +7,7 @@ the lines that depend on it are skipped and say so.
 from collections.abc import Callable, Iterable
 
 from anadil.checks import images, kubernetes, nodes, objects, services, storage
-from anadil.checks.bounded import bounded
+from anadil.checks.bounded import with_timeout
 from anadil.config import Recipe
 from anadil.doctor import Check, check_data, failed, skipped
 from anadil.errors import PreflightError, RetryableError
@@ -18,7 +18,7 @@ JOB_CHECKS = ("job API", "training operator", "permissions", "queue")
 """What only training jobs of their own need."""
 NAMESPACE_CHECKS = ("permissions", "queue", "volumes", "service account", "secrets")
 DEPENDENT = ("namespace", *JOB_CHECKS, "volumes", "service account", "secrets", "nodes")
-PATIENCE = Patience(attempts=1, connect_s=3.0, read_s=8.0)
+ONE_ATTEMPT = Patience(attempts=1, connect_s=3.0, read_s=8.0)
 """People wait for the answer, and may ask again."""
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
 INPUTS_PATIENCE_S = 60.0
@@ -35,12 +35,12 @@ def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> l
         kubeflow_host: Address of Kubeflow Pipelines; left out, KF_PIPELINES_ENDPOINT.
     """
     checks = _kubernetes(recipe)
-    checks += bounded("images", lambda: images.check_images(recipe.cluster))
-    checks += bounded("storage", lambda: storage.check_storage(recipe), STORAGE_PATIENCE_S)
+    checks += with_timeout("images", lambda: images.check_images(recipe.cluster))
+    checks += with_timeout("storage", lambda: storage.check_storage(recipe), STORAGE_PATIENCE_S)
     checks += storage.check_checkpoints(recipe)
-    checks += bounded("inputs", lambda: check_data(recipe, here=False), INPUTS_PATIENCE_S)
-    checks += bounded("kubeflow pipelines", lambda: services.check_kubeflow(kubeflow_host))
-    checks += bounded("mlflow", lambda: services.check_mlflow(recipe))
+    checks += with_timeout("inputs", lambda: check_data(recipe, here=False), INPUTS_PATIENCE_S)
+    checks += with_timeout("kubeflow pipelines", lambda: services.check_kubeflow(kubeflow_host))
+    checks += with_timeout("mlflow", lambda: services.check_mlflow(recipe))
     return checks
 
 
@@ -50,7 +50,7 @@ def _kubernetes(recipe: Recipe) -> list[Check]:
     def reach() -> Iterable[Check]:
         remedy = UNREACHABLE
         try:
-            api = Api(recipe.cluster.namespace, PATIENCE)
+            api = Api(recipe.cluster.namespace, ONE_ATTEMPT)
             yield from kubernetes.check_version(api, recipe.cluster)
             found.append(api)
             return
@@ -62,7 +62,7 @@ def _kubernetes(recipe: Recipe) -> list[Check]:
             detail = str(error).partition("; ")[0]
         yield failed("kubernetes", detail, remedy)
 
-    checks = bounded("kubernetes", reach)
+    checks = with_timeout("kubernetes", reach)
     if not found:
         return checks + [skipped(name, "the cluster's API does not answer") for name in DEPENDENT]
     return checks + _inside(found[0], recipe)
@@ -80,7 +80,7 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
         "secrets": lambda: objects.check_secrets(api, cluster),
         "nodes": lambda: nodes.check_nodes(api, recipe),
     }
-    checks = bounded("namespace", lambda: kubernetes.check_namespace(api, cluster))
+    checks = with_timeout("namespace", lambda: kubernetes.check_namespace(api, cluster))
     absent = _has_failed(checks, "namespace")
     no_jobs = cluster.backend not in JOB_KINDS
     for name, look in work.items():
@@ -95,7 +95,7 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
         elif name == "training operator" and _has_failed(checks, "job API"):
             checks.append(skipped(name, "it has no jobs: their API is not served"))
         else:
-            checks += bounded(name, look)
+            checks += with_timeout(name, look)
     return checks
 
 

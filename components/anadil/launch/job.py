@@ -23,7 +23,7 @@ OUR_JOBS = "app.kubernetes.io/managed-by=anadil-launch"
 TARGET_ANNOTATION = f"{DOMAIN}/artifact"
 """URI of the artifact that the job writes."""
 HOME = "/home/anadil"
-USER = 10_001
+IMAGE_USER = 10_001
 """Numeric user and group of every image; nothing outside the volumes is written."""
 LAUNCHABLE = ("pretrain", "finetune")
 """Stages that train, and so may be jobs of their own."""

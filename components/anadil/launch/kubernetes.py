@@ -19,11 +19,11 @@ from anadil.launch.api.kinds import (
 from anadil.launch.api.pod_log import PodLog
 from anadil.launch.api.pods import Worker, parse_time, read_workers
 from anadil.launch.backend import FINAL, JobStatus
-from anadil.launch.follow.cancel import cancelling
+from anadil.launch.follow.cancel import cancel_on_signal
 from anadil.launch.follow.claim import JobLedger
 from anadil.launch.follow.diagnose import find_root_cause
 from anadil.launch.follow.follower import Pace, Watcher
-from anadil.launch.follow.start import start
+from anadil.launch.follow.start import find_or_create
 from anadil.launch.follow.waiting import pending_message, queue_message
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.manifests.pytorchjob import render_pytorchjob
@@ -32,7 +32,7 @@ from anadil.launch.manifests.trainjob import render_trainjob
 log = logging.getLogger(__name__)
 
 
-class Kubernetes:
+class KubernetesBackend:
     """Jobs of one kind in one namespace."""
 
     def __init__(
@@ -78,10 +78,10 @@ class Kubernetes:
         api = self._api(job.recipe.cluster.namespace)
         ledger = JobLedger(self._pace.live_s)
         if detach:
-            start(api, self._kind, manifest, self._pace, ledger, detach=True)
+            find_or_create(api, self._kind, manifest, self._pace, ledger, detach=True)
             return
-        with cancelling(api, self._kind, manifest["metadata"]["name"], ledger):
-            found = start(api, self._kind, manifest, self._pace, ledger, detach=False)
+        with cancel_on_signal(api, self._kind, manifest["metadata"]["name"], ledger):
+            found = find_or_create(api, self._kind, manifest, self._pace, ledger, detach=False)
             Watcher(api, self._kind, found, job, self._pace, ledger).follow()
 
     def status(self, name: str) -> JobStatus:

@@ -47,16 +47,16 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
         region: Of SageMaker jobs; left out, that of the environment.
     """
     if name == "local":
-        from anadil.launch.local import Local
+        from anadil.launch.local import LocalBackend
 
-        return Local()
+        return LocalBackend()
     if name == "sagemaker":
         from anadil.launch.sagemaker.backend import SageMaker
 
         return SageMaker(region=region)
-    from anadil.launch.kubernetes import Kubernetes
+    from anadil.launch.kubernetes import KubernetesBackend
 
-    return Kubernetes(kind=name, namespace=namespace)
+    return KubernetesBackend(kind=name, namespace=namespace)
 
 
 def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
@@ -65,7 +65,7 @@ def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
 
-def launch(request: LaunchRequest, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
+def launch_job(request: LaunchRequest, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
     """The artifact, found or made by a job; the job's name where it is not waited for.
 
     Args:

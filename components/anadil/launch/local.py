@@ -34,7 +34,7 @@ from anadil.stage import Stop
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 130.0
+KILL_AFTER_S = 130.0
 """Between SIGTERM and SIGKILL: more than the 110 s that torchrun waits for its processes."""
 POLL_S = 0.5
 
@@ -54,7 +54,7 @@ class LocalJob:
     exit_code: int | None = None
 
 
-class Local:
+class LocalBackend:
     """The backend `local`."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Local:
             raise PreflightError(
                 f"{name}: process {job.pid} is another user's; stop it as that user"
             ) from None
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + KILL_AFTER_S
         while _is_running(name):
             if time.monotonic() > deadline:
                 log.warning(

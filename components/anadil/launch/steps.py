@@ -13,7 +13,7 @@ from anadil.flow import STAGES
 from anadil.launch.again import refuse_deterministic_retry
 from anadil.launch.api.kinds import JOB_KINDS
 from anadil.launch.job import LAUNCHABLE
-from anadil.launch.launching import LaunchRequest, launch
+from anadil.launch.launching import LaunchRequest, launch_job
 from anadil.make import Outcome
 from anadil.recipe import load_recipe
 
@@ -60,7 +60,7 @@ def _launch(name: str, text: str) -> int:
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_deterministic_retry(request)  # outside the record, which would write over what it reads
     with outcome.recorded(recipe.storage.root, call.run, name) as record:
-        result = launch(request)
+        result = launch_job(request)
         assert isinstance(result, Outcome)
         record.uri = result.uri
         executor.write_outputs(stage, call.outputs, result.uri, result.manifest)

@@ -10,6 +10,7 @@ from anadil.launch.backend import JobState
 ApiObject = dict[str, Any]
 """A Kubernetes object as JSON."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Source: Kueue, pkg/controller/constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

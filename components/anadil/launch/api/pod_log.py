@@ -13,7 +13,7 @@ SILENCE_S = 90.0
 """Without a byte for so long the connection counts as lost: stages speak every ten seconds when they train."""
 SLACK_S = 60
 """Asked for once more when a connection is made again; what was seen already is left out."""
-MAX_LINE_BYTES = 1024 * 1024
+MAX_LOG_LINE_BYTES = 1024 * 1024
 """A longer line is cut. Ours have 16 kB at most."""
 Moment = tuple[int, int]
 """Seconds since 1970 and nanoseconds."""
@@ -129,7 +129,7 @@ def _lines_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
-        rest = rest[:MAX_LINE_BYTES]
+        rest = rest[:MAX_LOG_LINE_BYTES]
         yield from whole
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from anadil.errors import AnadilError, PreflightError, RetryableError
 
-USER = re.compile(r'User "([^"]+)"')
+USER_IN_MESSAGE = re.compile(r'User "([^"]+)"')
 MAX_CHARS = 600
 
 
@@ -72,7 +72,7 @@ def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
             "again, such as with `aws eks update-kubeconfig --name CLUSTER`"
         )
     if answer.status == 403 and " cannot " in answer.message:
-        found = USER.search(answer.message)
+        found = USER_IN_MESSAGE.search(answer.message)
         return PreflightError(
             f"{found[1] if found else 'whoever asks'} may not {call.verb} {call.resource} in {where}; add this rule "
             f"to a Role that is bound to it: {rule(call)}"

@@ -7,11 +7,11 @@ from statistics import median
 
 from anadil.launch.backend import log_fields
 
-WINDOW = 20
+MEDIAN_STEPS = 20
 """Logged steps whose median is what the job can do."""
-SLOW_SHARE = 0.7
+SLOW_FRACTION = 0.7
 """A step below this share of the median is slow."""
-IN_A_ROW = 3
+SLOW_STEPS = 3
 """Slow steps after which it is said: one alone is a checkpoint or an evaluation."""
 COOLDOWN_S = 6 * 3_600.0
 """Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
@@ -25,7 +25,7 @@ class ThroughputMonitor:
     """Watches the steps of one job."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in MONITORED_FIGURES}
+        self._seen: dict[str, deque[float]] = {name: deque(maxlen=MEDIAN_STEPS) for name in MONITORED_FIGURES}
         self._slow: dict[str, list[float]] = {name: [] for name in MONITORED_FIGURES}
         self._phase: float | None = None
         self._quiet_until = 0.0
@@ -54,13 +54,13 @@ class ThroughputMonitor:
 
     def _judge(self, name: str, figures: dict[str, float]) -> str:
         value, seen, slow = figures[name], self._seen[name], self._slow[name]
-        usual = median(seen) if len(seen) == WINDOW else 0.0
-        if value >= SLOW_SHARE * usual:
+        usual = median(seen) if len(seen) == MEDIAN_STEPS else 0.0
+        if value >= SLOW_FRACTION * usual:
             seen.append(value)
             slow.clear()
             return ""
         slow.append(value)
-        if len(slow) < IN_A_ROW:
+        if len(slow) < SLOW_STEPS:
             return ""
         now = median(slow)
         self._forget(name)  # what is usual from now on

@@ -15,12 +15,12 @@ from types import FrameType
 from anadil.errors import AnadilError, Stopped
 from anadil.launch.api.client import ONCE, Api
 from anadil.launch.api.kinds import JobKind
-from anadil.launch.ends import AGAIN
+from anadil.launch.ends import RESUME_HINT
 from anadil.launch.follow.claim import JobLedger
 
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Cancelled(BaseException):
@@ -28,7 +28,7 @@ class _Cancelled(BaseException):
 
 
 @contextmanager
-def cancelling(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterator[None]:
+def cancel_on_signal(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterator[None]:
     """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
 
     Raises:
@@ -45,12 +45,12 @@ def cancelling(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterato
             raise _Cancelled
 
     is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, receive) for number in SIGNALS} if is_main else {}
+    before = {number: signal.signal(number, receive) for number in CANCEL_SIGNALS} if is_main else {}
     try:
         yield
     except _Cancelled:
         if _deleted(apart, kind, name, ledger):
-            text = f"{name} was told to end, and saves first; {AGAIN}"
+            text = f"{name} was told to end, and saves first; {RESUME_HINT}"
         else:
             text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
         if received[0] == signal.SIGINT:

@@ -15,7 +15,7 @@ from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import ApiObject, JobKind, annotations
 from anadil.launch.api.pods import PERMANENT_WAITS, Worker, read_workers
 from anadil.launch.backend import FINAL, JobState
-from anadil.launch.ends import AGAIN
+from anadil.launch.ends import RESUME_HINT
 from anadil.launch.follow.claim import JobLedger, resume_if_swept
 from anadil.launch.follow.diagnose import find_root_cause, report_failure
 from anadil.launch.follow.ledger import SAME_STEP
@@ -169,7 +169,7 @@ class Watcher:
             return "gone"
         if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
             if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
-                raise Stopped(f"{self.name}: somebody replaced it by another job; {AGAIN}")
+                raise Stopped(f"{self.name}: somebody replaced it by another job; {RESUME_HINT}")
             log.info("%s: another launcher has started it again; following that one", self.name)
         self._job = found
         self._ledger.see(found)
@@ -186,7 +186,7 @@ class Watcher:
         if not gone:
             log.info("%s: ended well", self.name)
         elif artifact.read_manifest(self._training.target) is None:
-            raise Stopped(f"{self.name}: somebody deleted it while it was followed; {AGAIN}")
+            raise Stopped(f"{self.name}: somebody deleted it while it was followed; {RESUME_HINT}")
         else:
             log.info("%s: it is gone, but its artifact is there", self.name)
         return True
@@ -243,7 +243,7 @@ class Watcher:
             self._give_up(
                 BudgetReached(
                     f"{self.name}: ran for {human_seconds(self._counter.run_s)}, cluster.deadline_hours allows "
-                    f"{hours:g} h; raise it and {AGAIN}"
+                    f"{hours:g} h; raise it and {RESUME_HINT}"
                 )
             )
 

@@ -23,7 +23,7 @@ SAME_STEP = 3
 TOGETHER_S = 1_800.0
 """Failures of several workers within this time, with no step between, are one: those that wait for
 a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits."""
-ID_CHARS = 8
+UID_CHARS = 8
 """Of a pod's uid; enough among the pods of one worker."""
 ContainerStart = tuple[int, str, int]
 """One start of a container: worker, pod, number."""
@@ -120,13 +120,13 @@ class RestartCounter:
                 if life not in self._dead:
                     self._count(worker.index, step, recovered=recovered and self.ended == before[0])
                     self._dead[life] = self.ended
-            self._lives[worker.index] = (worker.uid[:ID_CHARS], worker.restarts)
+            self._lives[worker.index] = (worker.uid[:UID_CHARS], worker.restarts)
         self._collect(workers)
         return (self.ended, len(self._dead)) != before
 
     def _ended(self, worker: Worker) -> Iterator[ContainerStart]:
         """Starts of a worker that have ended, as far as can be told from its pod."""
-        pod = worker.uid[:ID_CHARS]
+        pod = worker.uid[:UID_CHARS]
         known = self._lives.get(worker.index)
         first = 0
         if known and known[0] == pod:
@@ -156,7 +156,7 @@ class RestartCounter:
         kept = {failure.life for failure in self.round.failures}
         for failure in (each for worker in workers for each in worker.failures):
             uid, _, number = failure.life.rpartition(":")
-            life = (failure.index, uid[:ID_CHARS], int(number))
+            life = (failure.index, uid[:UID_CHARS], int(number))
             if failure.life not in kept and self._dead.get(life) == self.ended:
                 self.round.failures.append(failure)
         failures = self.round.failures

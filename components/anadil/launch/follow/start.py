@@ -21,14 +21,14 @@ from anadil.launch.job import (
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
+CREATE_ATTEMPTS = 5
 """Jobs of the same name that may come and go while we make ours."""
 START_UP_S = 3_600
 """Added to a deadline that the operator counts from its first look at a job: twice the time that pods have to
 start (`Pace.startup_s`)."""
 
 
-def start(
+def find_or_create(
     api: Api, kind: JobKind, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
 ) -> ApiObject:
     """The job of a manifest: a new one, or the one of the same name that does the same.
@@ -47,7 +47,7 @@ def start(
     """
     body = job_body(api, kind, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
-    for _ in range(ATTEMPTS):
+    for _ in range(CREATE_ATTEMPTS):
         made = api.create(kind, body)
         if made is not None:
             ledger.see(made)

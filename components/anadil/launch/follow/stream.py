@@ -17,9 +17,9 @@ from anadil.notify import Event, notify
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 20.0
+LOG_REST_S = 20.0
 """How long the end of a job waits for the rest of its log."""
-END_S = 1.0
+WORKER_END_S = 1.0
 """How long for worker 0 to end by itself: it may hang where another has failed."""
 
 
@@ -52,7 +52,7 @@ class LogRelay:
         self._retry_s = retry_s
         self._speed = ThroughputMonitor()
         self._ended = threading.Event()
-        self._end_s = min(END_S, 10 * retry_s)
+        self._end_s = min(WORKER_END_S, 10 * retry_s)
         self._log = PodLog(api.apart(), kind.container, pod, retry_s=retry_s, since_s=since_s)
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
 
@@ -65,7 +65,7 @@ class LogRelay:
         self._ended.set()
         self._thread.join(self._end_s)
         self._log.interrupt()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(LOG_REST_S)
 
     def stop(self) -> None:
         """End soon; the rest does not matter."""
