@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ class Scripted(LocalBackend):
 
     def __init__(self, code: str) -> None:
         self.code = code
+        self.is_following = threading.Event()
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+        self.is_following.set()
+        yield from super().logs(name, follow=follow)
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
         return {**super().render(job), "command": [sys.executable, "-c", self.code]}
@@ -138,10 +144,11 @@ def test_another_recipe_does_not_take_a_running_job_for_its_own() -> None:
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_is_passed_on_once_and_the_stage_may_save(number: int, error: type[BaseException]) -> None:
-    signal_when_it_began(number)
+    launcher = Scripted(WAITS)
+    signal_when_it_follows(launcher, number)
 
     with pytest.raises(error):
-        Scripted(WAITS).run(sample())
+        launcher.run(sample())
 
     status = LocalBackend().status(sample().name)
     assert (status.state, status.exit_code, status.message) == ("stopped", 143, "saved")
@@ -149,17 +156,19 @@ def test_a_signal_is_passed_on_once_and_the_stage_may_save(number: int, error: t
 
 def test_the_end_of_a_second_launcher_leaves_the_job_of_the_first() -> None:
     Scripted(WAITS).run(sample(), detach=True)
-    signal_when_it_began(signal.SIGTERM)
+    second = Scripted(WAITS)
+    signal_when_it_follows(second, signal.SIGTERM)
 
     with pytest.raises(Stopped):
-        Scripted(WAITS).run(sample())
+        second.run(sample())
 
     assert LocalBackend().status(sample().name).state == "running"
     LocalBackend().stop(sample().name)
 
 
-def signal_when_it_began(number: int) -> None:
+def signal_when_it_follows(launcher: Scripted, number: int) -> None:
     def wait_and_kill() -> None:
+        launcher.is_following.wait()
         file = local._path(sample().name, ".log")
         wait_for(lambda: file.is_file() and "began" in file.read_text())
         os.kill(os.getpid(), number)

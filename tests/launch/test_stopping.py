@@ -93,6 +93,8 @@ def orphan(scene: Scene, *overrides: str, run: str = "") -> str:
 def test_the_sweeper_suspends_what_nobody_follows_and_nothing_else(scene: Scene) -> None:
     lost = orphan(scene, run="lost")
     scene.backend.run(scene.job(run="detached"), detach=True)
+    left = orphan(scene, run="left-to-itself")  # followed once, then launched again with --detach
+    scene.backend.run(scene.job(run="left-to-itself"), detach=True)
     by_hand = orphan(scene, run="by-hand")
     del scene.cluster.jobs[by_hand]["metadata"]["annotations"][HEARTBEAT_ANNOTATION]
 
@@ -103,6 +105,7 @@ def test_the_sweeper_suspends_what_nobody_follows_and_nothing_else(scene: Scene)
     assert again == []
     suspended = [name for name, job in scene.cluster.jobs.items() if job["spec"]["runPolicy"].get("suspend")]
     assert suspended == [lost]
+    assert left in scene.cluster.jobs
 
 
 def test_the_sweeper_deletes_what_kueue_would_resume(scene: Scene) -> None:
