@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.claim import DETACHED_ANNOTATION
+from anadil.launch.kubernetes.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe

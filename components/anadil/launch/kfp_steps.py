@@ -80,7 +80,7 @@ def _finish(text: str) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from anadil.launch.kubernetes.claim import sweep
+    from anadil.launch.kubernetes.ledger import sweep
 
     kinds = tuple(dict.fromkeys(options.kind or JOB_KINDS))
     for name in sweep(options.namespace, stale_minutes=options.stale_minutes, kinds=kinds):

@@ -9,7 +9,7 @@ import pytest
 
 from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.launch.kubernetes.backend import stop_run
-from anadil.launch.kubernetes.claim import HEARTBEAT_ANNOTATION, sweep
+from anadil.launch.kubernetes.ledger import HEARTBEAT_ANNOTATION, sweep
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import QUICK, Scene

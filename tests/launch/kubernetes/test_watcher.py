@@ -9,10 +9,10 @@ import pytest
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.launch.kubernetes import connection
 from anadil.launch.kubernetes.backend import KubernetesBackend
-from anadil.launch.kubernetes.claim import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.create import workflow_owner
 from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB, JobKind
+from anadil.launch.kubernetes.ledger import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition

@@ -9,7 +9,6 @@ from anadil.core.errors import DataError
 from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.cancel import cancel_on_signal
-from anadil.launch.kubernetes.claim import JobLedger
 from anadil.launch.kubernetes.client import Api, Patience
 from anadil.launch.kubernetes.create import find_or_create
 from anadil.launch.kubernetes.diagnosis import find_root_cause
@@ -22,6 +21,7 @@ from anadil.launch.kubernetes.kinds import (
     job_kind,
     true_conditions,
 )
+from anadil.launch.kubernetes.ledger import JobLedger
 from anadil.launch.kubernetes.pending import pending_message, queue_message
 from anadil.launch.kubernetes.pod_log import PodLog
 from anadil.launch.kubernetes.pods import Worker, parse_time, read_workers

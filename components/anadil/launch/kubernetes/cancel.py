@@ -14,9 +14,9 @@ from types import FrameType
 
 from anadil.core.errors import AnadilError, Stopped
 from anadil.launch.exit_codes import RESUME_HINT
-from anadil.launch.kubernetes.claim import JobLedger
 from anadil.launch.kubernetes.client import ONCE, Api
 from anadil.launch.kubernetes.kinds import JobKind
+from anadil.launch.kubernetes.ledger import JobLedger
 
 log = logging.getLogger(__name__)
 

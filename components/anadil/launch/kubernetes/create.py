@@ -11,10 +11,10 @@ from anadil.launch.job import (
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
 )
-from anadil.launch.kubernetes.claim import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations, labels, true_conditions
+from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.pods import read_workers
 from anadil.launch.kubernetes.watcher import Pace
 from anadil.runtime.entry_point import ends_the_same

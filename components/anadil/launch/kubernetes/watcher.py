@@ -15,10 +15,10 @@ from anadil.core.format import human_seconds
 from anadil.launch.backend import FINAL, JobState
 from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.claim import JobLedger, resume_if_swept
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.diagnosis import find_root_cause, report_failure
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations
+from anadil.launch.kubernetes.ledger import JobLedger, resume_if_swept
 from anadil.launch.kubernetes.log_stream import LogRelay
 from anadil.launch.kubernetes.pending import missing_image, pending_message, queue_message, remedy_for
 from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker, read_workers
