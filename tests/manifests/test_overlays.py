@@ -80,7 +80,7 @@ def test_an_overlay_is_valid_in_every_version(name: str, version: str) -> None:
 @pytest.mark.parametrize("definition", crds.PYTORCHJOB)
 def test_jobs_are_valid_for_both_operators(name: str, definition: str) -> None:
     for job in jobs(overlay(name)):
-        pytorchjob.check(job)
+        pytorchjob.check_pytorchjob(job)
         assert crds.mistakes(definition, job) == []
 
 

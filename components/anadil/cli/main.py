@@ -174,13 +174,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from anadil.cli.doctor.local import examine
+    from anadil.cli.doctor.local import run_checks
     from anadil.core.errors import PreflightError
 
     if options.cluster:
-        checks = _examine_cluster(options)
+        checks = _cluster_checks(options)
     else:
-        checks = examine(options.recipe, options.set, Path(os.path.realpath(options.work)))
+        checks = run_checks(options.recipe, options.set, Path(os.path.realpath(options.work)))
     if options.output == "json":
         print_json([check.as_dict() for check in checks])
     else:
@@ -189,11 +189,11 @@ def _doctor(options: argparse.Namespace) -> int:
     return PreflightError.exit_code if any(check.status == "failed" for check in checks) else 0
 
 
-def _examine_cluster(options: argparse.Namespace) -> "list[Check]":
-    from anadil.cli.doctor.cluster import examine_cluster
+def _cluster_checks(options: argparse.Namespace) -> "list[Check]":
+    from anadil.cli.doctor.cluster import run_cluster_checks
     from anadil.recipe.load import load_recipe
 
-    return examine_cluster(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
+    return run_cluster_checks(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
 
 
 if __name__ == "__main__":

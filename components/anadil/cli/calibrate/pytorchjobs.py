@@ -15,9 +15,10 @@ from anadil.cli.calibrate.results import device_of
 from anadil.cli.calibrate.spec import STEPS, Ask
 from anadil.core.errors import RecipeError
 from anadil.launch.job import STAGE_LABEL
+from anadil.launch.kubernetes.kinds import PYTORCHJOB
 from anadil.launch.manifests.labels import queue_labels
 from anadil.launch.manifests.pod import Container, template
-from anadil.launch.manifests.pytorchjob import CONTAINER, pytorchjob
+from anadil.launch.manifests.pytorchjob import pytorchjob
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
@@ -73,7 +74,9 @@ def _job(ask: Ask, machine: Machine, nodes: int, image: str, timeout_s: int) -> 
     name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
     labels = {"app.kubernetes.io/name": "anadil", STAGE_LABEL: "measure", "app.kubernetes.io/instance": name}
     cluster = ask.recipe.cluster.model_copy(update=NOT_NEEDED)
-    container = Container(name=CONTAINER, image=image, command=TORCHRUN, arguments=tuple(arguments))
+    container = Container(
+        name=PYTORCHJOB.container, image=image, command=TORCHRUN, arguments=tuple(arguments)
+    )
     devices = 0 if machine.device == CPU else machine.devices
     return pytorchjob(
         {
