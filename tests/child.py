@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anadil.units import MIB
+from anadil.core.format import MIB
 
 PEAK = """
 from pathlib import Path

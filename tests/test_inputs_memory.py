@@ -6,8 +6,8 @@ import pytest
 
 from anadil import cli, doctor, inputs
 from anadil.config import Recipe
+from anadil.core.format import GIB
 from anadil.inputs import look_at_clean_memory
-from anadil.units import GIB
 from anadil_pipelines.submit import Asked, prepare
 from tests.harness import again
 

@@ -7,8 +7,8 @@ import pytest
 import zstandard
 
 from anadil import line_reader
+from anadil.core.format import MIB
 from anadil.line_reader import DAMAGED, TooLong, bounded_lines
-from anadil.units import MIB
 from tests.child import peak_memory
 
 Pack = Callable[[bytes], bytes]

@@ -10,6 +10,7 @@ from itertools import product
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from anadil.core.format import MIB
 from anadil.measure.exact import exact_peak
 from anadil.measure.worker import random_model, random_tokens
 from anadil.plan.layout import Layout, Work
@@ -20,7 +21,6 @@ from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.spread import spread
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe import load_recipe
-from anadil.units import MIB
 
 LENGTH = 128
 BATCH = {"fp32": 8, "bf16": 2}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from anadil.core.format import GIB
 from anadil.measure.runs import measure
 from anadil.plan.fits import limit_bytes, reserved
 from anadil.plan.layout import Layout, Work
@@ -19,7 +20,6 @@ from anadil.plan.machine import CPU, this_machine
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import KNOWN, shape_from
 from anadil.recipe import load_recipe
-from anadil.units import GIB
 
 MODEL = "meta-llama/Llama-3.2-1B"
 PHASES = "pretrain.phases=[{trains: embeddings, steps: 1, lr: 0.001}, {trains: all, steps: 1, lr: 0.001}]"

@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from anadil.core.format import GIB
 from anadil.measure.exact import exact_peak
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import KNOWN, Shape, shape_from
-from anadil.units import GIB
 
 MODELS = {"1B": "meta-llama/Llama-3.2-1B", "8B": "meta-llama/Llama-3.1-8B", "70B": "meta-llama/Llama-3.1-70B"}
 LENGTH = 2_048

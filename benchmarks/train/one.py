@@ -17,7 +17,7 @@ import torch
 from given import END, SEED, Given, examples, loads, model, packed
 from transformers.utils import logging as transformers_logging
 
-from anadil.units import MIB
+from anadil.core.format import MIB
 
 
 class Clocks:

@@ -6,7 +6,7 @@ hundred is in the language needs a hundredth of what is said here, besides `BASE
 
 from collections.abc import Mapping
 
-from anadil.units import MIB
+from anadil.core.format import MIB
 
 BASE_BYTES = 512 * MIB
 """Interpreter, libraries, vocabulary, and one document at the limit. Measured: 85 MB at the start, 405 MB while a

@@ -316,9 +316,9 @@ def _recipe_schema(options: argparse.Namespace) -> int:  # noqa: ARG001  every c
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from anadil.plan_command import plan
+    from anadil.plan_command import run_plan
 
-    return plan(options)
+    return run_plan(options)
 
 
 def _compile(options: argparse.Namespace) -> int:

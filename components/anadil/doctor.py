@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 from anadil import storage
 from anadil.base import TINY
 from anadil.config import Recipe
+from anadil.core.format import GIB, human_bytes
 from anadil.errors import AnadilError, PreflightError
 from anadil.flow import FLOW
 from anadil.inputs import Look, look_at_base, look_at_clean_memory, look_at_files
@@ -27,7 +28,6 @@ from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
 from anadil.stage import is_left_out
 from anadil.tracking import tracking_uri
-from anadil.units import GIB, human_bytes
 
 MIN_FREE_BYTES = 2 * GIB
 """What `smoke` writes is far less; a real run is checked by its plan."""

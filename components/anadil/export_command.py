@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from anadil import artifact, storage
+from anadil.core.format import human_bytes
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options
 from anadil.errors import PreflightError, RecipeError
 from anadil.make import base_cache
 from anadil.recipe import load_recipe
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from anadil import storage
 from anadil.base import TINY, base_tokenizer, read_tokenizer
 from anadil.clean_memory import clean_memory_bytes
 from anadil.config import Recipe
+from anadil.core.format import MIB, human_bytes
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.flow import Stage
 from anadil.make import base_cache
@@ -23,7 +24,6 @@ from anadil.model.families import check_family
 from anadil.sample import Beginnings, NoWholeRecordError
 from anadil.stage import check_base, external_files
 from anadil.storage import BUILT_IN
-from anadil.units import MIB, human_bytes
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 from typing import Any, Literal
 
+from anadil.core.format import human_seconds
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options, add_remake_option
 from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
@@ -17,7 +18,6 @@ from anadil.make import Outcome
 from anadil.notify import Event, notify
 from anadil.recipe import load_recipe
 from anadil.remake import allow_remake
-from anadil.units import human_seconds
 
 NEEDS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
 """Backend -> extra that holds its client."""

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from anadil.units import MIB, human_bytes
+from anadil.core.format import MIB, human_bytes
 
 MAX_LINE_BYTES = 16 * MIB
 """A longer line is not kept: our choice, several books long."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from anadil import __version__, artifact, storage
 from anadil.artifact import Manifest
 from anadil.config import Recipe
+from anadil.core.format import human_figure, human_seconds
 from anadil.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.flow import Stage
 from anadil.lock import is_held, locked
@@ -37,7 +38,6 @@ from anadil.stage import (
 )
 from anadil.storage import AlreadyThereError
 from anadil.tracking import has_unsent, settings_of, tracked
-from anadil.units import human_figure, human_seconds
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from anadil import artifact, storage
 from anadil.artifact import Manifest
+from anadil.core.format import human_bytes
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.progress import progress
 from anadil.storage import MANIFEST, Count
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from anadil.units import human_seconds
+from anadil.core.format import human_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

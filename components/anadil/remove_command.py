@@ -5,9 +5,9 @@ import logging
 from typing import Any
 
 from anadil import artifact, storage
+from anadil.core.format import human_bytes
 from anadil.errors import DataError
 from anadil.flow import FLOW
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import Any
 import zstandard
 
 from anadil import storage
+from anadil.core.format import MIB
 from anadil.line_reader import MAX_LINE_BYTES
-from anadil.units import MIB
 
 PIECE_BYTES = 4 * MIB
 """Fetched at a time; between two pieces the clock is looked at."""

@@ -26,11 +26,11 @@ from anadil import artifact, storage
 from anadil.artifact import Manifest
 from anadil.base import TINY, tiny_source
 from anadil.config import Base, Recipe
+from anadil.core.format import KIB, MIB
 from anadil.errors import DataError, RecipeError, Stopped
 from anadil.flow import NEW_KEYS, Stage
 from anadil.pretraining import NEUTRAL
 from anadil.tracking import Tracker
-from anadil.units import KIB, MIB
 
 log = logging.getLogger(__name__)
 

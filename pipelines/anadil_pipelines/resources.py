@@ -20,13 +20,13 @@ from anadil.base import TINY
 from anadil.clean_memory import clean_memory_bytes
 from anadil.cluster import Resources
 from anadil.config import Recipe
+from anadil.core.format import GIB
 from anadil.errors import AnadilError
 from anadil.flow import FLOW, STAGES
 from anadil.inputs import claim_of
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.remake import VARIABLE, may_remake
 from anadil.stage import is_left_out
-from anadil.units import GIB
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ import yaml
 
 from anadil import __version__
 from anadil.config import Recipe
+from anadil.core.format import amount
 from anadil.errors import AnadilError, DataError, RecipeError
 from anadil.flow import FLOW
 from anadil.inputs import look_at_base, look_at_clean_memory, look_at_files
 from anadil.plan.preflight import check_fits, check_shared
 from anadil.stage import is_left_out
 from anadil.storage import BUILT_IN
-from anadil.units import amount
 from anadil_pipelines.adapt import NAME, pipeline_yaml
 from anadil_pipelines.resources import needs_of, with_clean_memory
 from anadil_pipelines.server import Kubeflow

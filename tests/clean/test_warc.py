@@ -12,7 +12,7 @@ import zstandard
 
 from anadil.clean.warc import Page, html_responses
 from anadil.clean.warc_records import Damage
-from anadil.units import MIB
+from anadil.core.format import MIB
 from tests.child import peak_memory
 from tests.clean.harness import members, page, warc_record
 from tests.clean.texts import AZERBAIJANI

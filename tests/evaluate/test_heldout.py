@@ -9,11 +9,11 @@ import zstandard
 from pyarrow import parquet
 
 from anadil.config import Evaluate
+from anadil.core.format import MIB
 from anadil.corpus import write_documents
 from anadil.errors import DataError
 from anadil.evaluate import heldout
 from anadil.evaluate.heldout import SUFFIXES, Heldout, read_heldout
-from anadil.units import MIB
 from tests.child import peak_memory
 
 from .conftest import TEXTS, document

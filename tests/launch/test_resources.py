@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 
 from anadil.cluster import Resources
+from anadil.core.format import GIB, amount
 from anadil.errors import RecipeError
 from anadil.launch.manifests.resources import most_for_pods, requirements
 from anadil.plan.machine import machine
-from anadil.units import GIB, amount
 
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")

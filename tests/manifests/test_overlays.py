@@ -13,12 +13,12 @@ import yaml
 
 from anadil import __version__, cli, entry, launch_command
 from anadil.checks.kubernetes import launcher_rules
+from anadil.core.format import amount
 from anadil.flow import STAGES
 from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.metadata import MAX_NAME
 from anadil.plan.preflight import check_fits
 from anadil.recipe import load_recipe
-from anadil.units import amount
 from tests import crds
 from tests.manifests.kustomized import (
     JOB,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil import cli
+from anadil.core.format import GIB
 from anadil.doctor import examine
 from anadil.errors import PreflightError
 from anadil.plan.finetuning import check_finetune_fits, finetune_memory
@@ -13,7 +14,6 @@ from anadil.plan.machine import CPU, machine
 from anadil.plan.preflight import check_finetune, check_fits
 from anadil.plan.shape import trained_shape
 from anadil.recipe import load_recipe, shipped
-from anadil.units import GIB
 
 CHATS = "finetune.inputs=[s3://bucket/chats.jsonl]"
 REFUSAL = r"finetune does not fit: it runs in one process on one device, and meta-llama/Llama-3\.3-70B"

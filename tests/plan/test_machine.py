@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from anadil.core.format import GIB, MIB
 from anadil.errors import RecipeError
 from anadil.plan.machine import DRIVER_BYTES, Machine, machine, machines, ram_bytes, this_machine
-from anadil.units import GIB, MIB
 
 NEW_TYPE = """
 lab:

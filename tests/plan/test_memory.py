@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anadil.core.format import GIB
 from anadil.plan import activations
-from anadil.plan.fits import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, limit_bytes, reserved, verdict
+from anadil.plan.fits import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, fit_verdict, limit_bytes, reserved
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.machine import CPU, machine
 from anadil.plan.memory import peak_memory
 from anadil.plan.shape import KNOWN, shape_from
-from anadil.units import GIB
 
 ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 EIGHT = shape_from(KNOWN["meta-llama/Llama-3.1-8B"], "8B")
@@ -198,7 +198,7 @@ def test_a_step_fits_up_to_the_limit_and_tightly_a_little_above() -> None:
     fits, tight = limit_bytes(P5), limit_bytes(P5, TIGHT)
 
     assert fits == round(OUTSIDE_BYTES + FITS * (P5.memory_bytes - OUTSIDE_BYTES))
-    assert [verdict(each, P5) for each in (fits, fits + 1, tight, tight + 1)] == [
+    assert [fit_verdict(each, P5) for each in (fits, fits + 1, tight, tight + 1)] == [
         "fits",
         "tight",
         "tight",
@@ -210,4 +210,4 @@ def test_a_device_smaller_than_what_lies_outside_takes_nothing() -> None:
     small = replace(P5, memory_bytes=GIB)
 
     assert limit_bytes(small) == OUTSIDE_BYTES
-    assert verdict(OUTSIDE_BYTES + 1, small) == "no"
+    assert fit_verdict(OUTSIDE_BYTES + 1, small) == "no"

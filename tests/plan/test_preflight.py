@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from anadil.core.format import GIB, MIB, human_bytes
 from anadil.errors import PreflightError
+from anadil.plan.fits import fit
 from anadil.plan.machine import machine, this_machine
 from anadil.plan.preflight import MOST_REMEDIES, check_finetune, check_fits
-from anadil.plan.search import fit
 from anadil.plan.settings import layout_of, work_of
 from anadil.plan.shape import trained_shape
 from anadil.recipe import load_recipe
-from anadil.units import GIB, MIB, human_bytes
 
 A100 = "NVIDIA A100-SXM4-40GB, 40960"
 WHOLE = ["pretrain.micro_batch_size=28", "pretrain.activation_checkpointing=none"]

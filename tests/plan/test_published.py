@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.plan.published import FSDP8, LIGER, TORCH, Row, rows
 
 from anadil.plan.layout import Layout
 from anadil.plan.machine import machine
-from anadil.plan.published import FSDP8, LIGER, TORCH, Row, rows
 from anadil.plan.search import largest_batch
 from anadil.plan.shape import KNOWN, shape_from
 

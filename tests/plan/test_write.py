@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.errors import RecipeError
+from anadil.plan.failures import CheckpointPlan, checkpoint_interval, checkpoints_of
 from anadil.plan.layout import Layout
 from anadil.plan.machine import machine, this_machine
 from anadil.plan.write import least_waste, settings_of, with_settings, write_layout
@@ -222,15 +223,12 @@ def test_a_mistake_leaves_the_file_as_it_was(
 
 
 def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
-    rules = [
-        {"rule": "MTBF / 10", "steps": 600_000, "waste": 0.05},
-        {"rule": "Young-Daly", "steps": 2_066, "waste": 0.0004},
-        {"rule": "recipe", "steps": 500, "waste": 0.0001},
-    ]
+    def checkpoints(step_s: float | None) -> CheckpointPlan:
+        return checkpoints_of(1, 1, stall_s=1.0, mtbf_s=1e6, step_s=step_s, every=500, keep=1)
 
-    every = least_waste({"checkpoints": {"intervals": rules}}, 20_000)
+    every = least_waste(checkpoints(1.0), 20_000)
 
-    assert every == 2_066
-    assert least_waste({"checkpoints": {"intervals": rules}}, 1_000) == 1_000
-    assert least_waste({"checkpoints": {"intervals": [rules[0] | {"steps": None}]}}, 1_000) is None
-    assert settings_of(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 2_066
+    assert every == round(checkpoint_interval(1.0, 1e6)) == 1_414
+    assert least_waste(checkpoints(1.0), 1_000) == 1_000
+    assert least_waste(checkpoints(None), 1_000) is None
+    assert settings_of(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 1_414

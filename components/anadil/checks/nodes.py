@@ -7,11 +7,11 @@ from typing import Any
 from anadil.checks.api import Api, Refused
 from anadil.cluster import Cluster, Toleration
 from anadil.config import Recipe
+from anadil.core.format import amount
 from anadil.doctor import Check
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
 from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
-from anadil.units import amount
 
 HEALTHY = "Schedulable"
 TYPE_LABEL = "node.kubernetes.io/instance-type"

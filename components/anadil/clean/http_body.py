@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import zstandard
 from fastwarc.stream_io import BrotliReader
 
-from anadil.units import MIB
+from anadil.core.format import MIB
 
 MAX_CODINGS = 4
 """One over the other; more are an attack."""

@@ -17,9 +17,9 @@ from anadil import storage
 from anadil.clean.charset import text_of
 from anadil.clean.warc import Page, html_responses
 from anadil.clean.warc_records import Damage
+from anadil.core.format import human_bytes
 from anadil.errors import DataError
 from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anadil import storage
+from anadil.core.format import MIB, human_bytes
 from anadil.corpus import Document, read_documents
 from anadil.errors import DataError, PreflightError
 from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
-from anadil.units import MIB, human_bytes
 
 log = logging.getLogger(__name__)
 

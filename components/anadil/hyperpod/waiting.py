@@ -4,8 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from anadil.core.format import human_seconds
 from anadil.errors import PreflightError, RetryableError
-from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ import logging
 
 from anadil import errors
 from anadil.config import Recipe
+from anadil.core.format import human_seconds
 from anadil.errors import AnadilError
 from anadil.flow import FLOW
 from anadil.launch.kubernetes import stop_run
 from anadil.notify import Event, notify
 from anadil.outcome import Outcome, outcomes
 from anadil.stage import is_left_out
-from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
 

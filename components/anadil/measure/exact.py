@@ -40,10 +40,11 @@ from anadil.model import loss as losses
 from anadil.model.families import check_family
 from anadil.model.kernels import patch_llama
 from anadil.plan.allocated import Allocated
-from anadil.plan.compose import Question, Table
+from anadil.plan.compose import PlanRequest
 from anadil.plan.layout import Layout, Work
 from anadil.plan.liger import LigerLoss
 from anadil.plan.memory import peak_memory
+from anadil.plan.schema import ExactPeak
 from anadil.plan.shape import Shape
 from anadil.plan.transformers_config import config_of
 from anadil.pretrain.optimizer import make_optimizer, train_only
@@ -59,23 +60,23 @@ LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 CPU = torch.device("cpu")
 
 
-def exact_of(question: Question, layout: Layout) -> Table:
+def exact_of(request: PlanRequest, layout: Layout) -> ExactPeak:
     """A run of the real model on fake tensors beside the closed form; takes seconds to a minute.
 
     Raises:
         RecipeError: The layout cannot be run so.
     """
     started = time.perf_counter()
-    work = question.work
-    found = exact_peak(question.shape, layout, work, question.recipe.pretrain)
-    closed = peak_memory(question.shape, layout, work).allocated
-    return {
-        "trains": work.trains,
-        "allocated_bytes": found,
-        "closed_form_bytes": closed,
-        "difference_percent": round(100 * (closed / found - 1), 3),
-        "seconds": round(time.perf_counter() - started, 1),
-    }
+    work = request.work
+    allocated = exact_peak(request.shape, layout, work, request.recipe.pretrain)
+    closed = peak_memory(request.shape, layout, work).allocated
+    return ExactPeak(
+        trains=work.trains,
+        allocated_bytes=allocated,
+        closed_form_bytes=closed,
+        difference_percent=round(100 * (closed / allocated - 1), 3),
+        seconds=round(time.perf_counter() - started, 1),
+    )
 
 
 def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | None = None) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from anadil.config import Recipe
+from anadil.core.format import human_bytes
 from anadil.entry import PARENT_VARIABLE
 from anadil.measure.ask import STEPS, Ask
 from anadil.measure.kept import KEPT, device_of, find, keep, results_in, versions
@@ -19,7 +20,6 @@ from anadil.plan.calibration import Measurement, Status
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, this_machine
 from anadil.plan.shape import Shape
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

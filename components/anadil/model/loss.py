@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from anadil.core.format import MIB
 from anadil.errors import PreflightError
-from anadil.units import MIB
 
 IGNORED = -100
 """Label of a position that is not scored."""

@@ -5,12 +5,12 @@ that is not known is None, and so is all that follows from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from anadil.plan.failures import (
     NODE_MTBF_S,
-    Checkpoints,
+    CheckpointPlan,
     Reliability,
     checkpoints_of,
     reliability_of,
@@ -34,7 +34,7 @@ published 1.59 tokens a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class PhaseWork:
     """A phase as the budget sees it."""
 
     steps: int
@@ -66,25 +66,28 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """USD for all machines, by each way to rent them; None where a price or the time is not known."""
+class Price:
+    """USD for all machines by one way to rent them; None where the price or the time is not known."""
 
-    on_demand: float | None
-    on_demand_low: float | None
-    on_demand_high: float | None
-    spot: float | None
-    spot_low: float | None
-    spot_high: float | None
-    training_plan: float | None
-    training_plan_low: float | None
-    training_plan_high: float | None
-    per_hour: dict[str, float | None]
-    """Of all machines together."""
+    per_hour: float | None
+    predicted: float | None
+    """For the hours of training."""
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the run costs by each way to rent the machines."""
+
+    on_demand: Price
+    spot: Price
+    training_plan: Price
     currency: Literal["USD"] = "USD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class StorageNeed:
     """What the run keeps, and how long the data takes to the machines."""
 
     data_bytes: int
@@ -94,22 +97,18 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class RunBudget:
     """The five sections of a plan that follow from its speed."""
 
     time: Time
     cost: Cost
     reliability: Reliability
-    checkpoints: Checkpoints
-    storage: Storage
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON, a table for each section."""
-        return asdict(self)
+    checkpoints: CheckpointPlan
+    storage: StorageNeed
 
 
 def budget(
-    stretches: Sequence[Stretch],
+    phases: Sequence[PhaseWork],
     machine: Machine,
     nodes: int,
     *,
@@ -121,11 +120,11 @@ def budget(
     epoch_tokens: int | None = None,
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
-) -> Budget:
+) -> RunBudget:
     """All sections for a run of some phases on some machines.
 
     Args:
-        stretches: The phases, in order.
+        phases: The phases, in order.
         machine: Of each node.
         nodes: Machines that train together.
         checkpoint_bytes: Of one generation.
@@ -139,7 +138,7 @@ def budget(
     """
     devices = nodes * machine.devices
     time = time_of(
-        stretches,
+        phases,
         devices,
         machine.flops_bf16,
         epoch_tokens=epoch_tokens,
@@ -160,7 +159,7 @@ def budget(
         keep=keep,
     )
     interval_s = checkpoint_every * step_s if step_s else None
-    return Budget(
+    return RunBudget(
         time=time,
         cost=cost_of(machine, nodes, time),
         reliability=reliability_of(mtbf_s, stall_s=stall_s, interval_s=interval_s, hours=time.hours),
@@ -170,7 +169,7 @@ def budget(
 
 
 def time_of(
-    stretches: Sequence[Stretch],
+    phases: Sequence[PhaseWork],
     devices: int,
     peak_flops: float,
     *,
@@ -183,25 +182,25 @@ def time_of(
     The range is what published shares of the peak give, widened to hold the prediction.
 
     Args:
-        stretches: The phases, in order; at least one.
+        phases: The phases, in order; at least one.
         devices: Of the whole run.
         peak_flops: Of one device; 0 where it is not known.
         epoch_tokens: Tokens of one pass over the corpus.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares.
     """
-    tokens = sum(stretch.tokens for stretch in stretches)
-    flops = sum(stretch.flops for stretch in stretches)
-    parts = [stretch.tokens / stretch.tokens_per_s if stretch.tokens_per_s else None for stretch in stretches]
+    tokens = sum(phase.tokens for phase in phases)
+    flops = sum(phase.flops for phase in phases)
+    parts = [phase.tokens / phase.tokens_per_s if phase.tokens_per_s else None for phase in phases]
     hours = None if None in parts else sum(filter(None, parts)) / 3600
     low, high = (None, None) if hours is None else (hours * spread[0], hours * spread[1])
     if hours is not None and mfu_range is not None and peak_flops:
         at_peak = flops / (devices * peak_flops) / 3600
         low, high = min(hours, at_peak / mfu_range[1]), max(hours, at_peak / mfu_range[0])
-    last = stretches[-1].tokens_per_s
+    last = phases[-1].tokens_per_s
     return Time(
         tokens=tokens,
-        steps=sum(stretch.steps for stretch in stretches),
+        steps=sum(phase.steps for phase in phases),
         flops=flops,
         hours=hours,
         hours_low=low,
@@ -216,24 +215,18 @@ def time_of(
 def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
     """Price of all machines for the hours of training."""
 
-    def price(per_hour: float | None, hours: float | None) -> float | None:
-        return None if per_hour is None or hours is None else per_hour * nodes * hours
+    def price(per_hour: float | None) -> Price:
+        def cost(hours: float | None) -> float | None:
+            return None if per_hour is None or hours is None else per_hour * nodes * hours
+
+        return Price(
+            per_hour=cost(1), predicted=cost(time.hours), low=cost(time.hours_low), high=cost(time.hours_high)
+        )
 
     return Cost(
-        on_demand=price(machine.on_demand, time.hours),
-        on_demand_low=price(machine.on_demand, time.hours_low),
-        on_demand_high=price(machine.on_demand, time.hours_high),
-        spot=price(machine.spot, time.hours),
-        spot_low=price(machine.spot, time.hours_low),
-        spot_high=price(machine.spot, time.hours_high),
-        training_plan=price(machine.training_plan, time.hours),
-        training_plan_low=price(machine.training_plan, time.hours_low),
-        training_plan_high=price(machine.training_plan, time.hours_high),
-        per_hour={
-            "on_demand": price(machine.on_demand, 1),
-            "spot": price(machine.spot, 1),
-            "training_plan": price(machine.training_plan, 1),
-        },
+        on_demand=price(machine.on_demand),
+        spot=price(machine.spot),
+        training_plan=price(machine.training_plan),
     )
 
 
@@ -247,7 +240,7 @@ def storage_rate(network: float, nodes: int) -> float:
     return nodes * (min(network, OBJECT_STORE) if network else DISK)
 
 
-def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> Storage:
+def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> StorageNeed:
     """Bytes of the data and of the checkpoints kept, and the time to load the token ids.
 
     Args:
@@ -256,7 +249,7 @@ def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> Storage:
         network: Bytes a second of one machine; each loads all ids. 0 where it is not known.
     """
     data = round(tokens * (ID_BYTES + TEXT_BYTES_PER_TOKEN))
-    return Storage(
+    return StorageNeed(
         data_bytes=data,
         checkpoints_bytes=checkpoints_bytes,
         total_bytes=data + checkpoints_bytes,

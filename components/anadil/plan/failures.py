@@ -39,7 +39,7 @@ class Reliability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class SaveInterval:
     """A distance between checkpoints and what it costs."""
 
     rule: str
@@ -50,14 +50,14 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
+class CheckpointPlan:
     """Size of a checkpoint, how often to write one, and what that needs."""
 
     bytes: int
     bytes_per_parameter: float
     stall_s: float
     """Training waits this long for each."""
-    intervals: tuple[Interval, ...]
+    intervals: tuple[SaveInterval, ...]
     bandwidth_bytes_per_s: float
     """To write one while the next interval trains."""
     synchronous_bandwidth_bytes_per_s: float
@@ -136,7 +136,7 @@ def checkpoints_of(
     step_s: float | None,
     every: int,
     keep: int,
-) -> Checkpoints:
+) -> CheckpointPlan:
     """Two published rules for the interval beside the recipe's own, and what the recipe's needs.
 
     Args:
@@ -155,7 +155,7 @@ def checkpoints_of(
     if step_s:
         rules["recipe"] = every * step_s
     intervals = [
-        Interval(
+        SaveInterval(
             rule=rule,
             interval_s=seconds,
             steps=max(1, round(seconds / step_s)) if step_s else None,
@@ -164,7 +164,7 @@ def checkpoints_of(
         for rule, seconds in rules.items()
     ]
     interval_s = rules.get("recipe", rules["MTBF / 10"])
-    return Checkpoints(
+    return CheckpointPlan(
         bytes=num_bytes,
         bytes_per_parameter=num_bytes / parameters,
         stall_s=stall_s,

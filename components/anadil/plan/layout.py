@@ -7,7 +7,8 @@ from anadil.plan.shape import Shape, Trains
 
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["liger", "torch"]
-Loss = Literal["fused", "logits"]
+LossKind = Literal["fused", "logits"]
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +78,13 @@ class Work:
     """Tokens of a sequence."""
     trains: Trains = "all"
     """Parameters that learn."""
-    state: Literal["fp32", "bf16"] = "fp32"
+    state: Precision = "fp32"
     """Precision of weights, gradients and moments."""
-    compute: Literal["fp32", "bf16"] = "bf16"
+    compute: Precision = "bf16"
     """Precision of matrix products and of what is kept for the backward pass."""
     kernels: Kernels = "liger"
     """Who computes norms, rotary embeddings and the MLP's activation."""
-    loss: Loss = "fused"
+    loss: LossKind = "fused"
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
     """Whether attention gets a mask, as transformers makes one for several documents in a sequence."""

@@ -24,9 +24,9 @@ from pydantic import (
 )
 
 from anadil import strict_yaml
+from anadil.core.format import GIB, MIB
 from anadil.errors import RecipeError
 from anadil.section import Table, Text
-from anadil.units import GIB, MIB
 
 log = logging.getLogger(__name__)
 

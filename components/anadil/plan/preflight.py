@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from anadil.config import Recipe
+from anadil.core.format import human_bytes
 from anadil.errors import PreflightError
 from anadil.model.families import check_family
 from anadil.plan.finetuning import check_finetune_fits
+from anadil.plan.fits import fit
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine, machines, this_machine
-from anadil.plan.search import Remedy, fit, nearest
+from anadil.plan.search import Remedy, nearest
 from anadil.plan.settings import hardest, layout_of, work_of
 from anadil.plan.shape import NotPlannedError, Shape, trained_shape
-from anadil.units import human_bytes
 
 MOST_REMEDIES = 4
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from anadil.core.format import MIB
 from anadil.errors import RecipeError
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
 from anadil.plan.machine import CPU, Machine
 from anadil.plan.shape import Shape
-from anadil.units import MIB
 
 Bound = Literal["compute", "memory", "network"]
 

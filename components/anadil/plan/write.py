@@ -19,6 +19,7 @@ import yaml
 
 from anadil import strict_yaml
 from anadil.errors import RecipeError
+from anadil.plan.failures import CheckpointPlan
 from anadil.plan.layout import Layout
 from anadil.plan.machine import LOCAL, Machine
 from anadil.recipe import parse_recipe, recipes_dir, shipped
@@ -55,15 +56,17 @@ def settings_of(
     return settings
 
 
-def least_waste(plan: Mapping[str, Any], steps: int) -> int | None:
+def least_waste(checkpoints: CheckpointPlan, steps: int) -> int | None:
     """Optimizer steps between checkpoints by the rule that wastes least; None where a step's time is not known.
 
     Args:
-        plan: As `compose.plan_of` gives it, with MTBF / 10 and Young-Daly side by side.
+        checkpoints: With MTBF / 10 and Young-Daly side by side.
         steps: Of the whole run; no distance is longer.
     """
-    known = [each for each in plan["checkpoints"]["intervals"] if each["steps"] and each["rule"] != "recipe"]
-    return min(min(known, key=lambda each: each["waste"])["steps"], steps) if known else None
+    known = [
+        (each.waste, each.steps) for each in checkpoints.intervals if each.steps and each.rule != "recipe"
+    ]
+    return min(min(known)[1], steps) if known else None
 
 
 def write_layout(path: Path, settings: Mapping[str, object]) -> None:

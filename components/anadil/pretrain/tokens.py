@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil import artifact
+from anadil.core.format import human_bytes
 from anadil.corpus import document_files
 from anadil.errors import DataError, PreflightError
 from anadil.model.load import document_ids, load_tokenizer
@@ -30,7 +31,6 @@ from anadil.pretrain import encode
 from anadil.pretrain.encode import Task
 from anadil.pretrain.kept import is_whole
 from anadil.progress import progress
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from anadil.report.figures import figure, short_figure, whole
+from anadil.core.format import whole
+from anadil.report.figures import figure, short_figure
 
 WIDTH = 480
 HEIGHT = 262

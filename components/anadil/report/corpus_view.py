@@ -2,21 +2,11 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import human_bytes, number, whole
 from anadil.report.charts import Bar
-from anadil.report.figures import (
-    clip,
-    figure,
-    first,
-    number,
-    percent,
-    plain,
-    table_of,
-    whole,
-    words_of,
-)
-from anadil.report.read import Facts, Json, last_part
+from anadil.report.figures import clip, figure, percent, plain, words_of
+from anadil.report.read import Facts, Json, first, last_part, table_of
 from anadil.report.view import Chart, Table, bars, facts_table
-from anadil.units import human_bytes
 
 PARTS = {"train": "training", "heldout": "held out"}
 MAX_RULES = 30

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from anadil.report.figures import clip, figure, list_of, number, table_of, words_of
-from anadil.report.read import Json, named_tables
+from anadil.core.format import number
+from anadil.report.figures import clip, figure, words_of
+from anadil.report.read import Json, list_of, named_tables, table_of
 from anadil.report.scores_view import COLOURS
 from anadil.report.view import Table, records_table
 

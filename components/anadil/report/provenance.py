@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import yaml
 
 from anadil import __version__
+from anadil.core.format import DASH
 from anadil.flow import STAGES
-from anadil.report.figures import DASH, clip
+from anadil.report.figures import clip
 from anadil.report.read import Facts, last_part
 from anadil.report.view import Table
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from anadil.core.format import number
 from anadil.metrics import deciding_scores
 from anadil.report.corpus_view import came_in, corpus_view, num_bytes, num_words, parts_of
-from anadil.report.figures import change_percent, clip, field, number, ratio
+from anadil.report.figures import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.provenance import provenance_view
-from anadil.report.read import Facts, read_facts
+from anadil.report.read import Facts, field, read_facts
 from anadil.report.scores_view import candidates_of, loop_rate, scores_view
 from anadil.report.tokenizer_view import candidates_of as tokenizers_of
 from anadil.report.tokenizer_view import tokenizer_view

@@ -2,25 +2,20 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
 from anadil.report.figures import (
-    DASH,
     MINUS,
     change_percent,
     clip,
-    field,
     figure,
-    first,
-    list_of,
-    number,
     percent,
     plain,
     setting,
     signed_percent,
-    table_of,
     words_of,
 )
-from anadil.report.read import Facts, Json, named_tables
+from anadil.report.read import Facts, Json, field, first, list_of, named_tables, table_of
 from anadil.report.view import Chart, Table, bars, facts_table, intervals
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}

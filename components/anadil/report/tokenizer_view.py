@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import number
 from anadil.report.charts import Bar
-from anadil.report.figures import clip, figure, list_of, number, table_of
-from anadil.report.read import Facts, Json, named_tables
+from anadil.report.figures import clip, figure
+from anadil.report.read import Facts, Json, list_of, named_tables, table_of
 from anadil.report.view import Chart, Table, bars
 
 MAX_WORDS = 16

@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass
 
+from anadil.core.format import number, whole
 from anadil.report.charts import Band, Line
-from anadil.report.figures import clip, figure, list_of, number, plain, whole
-from anadil.report.read import Facts, Json, named_tables, series
+from anadil.report.figures import clip, figure, plain
+from anadil.report.read import Facts, Json, list_of, named_tables, series
 from anadil.report.view import Chart, Table, facts_table, lines, records_table
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from anadil.core.format import whole
 from anadil.report.charts import Band, Bar, Estimate, Line, bar_chart, interval_chart, line_chart
-from anadil.report.figures import cell, evenly, figure, table_of, whole, words_of
+from anadil.report.figures import cell, evenly, figure, words_of
+from anadil.report.read import table_of
 
 TABLE_ROWS = 20
 """Most rows of the table under a line chart; the artifact holds every one."""

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal, NoReturn
 
 from anadil import artifact
+from anadil.core.format import human_seconds
 from anadil.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.launch.api.client import Api
 from anadil.launch.api.kinds import Kind, Object, annotations
@@ -24,7 +25,6 @@ from anadil.launch.follow.ledger import LEDGER_ANNOTATION, SAME_STEP, Ledger
 from anadil.launch.follow.stream import Stream
 from anadil.launch.follow.waiting import absent_image, queue_text, remedy_for, waiting_text
 from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
-from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import logging
 from typing import Any
 
 from anadil.cluster import Resources
+from anadil.core.format import GIB, amount
 from anadil.errors import RecipeError
 from anadil.plan.machine import CPU, Machine
-from anadil.units import GIB, amount
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from anadil import artifact
 from anadil.aws import client, code_of, differences, explained, is_missing
+from anadil.core.format import human_seconds
 from anadil.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
 from anadil.launch.backend import FINAL, State, Status
 from anadil.launch.ends import error_of
@@ -23,7 +24,6 @@ from anadil.launch.lines import said
 from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.stage import Stop
-from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,14 @@ import torch
 from torch import distributed as dist
 
 from anadil.config import Recipe
+from anadil.core.format import human_bytes
 from anadil.errors import AnadilError, PreflightError, RetryableError
+from anadil.plan.fits import fit
 from anadil.plan.machine import this_machine
-from anadil.plan.search import fit, nearest
+from anadil.plan.search import nearest
 from anadil.plan.settings import hardest, layout_of, work_of
 from anadil.plan.shape import trained_shape
 from anadil.pretrain.parallel.group import Group
-from anadil.units import human_bytes
 
 log = logging.getLogger(__name__)
 

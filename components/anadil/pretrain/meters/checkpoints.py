@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import human_seconds
 from anadil.plan.failures import (
     NODE_MTBF_S,
     checkpoint_interval,
@@ -9,7 +10,6 @@ from anadil.plan.failures import (
     waste,
 )
 from anadil.pretrain.meters.goodput import Goodput
-from anadil.units import human_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from anadil.cluster import Cluster
+from anadil.core.format import human_seconds
 from anadil.errors import PreflightError
 from anadil.plan.machine import OTHER_FORMS, machines
 from anadil.plan.shape import Shape, Trains, shape_from
 from anadil.pretraining import Faults
-from anadil.units import human_seconds
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ of 0 to 10 % of the memory gives, or one below an odd prediction: all published 
 from dataclasses import dataclass, replace
 from functools import cache
 
+from anadil.core.format import GIB, MIB
 from anadil.plan import failures
-from anadil.plan.budget import Stretch, time_of
+from anadil.plan.budget import PhaseWork, time_of
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine
 from anadil.plan.memory import Memory, peak_memory
 from anadil.plan.search import largest_batch, search
 from anadil.plan.shape import KNOWN, Shape, shape_from
 from anadil.plan.speed import Speed, speed
-from anadil.units import GIB, MIB
 
 AZERCELL = (
     '"Training Azerbaijani language models on Amazon SageMaker AI", AWS Machine Learning Blog, with Azercell'
@@ -254,13 +254,13 @@ def _hours(
     tokens: int, layout: Layout, work: Work, where: Machine, rate: float, model: str = "Llama-3.2-1B"
 ) -> tuple[float, float, float]:
     """Of so many tokens at a rate of tokens a second and device, and the range that a plan prints."""
-    stretch = Stretch(
+    phase = PhaseWork(
         steps=round(tokens / (layout.batch_size * work.sequence_length)),
         tokens=tokens,
         flops=tokens * _known(model).flops_per_token(work.sequence_length),
         tokens_per_s=rate * layout.devices,
     )
-    time = time_of([stretch], layout.devices, where.flops_bf16)
+    time = time_of([phase], layout.devices, where.flops_bf16)
     assert time.hours
     assert time.hours_low
     assert time.hours_high
