@@ -11,8 +11,8 @@ import yaml
 from anadil.doctor import missing_packages
 from anadil.errors import PreflightError
 from anadil.measure.jobs import job_manifests
-from anadil.measure.kept import default_folder, device_of, load, read_logs
-from anadil.measure.runs import measure
+from anadil.measure.kept import default_folder, device_of, load_measurements, read_logs
+from anadil.measure.runs import measure_layouts
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.compose import PlanRequest, PlanResult, build_plan, choose_layout
 from anadil.plan.finetuning import check_finetune_fits
@@ -77,7 +77,7 @@ def _calibrated(request: PlanRequest) -> PlanRequest:
     if not request.has_speed:
         return request
     calibration = calibrate(
-        load(default_folder()),
+        load_measurements(default_folder()),
         lambda measurement: predicted(measurement, request.machine),
         device=device_of(request.machine),
         shape=request.shape,
@@ -94,7 +94,7 @@ def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResu
     layouts = _to_measure(request, result)
     if options.jobs is None:
         _need("pretrain", "--measure trains for some steps")
-        measure(layouts, request.recipe, request.shape, request.work, request.machine, runs=folder)
+        measure_layouts(layouts, request.recipe, request.shape, request.work, request.machine, runs=folder)
         return
     image = request.recipe.cluster.image_of("pretrain")
     jobs = job_manifests(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from anadil import entry
 from anadil import log as logs
-from anadil.measure.ask import Ask
+from anadil.measure.ask import RunSpec
 from anadil.threads import wait_asleep
 
 
@@ -24,14 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(arguments: list[str]) -> int:
     entry.die_with_parent()
-    ask = Ask.parse(arguments)
-    if ask.layout.devices > 1 and "RANK" not in os.environ:
+    spec = RunSpec.parse(arguments)
+    if spec.layout.devices > 1 and "RANK" not in os.environ:
         from anadil.model.torchrun import launch
 
-        return launch("anadil.measure", arguments, ask.layout.devices)
-    from anadil.measure.worker import run
+        return launch("anadil.measure", arguments, spec.layout.devices)
+    from anadil.measure.worker import run_measurement
 
-    return run(ask)
+    return run_measurement(spec)
 
 
 if __name__ == "__main__":

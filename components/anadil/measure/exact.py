@@ -35,7 +35,7 @@ from transformers import AutoModelForCausalLM
 
 from anadil.errors import RecipeError
 from anadil.flow import BUILT_IN
-from anadil.measure.ask import laid_out
+from anadil.measure.ask import with_layout
 from anadil.model import loss as losses
 from anadil.model.families import check_family
 from anadil.model.kernels import patch_llama
@@ -95,7 +95,7 @@ def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | No
         RecipeError: Tensors without content do not suffice for the layout.
     """
     check_family({"model_type": shape.model_type}, layout.degrees)
-    chosen = laid_out(settings or load_recipe(BUILT_IN).pretrain, layout, work)
+    chosen = with_layout(settings or load_recipe(BUILT_IN).pretrain, layout, work)
     one = {"phases": (Phase(trains=work.trains, steps=1, lr=1e-5),), "compile": False, "matmul": "same"}
     chosen = chosen.model_copy(update=one)
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
