@@ -18,11 +18,11 @@ from anadil.plan.compose import PlanRequest, PlanResult, build_plan, choose_layo
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.layout import Layout
 from anadil.plan.machine import LOCAL, Machine, machine, machines, this_machine
-from anadil.plan.preflight import refusal
+from anadil.plan.preflight import refusal_text
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.plan.settings import possible_layout
 from anadil.plan.table import plan_lines
-from anadil.plan.write import least_waste, settings_of, write_layout
+from anadil.plan.write import least_waste, recipe_settings, write_layout
 from anadil.recipe import load_recipe
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def run_plan(options: argparse.Namespace) -> int:
     plan = build_plan(request, result, exact)
     if options.write:
         every = least_waste(plan.checkpoints, request.recipe.pretrain.steps)
-        settings = settings_of(result.layout, request.machine, request.nodes, every)
+        settings = recipe_settings(result.layout, request.machine, request.nodes, every)
         write_layout(Path(options.recipe), settings)
         log.info("%s: now says %s", options.recipe, result.layout.name())
     if options.page is not None:
@@ -126,7 +126,7 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
     if not request.fits(result.layout):
         others = () if request.machine.name == LOCAL else machines(prices)
         raise PreflightError(
-            refusal(request.shape, own, request.work, request.machine, request.nodes, others, changed)
+            refusal_text(request.shape, own, request.work, request.machine, request.nodes, others, changed)
         )
     if request.recipe.finetune.inputs:
         log.debug("%s", check_finetune_fits(request.shape, request.recipe, request.machine))

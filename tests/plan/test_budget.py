@@ -5,7 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.plan.budget import PhaseWork, Price, RunBudget, budget, cost_of, storage_of, storage_rate, time_of
+from anadil.plan.budget import (
+    CostEstimate,
+    PhaseWork,
+    RunBudget,
+    budget,
+    cost_of,
+    storage_of,
+    storage_rate,
+    time_of,
+)
 from anadil.plan.failures import (
     NODE_MTBF_S,
     checkpoint_bytes,
@@ -122,7 +131,7 @@ def test_390_hours_of_32_machines_cost_their_published_price() -> None:
 
     assert cost.on_demand.predicted == pytest.approx(687_000, rel=0.001)
     assert cost.on_demand.per_hour == pytest.approx(32 * 55.04)
-    assert cost.spot == cost.training_plan == Price(per_hour=None, predicted=None, low=None, high=None)
+    assert cost.spot == cost.training_plan == CostEstimate(per_hour=None, predicted=None, low=None, high=None)
 
 
 def test_a_pass_over_the_corpus_takes_its_published_hours() -> None:

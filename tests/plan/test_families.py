@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.measure.exact import exact_peak
+from anadil.measure.worker import config_of
 from anadil.model.families import PROVEN
 from anadil.plan.architecture import ARCHITECTURES
 from anadil.plan.layout import Layout, Work
@@ -21,7 +22,6 @@ from anadil.plan.memory import peak_memory
 from anadil.plan.preflight import check_fits
 from anadil.plan.search import search
 from anadil.plan.shape import Shape, base_shape, shape_from
-from anadil.plan.transformers_config import config_of
 from anadil.recipe import load_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

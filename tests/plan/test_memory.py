@@ -114,12 +114,14 @@ def test_frozen_layers_never_keep_more(recompute: Recompute) -> None:
     layout = Layout(recompute=recompute)
     frozen = replace(WORK, trains="embeddings")
 
-    assert activations.kept(ONE, frozen, layout) <= activations.kept(ONE, WORK, layout)
-    assert activations.whole(ONE, frozen, layout) < activations.whole(ONE, WORK, layout)
+    assert activations.saved_bytes(ONE, frozen, layout) <= activations.saved_bytes(ONE, WORK, layout)
+    assert activations.layer_bytes(ONE, frozen, layout) < activations.layer_bytes(ONE, WORK, layout)
 
 
 def test_less_is_kept_with_more_recomputation() -> None:
-    kept = [activations.kept(ONE, WORK, Layout(recompute=each)) for each in ("none", "selective", "full")]
+    kept = [
+        activations.saved_bytes(ONE, WORK, Layout(recompute=each)) for each in ("none", "selective", "full")
+    ]
 
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
@@ -130,7 +132,7 @@ def test_packed_sequences_cost_a_mask_in_every_layer() -> None:
     packed = replace(WORK, packed=True)
     repeated = 2 * 2 * (ONE.query_width - ONE.kv_width)
 
-    more = activations.whole(ONE, packed, Layout()) - activations.whole(ONE, WORK, Layout())
+    more = activations.layer_bytes(ONE, packed, Layout()) - activations.layer_bytes(ONE, WORK, Layout())
 
     assert more == 2 * WORK.sequence_length + repeated
 

@@ -8,7 +8,7 @@ from anadil.core.format import GIB, MIB, human_bytes
 from anadil.errors import PreflightError
 from anadil.plan.fits import fit
 from anadil.plan.machine import machine, this_machine
-from anadil.plan.preflight import MOST_REMEDIES, check_finetune, check_fits
+from anadil.plan.preflight import MAX_REMEDIES, check_finetune, check_fits
 from anadil.plan.settings import layout_of, work_of
 from anadil.plan.shape import trained_shape
 from anadil.recipe import load_recipe
@@ -80,7 +80,7 @@ def test_what_a_refusal_offers_fits_when_it_is_set(name: str, overrides: list[st
 
     offered = remedies(text)
 
-    assert 0 < len(offered) <= MOST_REMEDIES
+    assert 0 < len(offered) <= MAX_REMEDIES
     assert len(offered) == len(text.splitlines()) - 1
     for settings, need in offered:
         line = check_fits(load_recipe(name, [*overrides, *settings]), here=False)

@@ -9,11 +9,11 @@ from anadil.errors import RecipeError
 from anadil.plan.failures import CheckpointPlan, checkpoint_interval, checkpoints_of
 from anadil.plan.layout import Layout
 from anadil.plan.machine import machine, this_machine
-from anadil.plan.write import least_waste, settings_of, with_settings, write_layout
+from anadil.plan.write import least_waste, recipe_settings, with_settings, write_layout
 from anadil.recipe import load_recipe, shipped
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
-SETTINGS = settings_of(LAYOUT, machine("p4d.24xlarge"), 2)
+SETTINGS = recipe_settings(LAYOUT, machine("p4d.24xlarge"), 2)
 STRANGE = """\
 # a file with habits of its own
 language:   az        # aligned
@@ -54,14 +54,14 @@ def test_a_layout_becomes_the_keys_that_the_recipe_has_for_it() -> None:
 
 
 def test_this_machine_is_not_written_into_a_recipe() -> None:
-    assert "cluster.instance" not in settings_of(LAYOUT, this_machine(), 1)
+    assert "cluster.instance" not in recipe_settings(LAYOUT, this_machine(), 1)
 
 
 @pytest.mark.parametrize("source", shipped(), ids=lambda path: path.stem)
 def test_every_shipped_recipe_keeps_its_lines(source: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_bytes(source.read_bytes())
-    settings = settings_of(LAYOUT, machine("p4d.24xlarge"), 2, 2_066)
+    settings = recipe_settings(LAYOUT, machine("p4d.24xlarge"), 2, 2_066)
 
     write_layout(mine, settings)
 
@@ -231,4 +231,4 @@ def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
     assert every == round(checkpoint_interval(1.0, 1e6)) == 1_414
     assert least_waste(checkpoints(1.0), 1_000) == 1_000
     assert least_waste(checkpoints(None), 1_000) is None
-    assert settings_of(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 1_414
+    assert recipe_settings(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 1_414

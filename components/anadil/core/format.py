@@ -50,7 +50,7 @@ def human_figure(value: object, digits: int = DIGITS) -> str:
 
 def human_count(value: float | None, unit: str = "") -> str:
     """A number with its unit; one that is whole has no decimal places."""
-    return DASH if value is None else f"{human_figure(whole(value))} {unit}".rstrip()
+    return DASH if value is None else f"{human_figure(integer_if_whole(value))} {unit}".rstrip()
 
 
 def short_count(value: float | None) -> str:
@@ -63,7 +63,7 @@ def short_count(value: float | None) -> str:
     return human_count(value)
 
 
-def whole(value: float) -> float | int:
+def integer_if_whole(value: float) -> float | int:
     """An integer where the value is one, so that counts are printed as counts."""
     return int(value) if value == int(value) and abs(value) < 1e15 else value
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed as dist
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from anadil.config import Recipe
 from anadil.core.format import KIB
@@ -27,7 +27,6 @@ from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.plan.calibration import Measurement, RunStatus
 from anadil.plan.layout import Work
 from anadil.plan.shape import Shape
-from anadil.plan.transformers_config import config_of
 from anadil.pretrain.packing import Packed, pack
 from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.parallel.mesh import mesh_of
@@ -176,6 +175,38 @@ def _recipe(spec: RunSpec, work: Work) -> Recipe:
     phases = tuple(Phase(trains=kind, steps=WARMUP + spec.steps, lr=LR) for kind in spec.trains)
     settings = with_layout(spec.recipe.pretrain, spec.layout, work).model_copy(update={"phases": phases})
     return spec.recipe.model_copy(update={"pretrain": settings})
+
+
+def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
+    """Transformers' configuration of a model with these sizes, without a cache.
+
+    Args:
+        shape: Sizes.
+        sequence_length: Tokens of the longest input.
+    """
+    settings: dict[str, Any] = {
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": max(2_048, sequence_length),
+        "tie_word_embeddings": shape.tied,
+        "attention_bias": shape.attention_bias,
+        "use_cache": False,
+        # Sizes decide memory; a window or a row for padding would only be in the way.
+        "sliding_window": None,
+        "pad_token_id": None,
+        "attn_implementation": "sdpa",
+    }
+    if shape.mlp_bias:
+        settings["mlp_bias"] = True
+    if shape.rotary_share != 1:
+        settings["partial_rotary_factor"] = shape.rotary_share
+    config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **settings)
+    return config
 
 
 def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:

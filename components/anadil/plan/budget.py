@@ -66,7 +66,7 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class CostEstimate:
     """USD for all machines by one way to rent them; None where the price or the time is not known."""
 
     per_hour: float | None
@@ -80,9 +80,9 @@ class Price:
 class Cost:
     """What the run costs by each way to rent the machines."""
 
-    on_demand: Price
-    spot: Price
-    training_plan: Price
+    on_demand: CostEstimate
+    spot: CostEstimate
+    training_plan: CostEstimate
     currency: Literal["USD"] = "USD"
 
 
@@ -213,13 +213,13 @@ def time_of(
 
 
 def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
-    """Price of all machines for the hours of training."""
+    """CostEstimate of all machines for the hours of training."""
 
-    def price(per_hour: float | None) -> Price:
+    def price(per_hour: float | None) -> CostEstimate:
         def cost(hours: float | None) -> float | None:
             return None if per_hour is None or hours is None else per_hour * nodes * hours
 
-        return Price(
+        return CostEstimate(
             per_hour=cost(1), predicted=cost(time.hours), low=cost(time.hours_low), high=cost(time.hours_high)
         )
 

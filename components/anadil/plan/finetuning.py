@@ -35,8 +35,8 @@ def finetune_memory(shape: Shape, recipe: Recipe, machine: Machine) -> int:
         compute="bf16" if on_gpu else "fp32",
         kernels="torch",
     )
-    kept = shape.layers * activations.kept(shape, work, layout)
-    one = activations.whole(shape, work, layout) if on_gpu else 0
+    kept = shape.layers * activations.saved_bytes(shape, work, layout)
+    one = activations.layer_bytes(shape, work, layout) if on_gpu else 0
     adapter = shape.layers * _adapter_of_layer(shape, settings.rank)
     outside = OUTSIDE_BYTES if on_gpu else PROCESS_BYTES
     return round(shape.parameters * size + adapter * ADAPTER_BYTES + tokens * (kept + one) + outside)

@@ -6,7 +6,7 @@ from anadil.plan.activations import BF16, FP32, bytes_of
 from anadil.plan.layout import Layout, Work
 from anadil.plan.shape import Shape
 
-CHUNK_TOKENS = 512
+LOSS_CHUNK_TOKENS = 512
 """Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
 has fewer, which is 0.1 GB less at 100,000."""
 
@@ -44,7 +44,7 @@ def _of_rows(shape: Shape, layout: Layout, work: Work, tokens: float, table: flo
     logits of a chunk.
     """
     tables = 2 + (bytes_of(work, layout).compute != FP32)
-    logits = min(CHUNK_TOKENS, tokens) * table / shape.hidden
+    logits = min(LOSS_CHUNK_TOKENS, tokens) * table / shape.hidden
     return FP32 * (2 * tokens * shape.hidden + tables * table + logits)
 
 
@@ -52,7 +52,7 @@ def _by_chunks(shape: Shape, layout: Layout, work: Work, tokens: float, table: f
     """The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits."""
     size, states = bytes_of(work, layout), tokens * shape.hidden
     copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
-    chunk = min(CHUNK_TOKENS, tokens) * FP32 * (table / shape.hidden + shape.hidden)
+    chunk = min(LOSS_CHUNK_TOKENS, tokens) * FP32 * (table / shape.hidden + shape.hidden)
     return copies + FP32 * (states + table) + chunk
 
 

@@ -76,9 +76,10 @@ class _Layer:
             apart=activations.received_apart(shape, work, layout),
             parameters=(shape.layer_matrices + shape.biases) / layout.tensor + shape.norm_weights,
             table=shape.embedding / layout.tensor,
-            whole=activations.whole(shape, work, layout),
-            kept=activations.kept(shape, work, layout),
-            attention=activations.entry(shape, work, layout, 3) + activations.attention(shape, work, layout),
+            whole=activations.layer_bytes(shape, work, layout),
+            kept=activations.saved_bytes(shape, work, layout),
+            attention=activations.entry_bytes(shape, work, layout, 3)
+            + activations.attention_bytes(shape, work, layout),
         )
 
 
@@ -233,7 +234,7 @@ class _Stage:
 
     def at_loss(self, *, forward: bool) -> dict[str, float]:
         """The loss, in which the fused ones make their gradients too."""
-        outside = activations.norm(self.shape, self.work, self.layout, 1, last=True)
+        outside = activations.norm_bytes(self.shape, self.work, self.layout, 1, last=True)
         # A layer that is made again makes its copies again. The cache of copies lives as long as
         # the forward pass and holds weights that learn.
         cached = self.layout.recompute == "none" or (forward and self.work.trains == "all")

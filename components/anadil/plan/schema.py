@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from anadil.plan.budget import Cost, Price, StorageNeed, Time
+from anadil.plan.budget import Cost, CostEstimate, StorageNeed, Time
 from anadil.plan.calibration import Calibration
 from anadil.plan.choices import Rationale
 from anadil.plan.failures import CheckpointPlan, Reliability
@@ -221,7 +221,7 @@ def _layout_json(layout: Layout) -> dict[str, Any]:
 
 
 def _cost_json(cost: Cost) -> dict[str, Any]:
-    prices: dict[str, Price] = {
+    prices: dict[str, CostEstimate] = {
         "on_demand": cost.on_demand,
         "spot": cost.spot,
         "training_plan": cost.training_plan,

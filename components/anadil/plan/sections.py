@@ -21,7 +21,7 @@ from anadil.core.format import (
 )
 from anadil.plan.schema import LayoutOption, Plan
 
-PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
+PHASE_LABELS = {"embeddings": "embeddings", "all": "whole model"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Grid:
 
 def phase_names(plan: Plan) -> list[str]:
     """What each phase trains."""
-    return [PHASE_NAMES[phase.trains] for phase in plan.phases]
+    return [PHASE_LABELS[phase.trains] for phase in plan.phases]
 
 
 def memory_parts(plan: Plan) -> dict[str, list[float]]:

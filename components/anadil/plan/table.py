@@ -25,7 +25,7 @@ from anadil.plan.sections import Grid
 LINE_COLUMNS = 96
 BAR_COLUMNS = 20
 """Of the longest bar."""
-MARGIN = "  "
+LEFT_MARGIN = "  "
 LAYOUT_COLUMNS = 27
 """Of a layout's name in the table of layouts."""
 NARROWEST = 20
@@ -40,15 +40,18 @@ def plan_lines(plan: Plan) -> list[str]:
         [*_answer(plan)],
         [*_bars(plan, sections.memory_table(plan), memory)],
         [*_bars(plan, sections.step_table(plan), sections.step_parts(plan))],
-        [*_grid(sections.phases_table(plan)), *_wrapped(MARGIN, calibration_sentence(plan))],
+        [*_grid(sections.phases_table(plan)), *_wrapped(LEFT_MARGIN, calibration_sentence(plan))],
         [*_choices(plan)],
-        [*_grid(sections.cost_table(plan)), *_wrapped(MARGIN, price_sentence(plan))],
+        [*_grid(sections.cost_table(plan)), *_wrapped(LEFT_MARGIN, price_sentence(plan))],
         [*_list(sections.checkpoints_table(plan))],
         [*_grid(sections.intervals_table(plan))],
         [*_list(sections.storage_table(plan))],
         [*_list(sections.reliability_table(plan))],
-        [*_grid(sections.layouts_table(plan, LAYOUT_COLUMNS)), *_wrapped(MARGIN, search_sentence(plan))],
-        ["Assumptions", *(line for each in plan.assumptions for line in _wrapped(MARGIN, each, mark="- "))],
+        [*_grid(sections.layouts_table(plan, LAYOUT_COLUMNS)), *_wrapped(LEFT_MARGIN, search_sentence(plan))],
+        [
+            "Assumptions",
+            *(line for each in plan.assumptions for line in _wrapped(LEFT_MARGIN, each, mark="- ")),
+        ],
     )
     return "\n\n".join("\n".join(block) for block in blocks if block).splitlines()
 
@@ -173,15 +176,15 @@ def _bars(plan: Plan, grid: Grid, parts: dict[str, list[float]]) -> Iterator[str
         share = column[line_number - 1] / max(column) if 1 <= line_number <= len(column) else 0
         if line_number == len(column) + 1 and column:
             yield ""
-        yield f"{line}{MARGIN}{'#' * round(share * BAR_COLUMNS)}".rstrip()
+        yield f"{line}{LEFT_MARGIN}{'#' * round(share * BAR_COLUMNS)}".rstrip()
 
 
 def _choices(plan: Plan) -> Iterator[str]:
     grid = sections.choices_table(plan)
     yield grid.caption
     for name, value, why in grid.rows:
-        yield from _wrapped(MARGIN, f"{name}: {value}")
-        yield from _wrapped(MARGIN * 3, why)
+        yield from _wrapped(LEFT_MARGIN, f"{name}: {value}")
+        yield from _wrapped(LEFT_MARGIN * 3, why)
 
 
 def _list(grid: Grid) -> Iterator[str]:
@@ -192,7 +195,7 @@ def _list(grid: Grid) -> Iterator[str]:
 def _named(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        yield from _wrapped(MARGIN, value, mark=f"{name:{width}}{MARGIN}")
+        yield from _wrapped(LEFT_MARGIN, value, mark=f"{name:{width}}{LEFT_MARGIN}")
 
 
 def _grid(grid: Grid) -> Iterator[str]:
@@ -203,12 +206,12 @@ def _grid(grid: Grid) -> Iterator[str]:
     cells = (grid.columns, *grid.rows)
     widths = [max(len(row[place]) for row in cells) for place in range(len(grid.columns))]
     for number_of_row, row in enumerate(cells):
-        star = "* " if grid.marked is not None and number_of_row == grid.marked + 1 else MARGIN
+        star = "* " if grid.marked is not None and number_of_row == grid.marked + 1 else LEFT_MARGIN
         texts = [
             f"{cell:<{width}}" if place == 0 or place in grid.words else f"{cell:>{width}}"
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        yield f"{star}{MARGIN.join(texts)}".rstrip()
+        yield f"{star}{LEFT_MARGIN.join(texts)}".rstrip()
 
 
 def _wrapped(indent: str, sentence: str, mark: str = "") -> list[str]:

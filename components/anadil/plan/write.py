@@ -24,13 +24,13 @@ from anadil.plan.layout import Layout
 from anadil.plan.machine import LOCAL, Machine
 from anadil.recipe import parse_recipe, recipes_dir, shipped
 
-INDENT = 2
+YAML_INDENT = 2
 """Spaces of a new table where the file shows no other habit."""
-PLAIN = re.compile(r"[A-Za-z][\w./-]*\Z")
+UNQUOTED = re.compile(r"[A-Za-z][\w./-]*\Z")
 """Text that can stand without quotes, unless it reads as something else."""
 
 
-def settings_of(
+def recipe_settings(
     layout: Layout, machine: Machine, nodes: int, checkpoint_every: int | None = None
 ) -> dict[str, object]:
     """The recipe keys that a layout on some machines stands for.
@@ -177,7 +177,7 @@ def _scalar(value: object, style: str | None = None, *, as_json: bool = False) -
     if isinstance(value, str) and not as_json and style != '"':
         if style == "'":
             return "'" + value.replace("'", "''") + "'"
-        if PLAIN.match(value) and yaml.safe_load(value) == value == strict_yaml.scalar(value):
+        if UNQUOTED.match(value) and yaml.safe_load(value) == value == strict_yaml.scalar(value):
             return value
     return json.dumps(value, ensure_ascii=False)
 
@@ -185,7 +185,7 @@ def _scalar(value: object, style: str | None = None, *, as_json: bool = False) -
 def _added(text: str, root: Any, table: Any, path: tuple[str, ...], value: object, *, as_json: bool) -> str:
     """The text with a new key behind the last one of its table, or behind the last table."""
     if table is None:
-        return _behind_line(text, len(text), _block(path, value, 0, INDENT))
+        return _behind_line(text, len(text), _block(path, value, 0, YAML_INDENT))
     if not isinstance(table, yaml.MappingNode) or (table.value and not table.flow_style):
         # What is no table cannot take a key; the check afterwards says so.
         column = table.start_mark.column
@@ -211,7 +211,7 @@ def _step(root: yaml.Node) -> int:
     for _, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if isinstance(value, yaml.MappingNode) and not value.flow_style:
             return int(value.start_mark.column) - int(root.start_mark.column)
-    return INDENT
+    return YAML_INDENT
 
 
 def _end_of(node: Any) -> int:

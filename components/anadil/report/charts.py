@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from anadil.core.format import whole
+from anadil.core.format import integer_if_whole
 from anadil.report.figures import figure, short_figure
 
 WIDTH = 480
@@ -177,10 +177,10 @@ def bar_chart(bars: Sequence[Bar], *, title: str, unit: str) -> Markup:
             Markup('<rect class="bar c{}" x="{:.1f}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
                 bar.colour, left, y, length
             ),
-            _text(left + length + 7, y + 15, figure(whole(bar.value)), "start", "value"),
+            _text(left + length + 7, y + 15, figure(integer_if_whole(bar.value)), "start", "value"),
         ]
     parts.append(_text(left, height - 6, unit, "start", "axis"))
-    said = "; ".join(f"{bar.label}: {figure(whole(bar.value))}" for bar in bars)
+    said = "; ".join(f"{bar.label}: {figure(integer_if_whole(bar.value))}" for bar in bars)
     return _svg(title, f"{unit}. {said}", height, parts)
 
 

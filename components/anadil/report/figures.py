@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from anadil.core.format import DASH, DIGITS, human_figure, human_percent, number, trimmed, whole
+from anadil.core.format import DASH, DIGITS, human_figure, human_percent, integer_if_whole, number, trimmed
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def setting(value: object) -> str:
     """A number that somebody chose, such as a limit: as short as it was written."""
     found = number(value)
     if found is None or isinstance(found, int) or not 1e-4 <= abs(found) < 1e4:
-        return figure(whole(found) if found is not None else None)
+        return figure(integer_if_whole(found) if found is not None else None)
     return f"{found:.6g}".replace("-", MINUS)
 
 
@@ -84,7 +84,7 @@ def words_of(key: str) -> str:
     return text
 
 
-def plain(value: object) -> str:
+def plain_value(value: object) -> str:
     """Any small JSON value as one cell of a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -106,7 +106,7 @@ def cell(key: str, value: object) -> str:
     found = number(value)
     if is_share and found is not None and 0 <= found <= 1:
         return percent(found)
-    return plain(value)
+    return plain_value(value)
 
 
 def evenly(items: Sequence[T], limit: int) -> list[T]:

@@ -19,7 +19,7 @@ from anadil.plan.schema import LayoutOption, Plan
 from anadil.plan.sections import Grid
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
 from anadil.report.figures import evenly
-from anadil.report.run import render
+from anadil.report.run import render_template
 from anadil.report.view import Chart, Table
 
 PLAN_SECTIONS = (
@@ -95,7 +95,7 @@ def render_plan(plan: Plan) -> str:
         "assumptions": plan.assumptions,
         "version": plan.version,
     }
-    return render("plan.html.j2", view)
+    return render_template("plan.html.j2", view)
 
 
 def _headlines(plan: Plan) -> list[PlanHeadline]:

@@ -13,7 +13,7 @@ from anadil.report.view import Table
 
 MAX_RECIPE = 40_000
 MAX_VALUE = 2_000
-LOCAL = ("/", "~", "./", "../", "\\")
+LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,6 @@ def _portable(node: object) -> object:
         return [_portable(value) for value in node]
     if not isinstance(node, str):
         return node
-    if node.startswith(LOCAL) or "://" in node:
+    if node.startswith(LOCAL_PREFIXES) or "://" in node:
         return f"\N{HORIZONTAL ELLIPSIS}/{last_part(node)}"
     return clip(node, MAX_VALUE)
