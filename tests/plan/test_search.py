@@ -10,7 +10,6 @@ from anadil.plan.search import (
     RECOMPUTE,
     SearchResult,
     divisors,
-    largest_batch,
     layouts,
     nearest,
     search,
@@ -241,21 +240,6 @@ def test_parameters_are_shared_by_whole_machines_or_all() -> None:
 def test_divisors_rise() -> None:
     assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
     assert divisors(1) == [1]
-
-
-@pytest.mark.parametrize("shard", [1, 8])
-def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
-    layout = Layout(data=8, shard=shard)
-
-    size = largest_batch(ONE, layout, WORK, P4D)
-
-    assert size >= 4
-    assert fit(ONE, replace(layout, micro_batch_size=size), WORK, P4D)[1] == "fits"
-    assert fit(ONE, replace(layout, micro_batch_size=size + 1), WORK, P4D)[1] != "fits"
-
-
-def test_no_batch_of_70b_fits_on_one_gpu() -> None:
-    assert largest_batch(SEVENTY, Layout(data=8), LONG, P5) == 0
 
 
 def test_remedies_come_in_the_order_in_which_one_would_change_them() -> None:

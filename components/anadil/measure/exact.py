@@ -48,6 +48,7 @@ from anadil.model.families import check_family
 from anadil.model.kernels import patch_llama
 from anadil.plan.compose import PlanRequest
 from anadil.plan.layout import Layout, Work
+from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.memory import peak_memory
 from anadil.plan.schema import ExactPeak
 from anadil.plan.shape import Shape
@@ -255,7 +256,7 @@ class LigerLoss(torch.autograd.Function):
         table = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
         rows = torch.zeros(hidden.shape[0], dtype=torch.float32)
         (tokens, width), vocabulary = hidden.shape, len(weight)
-        logits = torch.empty(_chunk_tokens(tokens, width, vocabulary), vocabulary, dtype=hidden.dtype)
+        logits = torch.empty(liger_chunk_tokens(tokens, width, vocabulary), vocabulary, dtype=hidden.dtype)
         del logits
         ctx.save_for_backward(states, None if table is None else table.to(weight.dtype))
         return rows.sum()
@@ -264,12 +265,6 @@ class LigerLoss(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # noqa: ARG004  the name is torch's
         """The gradients that the forward pass has made."""
         return ctx.saved_tensors
-
-
-def _chunk_tokens(tokens: int, width: int, vocabulary: int) -> int:
-    """Tokens whose logits stand in memory at a time: they take about as much as the hidden states."""
-    chunks = -(-vocabulary // width)
-    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())
 
 
 class AllocatedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -24,8 +24,6 @@ one p5). Source: computed from the speeds that Azercell and Llama 3.3 Swallow pu
 OBJECT_STORE = 12.5e9
 """Bytes a second between one machine and S3 at best, 100 Gbit/s; EFA does not carry it.
 Source: AWS knowledge centre, "What's the maximum transfer speed between EC2 and S3?"."""
-DISK = 1e9
-"""Assumption: bytes a second that the disk of a machine of one's own takes."""
 ID_BYTES = 4
 """A token id in the packed data."""
 TEXT_BYTES_PER_TOKEN = 6.0
@@ -116,7 +114,6 @@ def budget(
     parameters: int,
     checkpoint_every: int,
     keep: int,
-    asynchronous: bool,
     epoch_tokens: int | None = None,
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
@@ -131,7 +128,6 @@ def budget(
         parameters: Of the model.
         checkpoint_every: Optimizer steps between checkpoints.
         keep: Generations kept.
-        asynchronous: Whether training goes on while a checkpoint is written.
         epoch_tokens: Tokens of one pass over the corpus; None if not known.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares, where the speed was measured.
@@ -146,8 +142,7 @@ def budget(
         spread=spread,
     )
     step_s = time.hours * 3600 / time.steps if time.hours else None
-    rate = storage_rate(machine.network, nodes)
-    stall_s = save_stall(checkpoint_bytes, devices, rate=rate, asynchronous=asynchronous)
+    stall_s = save_stall(checkpoint_bytes, devices)
     mtbf_s = NODE_MTBF_S / nodes
     checkpoints = checkpoints_of(
         checkpoint_bytes,
@@ -230,16 +225,6 @@ def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
     )
 
 
-def storage_rate(network: float, nodes: int) -> float:
-    """Bytes a second at which all machines together reach S3, or a disk where there is no network.
-
-    Args:
-        network: Bytes a second of one machine; 0 for a machine of one's own.
-        nodes: Machines.
-    """
-    return nodes * (min(network, OBJECT_STORE) if network else DISK)
-
-
 def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> StorageNeed:
     """Bytes of the data and of the checkpoints kept, and the time to load the token ids.
 
@@ -253,5 +238,5 @@ def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> StorageNe
         data_bytes=data,
         checkpoints_bytes=checkpoints_bytes,
         total_bytes=data + checkpoints_bytes,
-        preload_s=tokens * ID_BYTES / storage_rate(network, 1) if network else None,
+        preload_s=tokens * ID_BYTES / min(network, OBJECT_STORE) if network else None,
     )

@@ -94,14 +94,6 @@ class Calibration:
         """Measurements behind the factor."""
         return len(self.compared)
 
-    def tokens_per_s(self, predicted: float) -> float:
-        """A predicted rate, corrected."""
-        return predicted * self.factor
-
-    def hours(self, predicted: float) -> tuple[float, float, float]:
-        """Predicted hours, corrected: least, likely, most."""
-        return predicted / self.high, predicted / self.factor, predicted / self.low
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         rows = [

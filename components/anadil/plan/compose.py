@@ -282,7 +282,6 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> RunBudget:
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep_checkpoints,
-        asynchronous=True,
         epoch_tokens=request.epoch_tokens,
         mfu_range=None if measured else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),

@@ -82,20 +82,12 @@ def checkpoint_bytes(parameters: int, trained: int, state: Literal["fp32", "bf16
     return (parameters + 2 * trained) * (4 if state == "fp32" else 2)
 
 
-def save_stall(num_bytes: int, devices: int, *, rate: float, asynchronous: bool) -> float:
-    """Seconds that training waits for one checkpoint.
-
-    An asynchronous save waits only until each device's share is in main memory, over PCIe.
-
-    Args:
-        num_bytes: Of the checkpoint.
-        devices: That hold a share each.
-        rate: Bytes a second to where checkpoints are kept.
-        asynchronous: Whether training goes on while it is written.
+def save_stall(num_bytes: int, devices: int) -> float:
+    """Seconds that training waits for one checkpoint: until each device's share is in main memory, over PCIe.
 
     Source: torch.distributed.checkpoint.async_save, which stages in CPU memory first.
     """
-    return ASYNC_STALL_S + num_bytes / devices / PCIE if asynchronous else num_bytes / rate
+    return ASYNC_STALL_S + num_bytes / devices / PCIE
 
 
 def checkpoint_interval(stall_s: float, mtbf_s: float) -> float:

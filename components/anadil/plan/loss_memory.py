@@ -59,7 +59,15 @@ def _by_chunks(shape: Shape, layout: Layout, work: Work, tokens: float, table: f
 def _of_liger(shape: Shape, layout: Layout, work: Work, tokens: float, table: float) -> float:
     """Gradient of the states; that of the table in FP32, then a chunk's logits or its copy."""
     size, h = bytes_of(work, layout), shape.hidden
-    share = math.ceil(tokens / math.ceil(shape.vocabulary / h))
-    chunk = min(tokens, 1 << (share - 1).bit_length()) * size.compute * table / h
+    chunk = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
     states = tokens * h * (size.compute + (size.stream if size.autocast else 0))
     return states + FP32 * table + max(size.compute * table, chunk) + (BF16 * table if size.autocast else 0)
+
+
+def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
+    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
+
+    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
+    """
+    chunks = -(-vocabulary // hidden)
+    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

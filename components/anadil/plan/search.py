@@ -20,8 +20,6 @@ from anadil.plan.speed import Speed, speed
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 """From the fastest to the one that needs the least memory."""
-LARGEST_BATCH = 1 << 16
-"""Sequences of a micro-batch that nobody exceeds; the search for the largest one ends there."""
 SHORTEST_SEQUENCE = 256
 """Tokens below which a shorter sequence is no remedy any more. Assumption."""
 MOST_NODES = 64
@@ -226,23 +224,6 @@ def _frontier(candidates: Iterable[FittingLayout]) -> tuple[FittingLayout, ...]:
         if not kept or each.speed.tokens_per_s > kept[-1].speed.tokens_per_s:
             kept.append(each)
     return tuple(kept)
-
-
-def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) -> int:
-    """The most sequences of a micro-batch that fit well, whatever the batch of a step; 0 where none does."""
-
-    def fits(size: int) -> bool:
-        return fit(shape, replace(layout, micro_batch_size=size), work, machine)[1] == "fits"
-
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while high < LARGEST_BATCH and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def nearest(

@@ -17,6 +17,7 @@ from typing import Literal
 from anadil.core.format import MIB
 from anadil.errors import RecipeError
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
+from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.machine import CPU, Machine
 from anadil.plan.shape import Shape
 
@@ -277,8 +278,7 @@ def _chunk_tokens(shape: Shape, machine: Machine, tokens: int) -> int:
     if machine.device == CPU:
         fitting = max(1, CPU_CHUNK_BYTES // (4 * shape.vocabulary))
         return min(tokens, CPU_CHUNK_TOKENS, 1 << (fitting.bit_length() - 1))
-    parts = -(-shape.vocabulary // shape.hidden)
-    return min(tokens, 1 << (-(-tokens // parts) - 1).bit_length())
+    return liger_chunk_tokens(tokens, shape.hidden, shape.vocabulary)
 
 
 def _held(shape: Shape, layout: Layout) -> tuple[float, float]:
