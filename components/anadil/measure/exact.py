@@ -139,14 +139,14 @@ def _second_step(net: spread.Net, settings: Pretrain, borders: torch.Tensor) -> 
     learning = [parameter for parameter in parameters.values() if parameter.requires_grad]
     optimizer = make_optimizer(parameters, phase, settings, net.tables) if learning else None
     replicas = Replicas(learning, net.replicas_group())
-    passes = settings.batch_size // net.mesh.data // settings.micro_batch_size
+    micro_batches = settings.batch_size // net.mesh.data // settings.micro_batch_size
     allocated = AllocatedBytes()
     for tensor in (*net.model.parameters(), *net.model.buffers()):
         allocated.add(tensor)
     with allocated.following():
         for _ in range(2):
             allocated.peak = 0
-            batches = [_batch(net, settings, borders) for _ in range(passes)]
+            batches = [_batch(net, settings, borders) for _ in range(micro_batches)]
             net.backward(batches, 1.0, replicas=replicas, change=_same)
             replicas.wait()
             if optimizer is not None:

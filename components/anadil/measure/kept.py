@@ -62,13 +62,13 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def versions() -> dict[str, str]:
     """Packages that decide speed and memory; without the build, which `+cpu` or `+cu130` names."""
-    found = {"anadil": __version__}
+    packages = {"anadil": __version__}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name).partition("+")[0]
+            packages[name] = metadata.version(name).partition("+")[0]
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return packages
 
 
 def measurement_key(measurement: Measurement) -> str:

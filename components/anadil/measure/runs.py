@@ -87,7 +87,7 @@ def _why_not(layout: Layout, work: Work, machine: Machine, here: Machine) -> str
 
 
 def _measured(spec: RunSpec, work: Work, runs: Path, timeout_s: float, place: str) -> list[Measurement]:
-    wanted = [
+    blanks = [
         Measurement(
             status="failed",
             device=spec.device,
@@ -98,24 +98,24 @@ def _measured(spec: RunSpec, work: Work, runs: Path, timeout_s: float, place: st
         )
         for kind in spec.trains
     ]
-    kept = {each.work.trains: _steady(find_measurement(each, runs)) for each in wanted}
-    missing = [each for each in wanted if kept[each.work.trains] is None]
+    by_kind = {each.work.trains: _steady(find_measurement(each, runs)) for each in blanks}
+    missing = [each for each in blanks if by_kind[each.work.trains] is None]
     if not missing:
         log.info("%s (%s): measured before", _title(spec.layout), place)
-        return [each for each in kept.values() if each is not None]
+        return [each for each in by_kind.values() if each is not None]
     log.info("%s (%s): measuring", _title(spec.layout), place)
     kinds = tuple(each.work.trains for each in missing)
     results, failure = _run(replace(spec, trains=kinds, work=missing[0].work), timeout_s)
-    new = {each.work.trains: each for each in results if each.layout == spec.layout}
+    results_by_kind = {each.work.trains: each for each in results if each.layout == spec.layout}
     for each in missing:
-        one = new.get(each.work.trains, each)
+        one = results_by_kind.get(each.work.trains, each)
         if one.status in ("stopped", "failed") and failure is not None:
             one = replace(one, status=failure[0], message=one.message or failure[1])
         _report(one)
         if one.status in FINAL_STATUSES:
             keep_measurement(one, runs)
-        kept[each.work.trains] = one
-    return [each for each in kept.values() if each is not None]
+        by_kind[each.work.trains] = one
+    return [each for each in by_kind.values() if each is not None]
 
 
 def _steady(found: Measurement | None) -> Measurement | None:

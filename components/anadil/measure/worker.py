@@ -244,7 +244,7 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
-    told = not on_gpu and reset_resident_peak()
+    has_peak = not on_gpu and reset_resident_peak()
     trainer.begin_phase(trainer.settings.phases[number])
     seconds = []
     for step in range(number * (WARMUP + blank.steps), (number + 1) * (WARMUP + blank.steps)):
@@ -253,7 +253,7 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
         if on_gpu:
             torch.cuda.synchronize(trainer.device)
         seconds.append(time.perf_counter() - start)
-    rise = (resident_bytes("VmHWM") or 0) - before if told and before is not None else 0
+    rise = (resident_bytes("VmHWM") or 0) - before if has_peak and before is not None else 0
     allocated = trainer.peak_memory() or 0
     reserved = torch.cuda.max_memory_reserved(trainer.device) if on_gpu else 0
     timed = seconds[WARMUP:]
@@ -296,8 +296,8 @@ def resident_bytes(field: str) -> int | None:
         lines = (PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return int(found[0]) * KIB if found else None
+    values = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(values[0]) * KIB if values else None
 
 
 def reset_resident_peak() -> bool:

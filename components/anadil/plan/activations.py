@@ -77,16 +77,16 @@ def norm_bytes(shape: Shape, work: Work, layout: Layout, readers: int, *, last: 
     size = bytes_of(work, layout)
     learns = work.trains == "all"
     if has_liger_layers(shape, work):
-        kept = float(size.stream * shape.hidden)
+        saved = float(size.stream * shape.hidden)
     else:
-        kept = _normalized(shape.hidden, size.stream, shape, work)
-    return (kept + FP32) / layout.tensor + (_read(shape, size, readers) if learns or last else 0)
+        saved = _normalized(shape.hidden, size.stream, shape, work)
+    return (saved + FP32) / layout.tensor + (_read(shape, size, readers) if learns or last else 0)
 
 
 def norm_after(shape: Shape, work: Work, layout: Layout) -> float:
     """A norm of what attention or the MLP gives; nothing keeps its output."""
-    kept = _normalized(shape.hidden, bytes_of(work, layout).compute, shape, work)
-    return (kept + FP32) / layout.tensor
+    saved = _normalized(shape.hidden, bytes_of(work, layout).compute, shape, work)
+    return (saved + FP32) / layout.tensor
 
 
 def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
@@ -123,11 +123,11 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     if work.packed:
         # transformers repeats keys and values for each query head where there is a mask.
         keys = 2 * shape.query_width * layout.context
-    kept = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
-    kept += head_norms(shape, work, layout)
-    kept += rotation(shape, work, layout)
+    saved = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
+    saved += head_norms(shape, work, layout)
+    saved += rotation(shape, work, layout)
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
-    return kept + (size * work.sequence_length if work.packed else 0)
+    return saved + (size * work.sequence_length if work.packed else 0)
 
 
 def rotation(shape: Shape, work: Work, layout: Layout) -> float:
@@ -160,8 +160,8 @@ def head_norms(shape: Shape, work: Work, layout: Layout) -> float:
     if kind == "none":
         return 0.0
     size = bytes_of(work, layout).compute
-    kept = _normalized(shape.query_width + shape.kv_width, size, shape, work)
-    return (kept + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
+    saved = _normalized(shape.query_width + shape.kv_width, size, shape, work)
+    return (saved + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
 
 
 def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:

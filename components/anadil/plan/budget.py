@@ -56,7 +56,7 @@ class Time:
     hours_high: float | None
     gpu_hours: float | None
     epoch_tokens: int | None
-    """Tokens of one pass over the corpus."""
+    """Tokens of one epoch."""
     hours_per_epoch: float | None
     """At the speed of the last phase, which trains everything."""
     epochs: float | None
@@ -124,11 +124,11 @@ def budget(
         phases: The phases, in order.
         machine: Of each node.
         nodes: Machines that train together.
-        checkpoint_bytes: Of one generation.
+        checkpoint_bytes: Of one checkpoint.
         parameters: Of the model.
         checkpoint_every: Optimizer steps between checkpoints.
-        keep: Generations kept.
-        epoch_tokens: Tokens of one pass over the corpus; None if not known.
+        keep: Checkpoints kept.
+        epoch_tokens: Tokens of one epoch; None if not known.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares, where the speed was measured.
     """
@@ -180,7 +180,7 @@ def time_of(
         phases: The phases, in order; at least one.
         devices: Of the whole run.
         peak_flops: Of one device; 0 where it is not known.
-        epoch_tokens: Tokens of one pass over the corpus.
+        epoch_tokens: Tokens of one epoch.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares.
     """
@@ -229,8 +229,8 @@ def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> StorageNe
     """Bytes of the data and of the checkpoints kept, and the time to load the token ids.
 
     Args:
-        tokens: Of one pass over the corpus, or of the whole run where that is not known.
-        checkpoints_bytes: Of all generations.
+        tokens: Of one epoch, or of the whole run where that is not known.
+        checkpoints_bytes: Of all checkpoints.
         network: Bytes a second of one machine; each loads all ids. 0 where it is not known.
     """
     data = round(tokens * (ID_BYTES + TEXT_BYTES_PER_TOKEN))

@@ -62,7 +62,7 @@ class PlanRequest:
     machine: Machine
     nodes: int
     epoch_tokens: int | None = None
-    """Tokens of one pass over the corpus; None if not known."""
+    """Tokens of one epoch; None if not known."""
     calibration: Calibration | None = None
     """What short runs on such a device have shown."""
 

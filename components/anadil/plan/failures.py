@@ -107,7 +107,7 @@ def waste(interval_s: float, stall_s: float, mtbf_s: float) -> float:
 
 
 def write_bandwidth(num_bytes: int, interval_s: float) -> float:
-    """Bytes a second that write a checkpoint while training goes on.
+    """Bytes a second that write a checkpoint while training continues.
 
     Source: AWS's guide to large-scale training: 2.43 TB in 15 minutes less 10 % is 3 GB/s.
     """
@@ -138,7 +138,7 @@ def checkpoints_of(
         mtbf_s: Mean time between failures of the run.
         step_s: Seconds of an optimizer step; None where it is not known, and MTBF / 10 counts.
         every: Optimizer steps between checkpoints.
-        keep: Generations kept.
+        keep: Checkpoints kept.
 
     Source: MTBF / 10 is from AWS's guide to large-scale training; for Young-Daly see
         `checkpoint_interval`.

@@ -35,11 +35,11 @@ def finetune_memory(shape: Shape, recipe: Recipe, machine: Machine) -> int:
         compute="bf16" if on_gpu else "fp32",
         kernels="torch",
     )
-    kept = shape.layers * activations.saved_bytes(shape, work, layout)
+    saved = shape.layers * activations.saved_bytes(shape, work, layout)
     one = activations.layer_bytes(shape, work, layout) if on_gpu else 0
     adapter = shape.layers * _adapter_of_layer(shape, settings.rank)
     outside = OUTSIDE_BYTES if on_gpu else PROCESS_BYTES
-    return round(shape.parameters * size + adapter * ADAPTER_BYTES + tokens * (kept + one) + outside)
+    return round(shape.parameters * size + adapter * ADAPTER_BYTES + tokens * (saved + one) + outside)
 
 
 def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:

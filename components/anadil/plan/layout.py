@@ -28,7 +28,7 @@ class Layout:
     micro_batch_size: int = 1
     """Sequences that go through the model at a time."""
     micro_batches: int = 1
-    """Forward and backward passes of one optimizer step."""
+    """Micro-batches of one optimizer step."""
     recompute: Recompute = "none"
     """Activation checkpointing."""
     prefetch: int = 1
@@ -101,5 +101,5 @@ def shared_by_tensor(shape: Shape) -> dict[str, int]:
 
 
 def cuts_evenly(sequence_length: int, *, context: int, tensor: int) -> bool:
-    """Whether sequences are cut into stretches of one length, by context and then by sequence parallelism."""
+    """Whether sequences are cut into parts of one length, by context and then by sequence parallelism."""
     return sequence_length % (context * tensor) == 0

@@ -25,7 +25,7 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
     Args:
         recipe: What is to be trained.
         here: On this machine, not on the machines of `cluster`.
-        finetunes: Whether the run goes on to `finetune`.
+        finetunes: Whether the run continues with `finetune`.
 
     Raises:
         PreflightError: It does not fit; with the nearest settings that do. Or the layout is not proven for the

@@ -92,9 +92,9 @@ def search(
         considered += len(batches) * len(RECOMPUTE)
         for recompute in reversed(RECOMPUTE):
             one = replace(layout, recompute=recompute)
-            found = list(_fitting(shape, one, work, machine, batches))
-            fitting += found
-            batches = [each.layout.micro_batch_size for each in found]
+            fitting_here = list(_fitting(shape, one, work, machine, batches))
+            fitting += fitting_here
+            batches = [each.layout.micro_batch_size for each in fitting_here]
     fitting.sort(key=_order)
     return SearchResult(
         best=_fastest(fitting)[:keep],
@@ -219,11 +219,11 @@ def _fastest(ordered: Iterable[FittingLayout]) -> tuple[FittingLayout, ...]:
 
 def _frontier(candidates: Iterable[FittingLayout]) -> tuple[FittingLayout, ...]:
     """Those that no other one beats in both memory and speed."""
-    kept: list[FittingLayout] = []
+    frontier: list[FittingLayout] = []
     for each in sorted(candidates, key=lambda one: (one.total_bytes, *_order(one))):
-        if not kept or each.speed.tokens_per_s > kept[-1].speed.tokens_per_s:
-            kept.append(each)
-    return tuple(kept)
+        if not frontier or each.speed.tokens_per_s > frontier[-1].speed.tokens_per_s:
+            frontier.append(each)
+    return tuple(frontier)
 
 
 def nearest(

@@ -164,7 +164,7 @@ def layout_table(plan: Plan) -> Grid:
         ("vocabulary", human_count(model.vocabulary, "tokens")),
         ("layout", layout.name()),
         ("batch of a device", human_count(layout.micro_batch_size, "sequences")),
-        ("passes in a step", human_count(layout.micro_batches)),
+        ("micro-batches in a step", human_count(layout.micro_batches)),
         ("batch", human_count(each.batch_size, "sequences")),
         ("sequence", human_count(each.sequence_length, "tokens")),
         ("recomputed activations", layout.recompute),
@@ -219,7 +219,7 @@ def checkpoints_table(plan: Plan) -> Grid:
         ("bytes a parameter", human_count(each.bytes_per_parameter)),
         ("training waits for", human_seconds(each.stall_s)),
         ("writing rate", human_bandwidth(each.bandwidth_bytes_per_s)),
-        ("generations kept", human_count(each.generations)),
+        ("checkpoints kept", human_count(each.generations)),
         ("kept in all", stored_bytes(each.storage_bytes)),
     )
 

@@ -133,12 +133,12 @@ def exact_sentence(plan: Plan) -> str:
 
 def search_sentence(plan: Plan) -> str:
     """How many layouts were looked at; empty where there was no search."""
-    found = plan.search
-    if found is None:
+    search = plan.search
+    if search is None:
         return ""
     return (
-        f"{human_count(found.considered)} layouts were computed in {human_seconds(found.seconds)}, "
-        f"{human_count(found.fitting)} of them fit."
+        f"{human_count(search.considered)} layouts were computed in {human_seconds(search.seconds)}, "
+        f"{human_count(search.fitting)} of them fit."
     )
 
 

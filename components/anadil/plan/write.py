@@ -104,15 +104,15 @@ def with_settings(text: str, settings: Mapping[str, object], name: str) -> str:
         RecipeError: It is no YAML, or a key finds no place in it.
     """
     before, _ = strict_yaml.parse(text, name)
-    wanted: Any = copy.deepcopy(before) or {}
+    expected: Any = copy.deepcopy(before) or {}
     for key, value in settings.items():
         text = _with_setting(text, tuple(key.split(".")), value, name)
-        node = wanted
+        node = expected
         *tables, last = key.split(".")
         for table in tables:
             node = node.setdefault(table, {})
         node[last] = value
-        if _read(text) != json.dumps(wanted):
+        if _read(text) != json.dumps(expected):
             raise RecipeError(f"{name}: {key} finds no place in it; write `{key}: {_scalar(value)}` yourself")
     return text
 
