@@ -33,6 +33,43 @@ SECTIONS = (
     "calibration",
     "assumptions",
 )
+KEYS = {
+    "model": "name parameters vocabulary base_vocabulary layers hidden tied",
+    "machine": ("instance device nodes devices memory_bytes network_bytes_per_s flops_bf16 price_checked"),
+    "layout": (
+        "name data shard tensor context pipeline micro_batch_size micro_batches prefetch reshard "
+        "activation_checkpointing state kernels precision batch_size sequence_length"
+    ),
+    "phases": (
+        "trains steps tokens flops memory tokens_per_s_per_device tokens_per_s step_s without_overlap_s mfu hours "
+        "bound step_parts_s"
+    ),
+    "phases.memory": (
+        "parts outside allocated_bytes total_bytes limit_bytes device_bytes moment stage verdict"
+    ),
+    "search": "considered fitting seconds best frontier",
+    "search.best": (
+        "name data shard tensor context pipeline micro_batch_size micro_batches prefetch reshard "
+        "activation_checkpointing total_bytes verdict tokens_per_s_per_device hours cost"
+    ),
+    "choices": "setting value why",
+    "time": ("tokens steps flops hours hours_low hours_high gpu_hours epoch_tokens hours_per_epoch epochs"),
+    "cost": (
+        "on_demand on_demand_low on_demand_high spot spot_low spot_high training_plan training_plan_low "
+        "training_plan_high per_hour currency"
+    ),
+    "cost.per_hour": "on_demand spot training_plan",
+    "reliability": (
+        "mtbf_s expected_failures restart_s lost_s_per_failure effective_training_time_ratio wall_hours"
+    ),
+    "checkpoints": (
+        "bytes bytes_per_parameter stall_s intervals bandwidth_bytes_per_s synchronous_bandwidth_bytes_per_s "
+        "generations storage_bytes"
+    ),
+    "checkpoints.intervals": "rule interval_s steps waste",
+    "storage": "data_bytes checkpoints_bytes total_bytes preload_s",
+}
+"""Keys of each section of the JSON, of which programs outside read any."""
 COPIES = "pretrain.parallelism.shard=1"
 AZERBAIJANI = PlanRequest(
     name="azerbaijani-1b",
@@ -88,6 +125,16 @@ def test_a_plan_is_json_with_every_section(planned_run: tuple[PlanRequest, Plan]
     assert again["choices"][0]["setting"] == "parallelism"
     assert again["assumptions"]
     assert plan["exact"] is plan["calibration"] is None
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_the_keys_of_the_json_stay_what_they_are(path: str, azerbaijani: Plan) -> None:
+    section: Any = azerbaijani
+    for key in path.split("."):
+        section = section[key]
+        section = section[0] if isinstance(section, list) else section
+
+    assert list(section) == KEYS[path].split()
 
 
 def test_what_is_planned_is_said(azerbaijani: Plan, japanese: Plan) -> None:
@@ -260,6 +307,7 @@ def test_a_device_of_unknown_speed_has_memory_and_nulls() -> None:
 
     json.dumps(plan, allow_nan=False)
     assert (plan["from"], plan["search"]) == ("recipe", None)
+    assert "without_overlap_s" not in plan["phases"][0]
     assert plan["phases"][0]["tokens_per_s"] is plan["time"]["hours"] is plan["cost"]["on_demand"] is None
     assert plan["phases"][0]["memory"]["total_bytes"] > 0
 
