@@ -316,9 +316,9 @@ def _recipe_schema(options: argparse.Namespace) -> int:  # noqa: ARG001  every c
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from anadil.cli.plan import plan
+    from anadil.cli.plan import run_plan
 
-    return plan(options)
+    return run_plan(options)
 
 
 def _compile(options: argparse.Namespace) -> int:

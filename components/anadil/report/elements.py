@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from anadil.core.format import integer_if_whole
 from anadil.report.charts import Band, Bar, Estimate, Line, bar_chart, interval_chart, line_chart
-from anadil.report.format import cell, evenly, figure, table_of, whole, words_of
+from anadil.report.format import cell, evenly, figure, words_of
+from anadil.report.read import table_of
 
 TABLE_ROWS = 20
 """Most rows of the table under a line chart; the artifact holds every one."""
@@ -55,7 +57,7 @@ def lines(
     steps = sorted({x for line in drawn for x, _ in line.points})
     values = [dict(line.points) for line in drawn]
     shown = evenly(steps, TABLE_ROWS)
-    rows = tuple((figure(whole(x)), *(figure(known.get(x)) for known in values)) for x in shown)
+    rows = tuple((figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown)
     some = len(shown) < len(steps)
     return Chart(
         title=title,
