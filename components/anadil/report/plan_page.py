@@ -15,8 +15,7 @@ from anadil.core.format import (
     one_line,
 )
 from anadil.plan.schema import LayoutOption, Plan
-from anadil.plan.view import tables
-from anadil.plan.view import terminal as table
+from anadil.plan.view import tables, terminal
 from anadil.plan.view.tables import Grid
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
 from anadil.report.elements import Chart, Table
@@ -68,19 +67,19 @@ def render_plan(plan: Plan) -> str:
     view: dict[str, object] = {
         "title": f"Plan of {one_line(plan.recipe, 100)}",
         "sections": PLAN_SECTIONS,
-        "eyebrow": f"{one_line(plan.model.name)} on {table.cluster_name(plan)}",
+        "eyebrow": f"{one_line(plan.model.name)} on {terminal.cluster_name(plan)}",
         "verdict": plan.verdict,
-        "answer": table.answer_sentence(plan),
+        "answer": terminal.answer_sentence(plan),
         "headlines": _headlines(plan),
         "memory_chart": _memory_chart(plan),
         "memory": _keyed(tables.memory_table(plan), tables.memory_parts(plan) | tables.outside_parts(plan)),
-        "checked": table.exact_sentence(plan),
+        "checked": terminal.exact_sentence(plan),
         "step_chart": _step_chart(plan),
         "step": _keyed(tables.step_table(plan), tables.step_parts(plan)),
         "frontier": _frontier(plan),
-        "searched": table.search_sentence(plan),
-        "calibrated": table.calibration_sentence(plan),
-        "priced": table.price_sentence(plan),
+        "searched": terminal.search_sentence(plan),
+        "calibrated": terminal.calibration_sentence(plan),
+        "priced": terminal.price_sentence(plan),
         "phases": _table(tables.phases_table(plan)),
         "layout": _table(tables.layout_table(plan)),
         "layouts": _table(tables.layouts_table(plan)),
@@ -116,13 +115,13 @@ def _headlines(plan: Plan) -> list[PlanHeadline]:
             name="Time",
             unit="of training",
             value=human_hours(plan.expected_hours),
-            beside=table.time_range(plan),
+            beside=terminal.time_range(plan),
         ),
         PlanHeadline(
             name="Cost",
             unit="on demand",
             value=human_dollars(plan.expected_cost),
-            beside=table.cost_range(plan),
+            beside=terminal.cost_range(plan),
         ),
     ]
 

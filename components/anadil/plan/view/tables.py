@@ -1,4 +1,4 @@
-"""What a plan says, as text in rows: the same for the terminal (`table.py`) and the page."""
+"""What a plan says, as text in rows: the same for the terminal (`terminal.py`) and the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
