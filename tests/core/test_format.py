@@ -21,6 +21,7 @@ DASH = "\N{EM DASH}"
         (core.human_count(None, "steps"), DASH),
         (core.short_count(1_177_946_112), "1.178 B"),
         (core.short_count(999), "999"),
+        (core.human_parameters(70_553_706_496), "70.6B"),
         (core.human_percent(0.0011), "0.110 %"),
         (core.human_percent(0.4), "40.0 %"),
         (core.human_percent(0), "0 %"),

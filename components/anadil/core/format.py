@@ -63,6 +63,11 @@ def short_count(value: float | None) -> str:
     return human_count(value)
 
 
+def human_parameters(parameters: float) -> str:
+    """The size of a model, such as `1.18B`."""
+    return f"{parameters / 1e9:.3g}B"
+
+
 def integer_if_whole(value: float) -> float | int:
     """An integer where the value is one, so that counts are printed as counts."""
     return int(value) if value == int(value) and abs(value) < 1e15 else value
@@ -73,9 +78,9 @@ def trimmed(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def human_percent(share: float | None, digits: int = SHARE_DIGITS) -> str:
+def human_percent(share: float | None) -> str:
     """A share as per cent."""
-    return DASH if share is None else f"{human_figure(float(share) * 100, digits)} %"
+    return DASH if share is None else f"{human_figure(float(share) * 100, SHARE_DIGITS)} %"
 
 
 def human_bytes(num_bytes: float | None) -> str:

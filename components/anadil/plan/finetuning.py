@@ -5,7 +5,7 @@ The frozen weights lie there whole, in BF16 on a GPU and in FP32 on a CPU, which
 """
 
 from anadil.core.errors import PreflightError
-from anadil.core.format import human_bytes
+from anadil.core.format import human_bytes, human_parameters
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32
 from anadil.plan.instances import CPU, Machine
@@ -55,7 +55,7 @@ def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
     if verdict == "no":
         raise PreflightError(
             f"finetune does not fit: it runs in one process on one device, and {shape.name} "
-            f"({shape.parameters / 1e9:.2f}B parameters) with finetune.batch_size {settings.batch_size} chats of "
+            f"({human_parameters(shape.parameters)} parameters) with finetune.batch_size {settings.batch_size} chats of "
             f"finetune.max_length {settings.max_length:,} tokens needs {human_bytes(total)} on a device that has "
             f"{has} ({machine.name}, {machine.device}); take a smaller base.model or a larger device"
             f"{_smaller(shape, recipe, machine)}, or leave finetune.inputs out: --set 'finetune.inputs=[]'"

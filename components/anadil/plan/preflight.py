@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from anadil.core.errors import PreflightError
-from anadil.core.format import human_bytes
+from anadil.core.format import human_bytes, human_parameters
 from anadil.model.families import check_family
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import hardest, layout_of, work_of
@@ -124,7 +124,7 @@ def refusal_text(
     """
     total, _ = fit(shape, layout, work, kind)
     head = (
-        f"pretrain does not fit: {shape.name} ({shape.parameters / 1e9:.2f}B parameters), "
+        f"pretrain does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters), "
         f"{layout.name()}, micro-batch {layout.micro_batch_size} of {work.sequence_length:,} tokens, needs "
         f"{human_bytes(total)} on a device that has {human_bytes(kind.memory_bytes)} ({kind.name}, {kind.device})"
     )

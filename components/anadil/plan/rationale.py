@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from anadil.core.format import human_bytes
+from anadil.core.format import human_bytes, human_parameters
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.memory_limit import fit
@@ -103,11 +103,11 @@ class LayoutRationale:
 
     def _recompute(self) -> Rationale:
         variants = "; ".join(f"{each}: {self._figures(self._with(each))}" for each in RECOMPUTE)
-        size = f"{self.shape.parameters / 1e9:.3g}B here"
+        size = f"{human_parameters(self.shape.parameters)} here"
         rule = (
-            f"below about {LARGE_MODEL / 1e9:.0f}B it is generally not needed ({size})"
+            f"below about {human_parameters(LARGE_MODEL)} it is generally not needed ({size})"
             if self.shape.parameters < LARGE_MODEL
-            else f"from about {LARGE_MODEL / 1e9:.0f}B it is a prerequisite ({size})"
+            else f"from about {human_parameters(LARGE_MODEL)} it is a prerequisite ({size})"
         )
         why = f"10-30 % more compute for much less memory; {rule}; {variants}"
         return Rationale(setting="activation checkpointing", value=self.layout.recompute, why=why)
@@ -127,9 +127,9 @@ class LayoutRationale:
             why += f"; {name} has no FP8"
         elif self.shape.parameters < LARGE_MODEL:
             others = "FP8, MXFP8 and NVFP4" if name in BLOCK_SCALED_DEVICES else "FP8"
-            why += f"; below {LARGE_MODEL / 1e9:.0f}B the gains of {others} are modest and alike: if any, start with FP8"
+            why += f"; below {human_parameters(LARGE_MODEL)} the gains of {others} are modest and alike: if any, start with FP8"
         else:
-            why += f"; from {LARGE_MODEL / 1e9:.0f}B FP8 is the balance"
+            why += f"; from {human_parameters(LARGE_MODEL)} FP8 is the balance"
             if name in BLOCK_SCALED_DEVICES:
                 why += ", MXFP8 where accuracy matters, NVFP4 only with a validated recipe"
         if name in FP8_DEVICES:

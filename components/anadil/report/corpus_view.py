@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
-from anadil.report.elements import Chart, Table, bars, facts_table
+from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, words_of
 from anadil.report.read import Facts, Json, first, last_part, table_of
 
@@ -38,7 +38,7 @@ class CorpusView:
     funnel: Chart | None
     dropped: Chart | None
     rejected: tuple[Rejected, ...]
-    size: Table
+    size: TextTable
 
 
 def corpus_view(facts: Facts) -> CorpusView:
@@ -99,7 +99,7 @@ def _funnel(facts: Facts) -> Chart | None:
     drawn = [
         Bar(label=label, value=n, colour=0 if place == 0 else 1) for place, (label, n) in enumerate(known)
     ]
-    table = Table(
+    table = TextTable(
         caption="Documents on their way into the corpus", columns=("", "documents", "of all"), rows=rows
     )
     return bars("From raw text to training", "documents", drawn, table)
@@ -117,7 +117,7 @@ def _dropped(stats: Json) -> Chart | None:
     drawn = [Bar(label=words_of(rule), value=count) for rule, count in found[:MAX_RULES]]
     if rest:
         drawn.append(Bar(label="other rules", value=rest, colour=0))
-    table = Table(
+    table = TextTable(
         caption="Dropped documents by the first rule that they broke",
         columns=("rule", "documents", "of dropped", "of all"),
         rows=rows,
@@ -156,7 +156,7 @@ def _sample(rule: str, line: Json, count: float | None) -> Rejected:
     )
 
 
-def _size(stats: Json) -> Table:
+def _size(stats: Json) -> TextTable:
     told = {"in", "kept", "dropped"}
     rest = {key: value for key, value in stats.items() if key not in told}
     return facts_table("The corpus in numbers", rest)

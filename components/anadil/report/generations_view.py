@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from anadil.core.format import number
-from anadil.report.elements import Table, records_table
+from anadil.report.elements import TextTable, records_table
 from anadil.report.format import clip, figure, words_of
 from anadil.report.read import Json, list_of, named_tables, table_of
 from anadil.report.scores_view import COLOURS
@@ -43,7 +43,7 @@ class GenerationsView:
     prompts: tuple[PromptView, ...]
     hidden: str
     """What the page leaves out; empty if nothing."""
-    repetition: Table
+    repetition: TextTable
 
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
@@ -96,7 +96,7 @@ def _hidden(num_prompts: int) -> str:
     return f"{MAX_PROMPTS} of {num_prompts:,} prompts are shown; scores.json holds all."
 
 
-def _repetition(candidates: dict[str, Json]) -> Table:
+def _repetition(candidates: dict[str, Json]) -> TextTable:
     records = []
     for name, item in candidates.items():
         measures = table_of(item.get("repetition"))

@@ -18,7 +18,7 @@ from anadil.plan.schema import LayoutOption, Plan
 from anadil.plan.view import tables, terminal
 from anadil.plan.view.tables import Grid
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
-from anadil.report.elements import Chart, Table
+from anadil.report.elements import Chart, TextTable
 from anadil.report.format import evenly
 from anadil.report.run import render_template
 
@@ -187,7 +187,7 @@ def _frontier(plan: Plan) -> Chart | None:
     )
     rows = tuple((p.label, human_bytes(p.x * GIB), human_count(round(p.y))) for p in frontier)
     columns = ("layout", "memory", "tokens per second")
-    return _chart(title, svg, Table(caption="The frontier", columns=columns, rows=rows[:MAX_PLAN_ROWS]))
+    return _chart(title, svg, TextTable(caption="The frontier", columns=columns, rows=rows[:MAX_PLAN_ROWS]))
 
 
 def _own_point(plan: Plan, options: Sequence[LayoutOption]) -> Point | None:
@@ -208,14 +208,14 @@ def _points(options: Sequence[LayoutOption], colour: int) -> list[Point]:
     return points
 
 
-def _keyed(grid: Grid, parts: Mapping[str, object]) -> Table:
+def _keyed(grid: Grid, parts: Mapping[str, object]) -> TextTable:
     return replace(_table(grid), keys=tuple(PART_COLOURS.get(name, GREY) for name in parts))
 
 
-def _table(grid: Grid) -> Table:
-    return Table(**asdict(replace(grid, rows=grid.rows[:MAX_PLAN_ROWS])))
+def _table(grid: Grid) -> TextTable:
+    return TextTable(**asdict(replace(grid, rows=grid.rows[:MAX_PLAN_ROWS])))
 
 
-def _chart(title: str, svg: Markup, table: Table | None = None) -> Chart | None:
-    empty = Table(caption=title, columns=(), rows=())
+def _chart(title: str, svg: Markup, table: TextTable | None = None) -> Chart | None:
+    empty = TextTable(caption=title, columns=(), rows=())
     return Chart(title=title, svg=svg, table=table or empty) if svg else None

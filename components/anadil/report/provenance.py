@@ -7,7 +7,7 @@ import yaml
 from anadil import __version__
 from anadil.core.format import DASH
 from anadil.core.stages import STAGES
-from anadil.report.elements import Table
+from anadil.report.elements import TextTable
 from anadil.report.format import clip
 from anadil.report.read import Facts, last_part
 
@@ -22,7 +22,7 @@ class ProvenanceView:
 
     version: str
     recipe: str
-    artifacts: Table
+    artifacts: TextTable
 
 
 def provenance_view(facts: Facts) -> ProvenanceView:
@@ -39,7 +39,7 @@ def provenance_view(facts: Facts) -> ProvenanceView:
     return ProvenanceView(
         version=__version__,
         recipe=recipe_text(facts),
-        artifacts=Table(
+        artifacts=TextTable(
             caption="Artifacts that this page was made from",
             columns=("artifact", "digest", "program", "image"),
             rows=rows,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
-from anadil.report.elements import Chart, Table, bars, facts_table, intervals
+from anadil.report.elements import Chart, TextTable, bars, facts_table, intervals
 from anadil.report.format import (
     MINUS,
     change_percent,
@@ -45,14 +45,14 @@ class ScoresView:
     verdict: str
     passed: bool | None
     headlines: tuple[Headline, ...]
-    candidates: Table
+    candidates: TextTable
     charts: tuple[Chart, ...]
-    differences: Table
+    differences: TextTable
     few: str
     """A warning where there are too few documents to be sure of; empty otherwise."""
-    contamination: Table
-    heldout: Table
-    checks: Table
+    contamination: TextTable
+    heldout: TextTable
+    checks: TextTable
 
 
 def scores_view(facts: Facts) -> ScoresView:
@@ -176,7 +176,7 @@ def _better(before: object, after: object, wanted: int) -> bool | None:
     return None if old is None or new is None or old == new else (new - old) * wanted > 0
 
 
-def _candidate_table(candidates: dict[str, Json]) -> Table:
+def _candidate_table(candidates: dict[str, Json]) -> TextTable:
     known = (
         ("bits_per_byte", "bits per byte"),
         ("retained", "bits per byte on English"),
@@ -199,7 +199,7 @@ def _candidate_table(candidates: dict[str, Json]) -> Table:
         if any(number(item.get(key)) is not None for item in figures.values())
     ]
     rows = tuple((name, *(figure(item.get(key)) for key, _ in present)) for name, item in figures.items())
-    return Table(
+    return TextTable(
         caption="Candidates on the same held-out text",
         columns=("candidate", *(label for _, label in present)),
         rows=rows,
@@ -216,7 +216,9 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         found = [(name, float(value)) for name, value in known if value is not None]
         drawn = [Bar(label=name, value=value, colour=COLOURS.get(name, 3)) for name, value in found]
         rows = tuple((name, figure(value)) for name, value in found)
-        charts.append(bars(title, unit, drawn, Table(caption=title, columns=("candidate", unit), rows=rows)))
+        charts.append(
+            bars(title, unit, drawn, TextTable(caption=title, columns=("candidate", unit), rows=rows))
+        )
     gains = [
         Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
         for label, item in _all_differences(scores)
@@ -247,7 +249,7 @@ def _all_differences(scores: Json) -> list[tuple[str, Json]]:
     return [(clip(name, 80).replace(" - ", f" {MINUS} "), item) for name, item in named]
 
 
-def _differences(scores: Json) -> Table:
+def _differences(scores: Json) -> TextTable:
     rows = []
     for label, item in _all_differences(scores):
         ends = _ends(item)
@@ -255,7 +257,7 @@ def _differences(scores: Json) -> Table:
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
         shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
         rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))
-    return Table(
+    return TextTable(
         caption="Differences in bits per byte, paired by document",
         columns=("difference", "bits per byte", "95 % interval", "documents", "clear"),
         rows=tuple(rows),
@@ -273,7 +275,7 @@ def _few(candidates: dict[str, Json]) -> str:
     )
 
 
-def _checks(scores: Json) -> Table:
+def _checks(scores: Json) -> TextTable:
     rows = []
     for entry in list_of(field(scores, "gate.checks"))[:MAX_DIFFERENCES]:
         check = table_of(entry)
@@ -282,7 +284,7 @@ def _checks(scores: Json) -> Table:
         weight = "decides" if enforced else "shown only"
         name = _check_name(check)
         rows.append((name, plain_value(check.get("value")), setting(check.get("limit")), outcome, weight))
-    return Table(
+    return TextTable(
         caption="Checks of the quality gate: a value must not exceed its limit",
         columns=("check", "value", "limit", "outcome", "weight"),
         rows=tuple(rows),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import number
 from anadil.report.charts import Bar
-from anadil.report.elements import Chart, Table, bars
+from anadil.report.elements import Chart, TextTable, bars
 from anadil.report.format import clip, figure
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
 
@@ -29,7 +29,7 @@ class TokenizerView:
     reason: str
     warnings: tuple[str, ...]
     """Of candidates whose tokens the corpus hardly uses."""
-    candidates: Table
+    candidates: TextTable
     fertility: Chart | None
     cuts: tuple[Cut, ...]
     has_fragments: bool
@@ -50,7 +50,7 @@ def tokenizer_view(facts: Facts) -> TokenizerView:
         )
         for name, table in candidates
     )
-    table = Table(
+    table = TextTable(
         caption="Tokenizers that were compared on held-out text",
         columns=("candidate", "vocabulary", "tokens per word", "bytes per token"),
         rows=rows,

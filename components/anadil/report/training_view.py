@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import integer_if_whole, number
 from anadil.report.charts import Band, Line
-from anadil.report.elements import Chart, Table, facts_table, lines, records_table
+from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
 from anadil.report.format import clip, figure, plain_value
 from anadil.report.read import Facts, Json, list_of, named_tables, series
 
@@ -40,8 +40,8 @@ class TrainingView:
     phases: str
     """What was trained from which step to which."""
     charts: tuple[Chart, ...]
-    phase_table: Table
-    summary: Table
+    phase_table: TextTable
+    summary: TextTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class FinetuneView:
     """Section 4."""
 
     charts: tuple[Chart, ...]
-    audit: Table
-    summary: Table
+    audit: TextTable
+    summary: TextTable
     sample: tuple[Span, ...]
 
 
