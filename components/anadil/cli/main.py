@@ -168,9 +168,9 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from anadil.cli.plan import plan
+    from anadil.cli.plan import run_plan
 
-    return plan(options)
+    return run_plan(options)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -322,8 +322,8 @@ def _gpus() -> list[tuple[str, int]]:
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("nvidia-smi does not answer (%s); planning for the CPU", error)
         return []
-    found = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
-    return [(match[1], int(match[2]) * MIB) for match in found if match]
+    matches = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
+    return [(match[1], int(match[2]) * MIB) for match in matches if match]
 
 
 def _with_gpus(host: Machine, gpus: Sequence[tuple[str, int]]) -> Machine:

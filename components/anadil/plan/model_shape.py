@@ -158,11 +158,6 @@ class Shape:
         """Parameters of the model, tied ones once."""
         return self.layers * self.layer + self.hidden + self.embeddings
 
-    @property
-    def matmul_parameters(self) -> int:
-        """Numbers that each token is multiplied with: the layers' matrices and the output table."""
-        return self.layers * self.layer_matrices + self.embedding
-
     def flops_per_token(self, context: int, trains: Trains = "all") -> float:
         """FLOPs of one training step per token: 6 for each multiplied number, and attention.
 
