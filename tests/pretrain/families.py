@@ -139,7 +139,7 @@ def by_layout(
     net = build_in(degrees, folder, tokenizer, rank, size)
     replicas = Replicas(net.parameters().values(), net.replicas_group())
     mine = [net.share(batch) for batch in given[net.mesh.data_rank :: net.mesh.data]]
-    loss = net.backward(mine, 1.0, replicas=replicas, change=lambda loss: loss)
+    loss = net.backward(mine, 1.0, replicas=replicas)
     replicas.wait()
     total = loss if net.counts else torch.zeros_like(loss)
     if not net.mesh.is_alone:

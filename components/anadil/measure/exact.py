@@ -141,7 +141,7 @@ def _second_step(net: spread.Net, settings: Pretrain, borders: torch.Tensor) -> 
         for _ in range(2):
             allocated.peak = 0
             batches = [_batch(net, settings, borders) for _ in range(passes)]
-            net.backward(batches, 1.0, replicas=replicas, change=_same)
+            net.backward(batches, 1.0, replicas=replicas)
             replicas.wait()
             if optimizer is not None:
                 optimizer.step()
@@ -153,10 +153,6 @@ def _batch(net: spread.Net, settings: Pretrain, borders: torch.Tensor) -> Batch:
     size = (settings.micro_batch_size, settings.sequence_length)
     ids, positions, labels = (torch.zeros(size, dtype=torch.long) for _ in range(3))
     return net.share(Batch(input_ids=ids, position_ids=positions, labels=labels, borders=borders))
-
-
-def _same(loss: torch.Tensor) -> torch.Tensor:
-    return loss
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -16,10 +16,9 @@ from anadil.flow import STAGES
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
 from anadil.pretrain.faults.documents import decoder, write_documents_of_step
-from anadil.pretrain.faults.injector import Injector
 from anadil.pretrain.faults.memory import no_room, out_of_memory
 from anadil.pretrain.faults.replicas import check_replicas, peers_of
-from anadil.pretrain.faults.watchdog import Watchdog
+from anadil.pretrain.faults.watchdog import Section, Watchdog
 from anadil.pretrain.journal import Journal
 from anadil.pretrain.meters.meters import Meters
 from anadil.pretrain.packing import Batch
@@ -53,11 +52,12 @@ class Training:
     group: Group
     meters: Meters
     watchdog: Watchdog
-    injector: Injector
     validation: Validation | None
     tiers: Tiers
     journal: Journal | None = None
     """On the first process, from `resumed` on."""
+    on_section: Callable[[Section, int], None] | None = None
+    """Called where a section begins, with the same as `Watchdog.beat`; for fault drills and tests."""
     anomalies: Anomalies = field(init=False)
     _logged: tuple[float, int] = (0.0, 0)
     """Clock and tokens of the line before."""
@@ -156,16 +156,11 @@ class Training:
         trainer, settings = self.trainer, self.job.recipe.pretrain
         with self.meters.section("step"), self._out_of_memory(number):
             self._beat("forward", state.step)
-            self.injector.inject("forward", number)
-            done = trainer.gradients(
-                state.step, batches, stop.signal or 0, change=lambda loss: self.injector.loss(loss, number)
-            )
+            done = trainer.gradients(state.step, batches, stop.signal or 0)
             verdict = self.anomalies.judge(number, done.loss, done.grad_norm, done.phase)
             self._beat("optimizer", state.step)
-            self.injector.inject("optimizer", number)
             if verdict.finding is Finding.FINE:
                 trainer.apply()
-                self.injector.flip(trainer.tensors(moments=False), number)
         if verdict.finding is Finding.STOP:
             raise refuse(verdict, settings.phases[done.phase].lr, str(self._report(verdict)))
         if verdict.finding is Finding.FINE:
@@ -211,7 +206,6 @@ class Training:
         if self.validation and (border or state.step % settings.validate_every == 0):
             with self.meters.section("validation"), self._out_of_memory(state.step):
                 self._beat("validate", state.step)
-                self.injector.inject("validate", state.step)
                 score = self._validate(state.step, stop)
             if score is None:
                 done = replace(done, signal=stop.signal or signal.SIGTERM)
@@ -230,7 +224,6 @@ class Training:
         if ends or self.tiers.due(state.step):
             with self.meters.section("checkpoint"), self._no_room(f"saving step {state.step}"):
                 self._beat("save", state.step)
-                self.injector.inject("save", state.step)
                 journal = "" if self.journal is None else self.journal.text
                 self.tiers.save(replace(state, journal=journal), now=ends)
             stop.unsaved = False
@@ -310,8 +303,10 @@ class Training:
         self.meters.events.add(shown, state.step)
         self.job.tracker.metrics({**shown, **self.meters.time_shares()}, state.step)
 
-    def _beat(self, section: str, step: int) -> None:
-        self.watchdog.beat(section, step)  # type: ignore[arg-type]  # one of its sections
+    def _beat(self, section: Section, step: int) -> None:
+        self.watchdog.beat(section, step)
+        if self.on_section is not None:
+            self.on_section(section, step)
 
 
 def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:

@@ -26,7 +26,7 @@ from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.export import export
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.faults import burn_in
-from anadil.pretrain.faults.injector import injector
+from anadil.pretrain.faults.injector import injected
 from anadil.pretrain.faults.memory import micro_batch_size, no_room
 from anadil.pretrain.faults.peers import peers
 from anadil.pretrain.faults.watchdog import Watchdog, connect
@@ -96,12 +96,12 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
                 group=processes,
                 meters=meters,
                 watchdog=watchdog,
-                injector=injector(processes.rank),
                 validation=validation_of(
                     job.inputs["corpus"], job.inputs["tokenizer"], settings, rows=trainer.micro_batch_size
                 ),
                 tiers=tiers,
             )
+            held.enter_context(injected(training))
             with no_room(job.recipe, "going on from a checkpoint", rank=processes.rank):
                 state = training.resumed()
             state = training.train(state)

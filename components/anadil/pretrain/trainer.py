@@ -103,21 +103,13 @@ class Trainer:
         rows = min(size, most) if mesh.pipeline > 1 else 1
         return [self.net.share(self._batch(each, rows)) for each in micro]
 
-    def gradients(
-        self,
-        step: int,
-        batches: Batches | None = None,
-        received: int = 0,
-        *,
-        change: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
-    ) -> Step:
+    def gradients(self, step: int, batches: Batches | None = None, received: int = 0) -> Step:
         """Sum the gradients of an optimizer step (from 0) and clip them; `apply` then takes them.
 
         Args:
             step: Number of the step.
             batches: What `batches` gave for it; None makes it now.
             received: Signal that this process has received; 0 for none.
-            change: See `Net.backward`.
         """
         assert self.optimizer is not None
         number, within = phase_of(step, self.settings.phases)
@@ -131,10 +123,7 @@ class Trainer:
         tokens = self.packed.targets_of(self.sequences(step))
         assert self._replicas is not None
         mine = self.net.backward(
-            self.batches(step) if batches is None else batches,
-            tokens,
-            replicas=self._replicas,
-            change=change,
+            self.batches(step) if batches is None else batches, tokens, replicas=self._replicas
         )
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
         with self.waiting():

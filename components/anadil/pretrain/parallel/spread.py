@@ -69,21 +69,13 @@ class Net:
             loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
         return loss
 
-    def backward(
-        self,
-        batches: Sequence[Batch],
-        divisor: float,
-        *,
-        replicas: Replicas,
-        change: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], divisor: float, *, replicas: Replicas) -> torch.Tensor:
         """Forward and backward passes of one optimizer step; the summed loss in FP64.
 
         Args:
             batches: One for each pass.
             divisor: Gradients are those of the sum over it.
             replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
-            change: What becomes of each loss; the loss itself but in tests of faults.
         """
         if self.pipeline is not None:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
@@ -92,7 +84,7 @@ class Net:
         else:
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for number, batch in enumerate(batches, 1):
-                loss = change(self.loss(batch))
+                loss = self.loss(batch)
                 last = number == len(batches)
                 last_pass(self.model, is_last=last)
                 if last:
