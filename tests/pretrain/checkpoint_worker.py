@@ -25,10 +25,11 @@ from torch.distributed.tensor import DTensor
 
 from anadil.errors import PreflightError, RetryableError
 from anadil.pretrain.checkpoints import checkpoints
-from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder, newest_of
+from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder
 from anadil.pretrain.checkpoints.state import State
 from anadil.pretrain.checkpoints.tensors import local_part
 from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.tiers import newest_of
 
 ORIGIN = {"recipe seed": "7"}
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from anadil.errors import RecipeError
-from anadil.pretrain.faults.anomaly import WARM_UP, Anomalies, Finding, Verdict, refuse
-from anadil.pretrain.faults.documents import decoder, write_documents_of_step
+from anadil.pretrain.faults.anomaly import (
+    WARM_UP,
+    Anomalies,
+    Finding,
+    Verdict,
+    decoder,
+    refuse,
+    write_documents_of_step,
+)
 from anadil.pretrain.packing import pack, sequences_of_step
 from anadil.pretrain.tokens import token_stream
 from anadil.pretraining import Faults

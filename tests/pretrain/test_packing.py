@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from anadil.errors import DataError
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
+from anadil.pretrain.build import check_architecture
 from anadil.pretrain.packing import Packed, _best_fit, batch_of, pack, packed_stream, sequences_of_step
 from anadil.pretrain.parallel.objective import last_hidden
-from anadil.pretrain.probe import check_architecture
 from anadil.pretrain.tokens import Stream
 
 BOS, END = 1, 2

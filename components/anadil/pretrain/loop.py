@@ -14,8 +14,14 @@ from anadil import artifact
 from anadil.errors import BudgetReached, IntegrityError
 from anadil.flow import STAGES
 from anadil.pretrain.checkpoints.state import State
-from anadil.pretrain.faults.anomaly import Anomalies, Finding, Verdict, refuse
-from anadil.pretrain.faults.documents import decoder, write_documents_of_step
+from anadil.pretrain.faults.anomaly import (
+    Anomalies,
+    Finding,
+    Verdict,
+    decoder,
+    refuse,
+    write_documents_of_step,
+)
 from anadil.pretrain.faults.memory import no_room, out_of_memory
 from anadil.pretrain.faults.replicas import check_replicas, peers_of
 from anadil.pretrain.faults.watchdog import Section, Watchdog

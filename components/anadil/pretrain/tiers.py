@@ -10,7 +10,7 @@ from anadil import artifact, exporter, storage
 from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.pretrain.checkpoints.archive import Archive
-from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder, newest_of
+from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder
 from anadil.pretrain.checkpoints.memory import MemoryCopies
 from anadil.pretrain.checkpoints.state import Found, State
 from anadil.pretrain.parallel.group import Group
@@ -183,6 +183,21 @@ class Tiers:
                 self._local.close()
         finally:
             self.durable.close()
+
+
+def newest_of(tiers: list[Checkpoints]) -> tuple[Checkpoints, Found] | None:
+    """The newest generation of several tiers, the nearest first; a farther one must be newer.
+
+    Raises:
+        RecipeError: A generation belongs to a run with other settings.
+        IntegrityError: A generation was made to run code.
+    """
+    best: tuple[Checkpoints, Found] | None = None
+    for tier in tiers:
+        found = tier.newest(above=best[1].state.step if best else -1)
+        if found is not None:
+            best = (tier, found)
+    return best
 
 
 def _is_shared(work: Path, group: Group) -> bool:

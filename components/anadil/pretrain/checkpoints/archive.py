@@ -1,5 +1,11 @@
-"""Copies of finished generations far away: an `s3://` prefix or another directory."""
+"""Copies of finished generations far away: an `s3://` prefix or another directory.
 
+One run at a time may write there. In S3 a lock object, written only if it is still as it was seen last
+(conditional writes), is renewed while the run lives; a run that is silent may be succeeded. In a
+directory, a file lock.
+"""
+
+import fcntl
 import logging
 import os
 import shutil
@@ -8,17 +14,19 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from time import monotonic
+from typing import IO
 
 from anadil import artifact, preload, storage
 from anadil.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
 from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.writer import REMEDY, FileLock, Lock
 from anadil.storage import MANIFEST
 
 log = logging.getLogger(__name__)
 
 LOCK = "writer.json"
+REMEDY = "stop that run, or give this one another pretrain.copies.archive"
+"""What to do where another run writes."""
 LOOK_S = 10.0
 """Between two looks at a download: far below the silence that the watchdog takes for a hang."""
 
@@ -38,7 +46,7 @@ class Archive:
         self.uri = uri
         self._keep = keep
         self._is_remote = "://" in uri
-        self._lock: Lock = (
+        self._lock: ObjectLock | FileLock = (
             ObjectLock(storage.join(uri, LOCK), REMEDY, renew_s, silent_s)
             if self._is_remote
             else FileLock(Path(uri) / LOCK)
@@ -271,3 +279,31 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+class FileLock:
+    """A lock on a file, which the kernel gives back when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def take(self) -> None:
+        """Lock the file, where the file system has locks."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise Taken(f"{self._path.parent}: another run writes there now; {REMEDY}") from None
+        except OSError as error:
+            log.warning("%s: no lock against a second run (%s)", self._path, error)
+
+    def check(self) -> None:
+        """Nothing: the kernel takes no lock away."""
+
+    def release(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()

@@ -13,9 +13,10 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import distributed as dist
 
@@ -33,14 +34,14 @@ from anadil.pretrain.checkpoints.tensors import (
     read_tensors,
     write_tensors,
 )
-from anadil.pretrain.checkpoints.together import FAILURES, Together
-from anadil.pretrain.parallel.group import Group
+from anadil.pretrain.parallel.group import FAILURES, Group
 from anadil.storage import MANIFEST
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for the slowest to write. Assumption; 30 min write 1 TiB at 0.6 GB/s."""
@@ -92,17 +93,17 @@ class Checkpoints:
         self._archive = archive
         self._on_saved = on_saved
         self._beat = beat
-        self._all = Together(rank=group.rank, size=group.size, host=group.host)
-        self._writers = Together() if own else self._all
+        self._all = group
+        self._writers = Group() if own else group
         if self._writers.host is not None:
             # Its own group: the thread's messages must not mix with those of training.
             background: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
-            self._writers = Together(rank=group.rank, size=group.size, host=background)
+            self._writers = replace(group, host=background)
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: tuple[State, Future[None]] | None = None
         if archive is not None:
-            self._all.once(archive.claim)
+            self._all.run_on_first(archive.claim)
 
     def save(self, state: State, tensors: Tensors) -> float:
         """Begin to write a generation and return the seconds that training stood still.
@@ -188,7 +189,7 @@ class Checkpoints:
             PreflightError: The directory cannot be read.
         """
         found = self._newest(above)
-        if found is not None or self._archive is None or not self._all.once(self._is_empty):
+        if found is not None or self._archive is None or not self._all.run_on_first(self._is_empty):
             return found
         self._fetch(self._archive, above)
         return self._newest(above)
@@ -201,8 +202,7 @@ class Checkpoints:
         Args:
             step: Of the generation that was taken; -1 where there was none.
         """
-        tidy = self._all.each if self._own else self._all.once
-        tidy(lambda: generation.leave_behind(self.folder, step, remove=self._optional))
+        self._tidy(lambda: generation.leave_behind(self.folder, step, remove=self._optional))
         path = generation.path_of(self.folder, max(step, 0))
         if self._archive is not None and self._all.is_first and (path / MANIFEST).is_file():
             self._archive.offer(path)
@@ -210,8 +210,7 @@ class Checkpoints:
     def distrust(self, since: int) -> None:
         """Set aside, here and in the archive, what was saved after a step; every process calls it."""
         self.wait()
-        tidy = self._all.each if self._own else self._all.once
-        tidy(lambda: generation.leave_behind(self.folder, since, remove=self._optional))
+        self._tidy(lambda: generation.leave_behind(self.folder, since, remove=self._optional))
         if self._archive is not None and self._all.is_first:
             self._archive.distrust(since)
 
@@ -237,12 +236,12 @@ class Checkpoints:
         target = generation.path_of(self.folder, state.step)
         partial = target.with_name(target.name + generation.PARTIAL)
         try:
-            writers.once(lambda: generation.fresh(partial))
+            writers.run_on_first(lambda: generation.fresh(partial))
             write_tensors(staged, partial, writers.host)
             del staged
-            parts = writers.each(lambda: generation.describe(self._written(partial)))
+            parts = writers.run_everywhere(lambda: generation.describe(self._written(partial)))
             files = {name: entry for part in parts for name, entry in part.items()}
-            writers.once(lambda: generation.commit(partial, state, self._origin, files))
+            writers.run_on_first(lambda: generation.commit(partial, state, self._origin, files))
         except FAILURES as error:
             if writers.is_first:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -250,7 +249,7 @@ class Checkpoints:
                 raise
             raise failure(error, self.folder, state.step) from None
         if self._archive is not None:
-            writers.once(self._archive.check)
+            writers.run_on_first(self._archive.check)
         if not writers.is_first:
             return
         if self._archive is not None:
@@ -268,9 +267,8 @@ class Checkpoints:
 
     def _newest(self, above: int) -> Found | None:
         readers = self._all
-        tidy = readers.each if self._own else readers.once
-        tidy(lambda: generation.settle(self.folder))
-        told = readers.each(lambda: (socket.gethostname(), generation.steps(self.folder)))
+        self._tidy(lambda: generation.settle(self.folder))
+        told = readers.run_everywhere(lambda: (socket.gethostname(), generation.steps(self.folder)))
         common = set(told[0][1]).intersection(*(listing for _, listing in told))
         if readers.is_first:
             self._compare(told, common)
@@ -301,7 +299,7 @@ class Checkpoints:
             archive.fetch(self.folder, self._origin, above)
         done, before = False, -1
         while not done:
-            done, moved = self._all.once(archive.fetched)
+            done, moved = self._all.run_on_first(archive.fetched)
             if moved != before:
                 self._beat()
             before = moved
@@ -309,14 +307,12 @@ class Checkpoints:
     def _verified(self, path: Path) -> Found | None:
         """The generation, or None where some process finds it damaged, which then sets it aside."""
         share = (0, 1) if self._own else (self._all.rank, self._all.size)
-        words = self._all.each(lambda: _damage(path, *share))
+        words = self._all.run_everywhere(lambda: _damage(path, *share))
         damages = [text for text in words if text]
         if damages:
             damaged = words[self._all.rank] if self._own else damages[0]
-            tidy = self._all.each if self._own else self._all.once
-            asides = tidy(lambda: str(generation.set_aside(path)) if damaged else "")
+            aside = self._tidy(lambda: str(generation.set_aside(path)) if damaged else "")
             if damaged and (self._own or self._all.is_first):
-                aside = asides[self._all.rank] if self._own else asides
                 log.warning(
                     "damaged checkpoint set aside as %s, going back to the one before: %s", aside, damaged
                 )
@@ -329,7 +325,7 @@ class Checkpoints:
                 f"restore them, give another --out, or remove {self.folder} to begin anew"
             )
         read: list[Metadata] = []
-        self._all.each(lambda: read.append(read_metadata(path, manifest.files)))
+        self._all.run_everywhere(lambda: read.append(read_metadata(path, manifest.files)))
         name = path / generation.STATE
         state = State.from_json(name.read_bytes(), str(name))
         if state.step != manifest.records["step"]:
@@ -342,11 +338,17 @@ class Checkpoints:
             if self._optional:
                 written.result()
             else:
-                self._all.each(written.result)
+                self._all.run_everywhere(written.result)
         except AnadilError as error:
             if not self._optional:
                 raise
             log.warning("%s", error)
+
+    def _tidy(self, work: Callable[[], T]) -> T:
+        """Change the directory: each process its own, the first one that of all."""
+        if self._own:
+            return self._all.run_everywhere(work)[self._all.rank]
+        return self._all.run_on_first(work)
 
     def _is_empty(self) -> bool:
         return not generation.steps(self.folder)
@@ -365,21 +367,6 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
     """
     key = artifact.key_of({**origin, "layout": layout, "processes": str(group.size)})
     return path / key / f"rank-{group.rank}"
-
-
-def newest_of(tiers: list[Checkpoints]) -> tuple[Checkpoints, Found] | None:
-    """The newest generation of several tiers, the nearest first; a farther one must be newer.
-
-    Raises:
-        RecipeError: A generation belongs to a run with other settings.
-        IntegrityError: A generation was made to run code.
-    """
-    best: tuple[Checkpoints, Found] | None = None
-    for tier in tiers:
-        found = tier.newest(above=best[1].state.step if best else -1)
-        if found is not None:
-            best = (tier, found)
-    return best
 
 
 def _damage(path: Path, rank: int, size: int) -> str:

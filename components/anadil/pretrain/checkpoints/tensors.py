@@ -80,21 +80,21 @@ class _Reader(FileSystemReader):
         return self._metadata
 
 
-def write_tensors(staged: Tensors, folder: Path, together: "dist.ProcessGroup | None") -> None:
+def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | None") -> None:
     """Write tensors into `<folder>/__<rank>_<n>.distcp`, each of them once, and `.metadata`.
 
     Args:
         staged: Copies in main memory, by name.
         folder: An empty directory.
-        together: The processes that hold parts of the tensors; None where this one holds all.
+        writers: The processes that hold parts of the tensors; None where this one holds all.
 
     Raises:
         CheckpointException: Some process has failed (it is no `Exception`).
         OSError: This one has, and is alone.
     """
     writer = _Writer(folder, overwrite=False)
-    if together is not None:
-        save(dict(staged), storage_writer=writer, process_group=together)
+    if writers is not None:
+        save(dict(staged), storage_writer=writer, process_group=writers)
         return
     # What dcp.save does without other processes, but for its warning that there are none.
     planner = DefaultSavePlanner()
@@ -105,13 +105,13 @@ def write_tensors(staged: Tensors, folder: Path, together: "dist.ProcessGroup | 
     writer.finish(metadata, [writer.write_data(plan, planner).wait()])
 
 
-def read_tensors(found: Found, tensors: Tensors, together: "dist.ProcessGroup | None") -> None:
+def read_tensors(found: Found, tensors: Tensors, readers: "dist.ProcessGroup | None") -> None:
     """Fill tensors in place, whatever layout and number of processes they were written from.
 
     Args:
         found: The generation.
         tensors: By name; each process gives those that it holds, sharded or whole.
-        together: The processes that read; None for this one alone.
+        readers: The processes that read; None for this one alone.
 
     Raises:
         DataError: The generation has been removed meanwhile.
@@ -124,7 +124,7 @@ def read_tensors(found: Found, tensors: Tensors, together: "dist.ProcessGroup | 
     with held(found.path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
-            load(dict(targets), storage_reader=reader, process_group=together, no_dist=together is None)
+            load(dict(targets), storage_reader=reader, process_group=readers, no_dist=readers is None)
         except CheckpointException as error:
             first = next(iter(error.failures.values()))[0]
             if isinstance(first, OSError):
