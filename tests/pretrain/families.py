@@ -16,7 +16,7 @@ from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.replicate import Replicas
-from anadil.pretrain.parallel.spread import Net
+from anadil.pretrain.parallel.spread import ParallelModel
 from anadil.pretraining import Parallelism, Pretrain
 
 from .fixtures import make_tokenizer_artifact
@@ -122,7 +122,7 @@ def by_transformers(
     return total, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
 
-def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> Net:
+def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> ParallelModel:
     """This process's part of a model in a layout."""
     how = Parallelism.model_validate(degrees)
     settings = Pretrain(

@@ -194,7 +194,7 @@ def bf16_validates_as_it_trains(rank: int) -> None:
         parallelism=degrees,
     )
     mesh = mesh_of(degrees, Group(rank=rank, size=2), "cpu")
-    net = spread_module.spread(llama(), settings, mesh, CPU)
+    net = spread_module.parallelize(llama(), settings, mesh, CPU)
     given = batches(1) * 2
 
     with torch.no_grad():

@@ -16,7 +16,7 @@ from anadil.pretrain.faults.injector import VARIABLE
 from anadil.pretrain.packing import pack
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.spread import spread
+from anadil.pretrain.parallel.spread import parallelize
 from anadil.pretrain.run import run
 from anadil.pretrain.tiers import Tiers
 from anadil.pretrain.tokens import token_stream
@@ -31,7 +31,7 @@ def make_tiers(tmp_path: Path, recipe: Recipe) -> Tiers:
     """Those of a run of one process, in its second phase."""
     settings = recipe.pretrain
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
-    net = spread(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
+    net = parallelize(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
     trainer = Trainer(net, pack(stream, settings.sequence_length), recipe, Group())
     trainer.begin_phase(settings.phases[-1])
     trainer.allocate(6)

@@ -122,11 +122,11 @@ def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage
         model = AutoModelForCausalLM.from_config(
             config_of(shape, work.sequence_length), dtype=torch.float32, trust_remote_code=False
         )
-        net = spread.spread(model, settings, mesh, CPU)
+        net = spread.parallelize(model, settings, mesh, CPU)
         return _second_step(net, settings, borders)
 
 
-def _second_step(net: spread.Net, settings: Pretrain, borders: torch.Tensor) -> int:
+def _second_step(net: spread.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> int:
     phase = settings.phases[0]
     parameters = net.parameters()
     train_only(parameters, list(parameters) if phase.trains == "all" else net.tables & parameters.keys())
@@ -149,7 +149,7 @@ def _second_step(net: spread.Net, settings: Pretrain, borders: torch.Tensor) -> 
     return allocated.peak
 
 
-def _batch(net: spread.Net, settings: Pretrain, borders: torch.Tensor) -> Batch:
+def _batch(net: spread.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> Batch:
     size = (settings.micro_batch_size, settings.sequence_length)
     ids, positions, labels = (torch.zeros(size, dtype=torch.long) for _ in range(3))
     return net.share(Batch(input_ids=ids, position_ids=positions, labels=labels, borders=borders))

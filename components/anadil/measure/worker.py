@@ -30,7 +30,7 @@ from anadil.plan.transformers_config import config_of
 from anadil.pretrain.packing import Packed, pack
 from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.spread import check_layout, spread
+from anadil.pretrain.parallel.spread import check_layout, parallelize
 from anadil.pretrain.tokens import Stream
 from anadil.pretrain.trainer import Trainer
 from anadil.pretraining import Phase
@@ -166,7 +166,7 @@ def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
     mesh = mesh_of(settings.parallelism, processes, device.type)
     model = random_model(ask.shape, work, device, recipe.seed)
     check_layout(settings, model.config, mesh, device)
-    return Trainer(spread(model, settings, mesh, device), packed, recipe, processes)
+    return Trainer(parallelize(model, settings, mesh, device), packed, recipe, processes)
 
 
 def _recipe(ask: Ask, work: Work) -> Recipe:

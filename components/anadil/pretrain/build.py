@@ -25,7 +25,7 @@ from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.load import empty_model, load_weights
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.objective import last_hidden
-from anadil.pretrain.parallel.spread import Net, check_layout, spread
+from anadil.pretrain.parallel.spread import ParallelModel, check_layout, parallelize
 from anadil.pretrain.parallel.weights import Weights
 from anadil.pretraining import Pretrain
 
@@ -52,7 +52,7 @@ TOLERANCE = 1e-3
 """Largest difference, as a share of the largest value; a leak gives 0.1 and more, rounding 1e-6."""
 
 
-def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device) -> Net:
+def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device) -> ParallelModel:
     """Load a base model, give it the tokenizer's vocabulary, and lay it over the processes.
 
     Args:
@@ -78,14 +78,14 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
         placed.to(device)
         use_packed_attention(model)
         check_architecture(model)
-        return spread(model, settings, mesh, device)
+        return parallelize(model, settings, mesh, device)
     config: Any = empty_model(base).config
     rows = vocabulary_rows(tokenizer, config.vocab_size)
     model = empty_model(base, num_tokens=None if rows is None else len(rows))
     check_layout(settings, model.config, mesh, device)
     small: Any = _small(config)
     check_architecture(small.to(device))
-    net = spread(model, settings, mesh, device)
+    net = parallelize(model, settings, mesh, device)
     load_weights(net.model, Weights(base), device, rows=rows)
     check_net(net, settings)
     return net
@@ -134,13 +134,13 @@ def check_architecture(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def check_net(net: Net, settings: Pretrain) -> None:
+def check_net(net: ParallelModel, settings: Pretrain) -> None:
     """Try the model itself, laid over the processes and with its weights in; all processes call it.
 
     Its layers may differ by their number or width, which a small model of the same type does not show.
 
     Args:
-        net: From `spread`, filled by `load_weights`.
+        net: From `parallelize`, filled by `load_weights`.
         settings: Section `pretrain`.
 
     Raises:
@@ -172,7 +172,7 @@ def check_net(net: Net, settings: Pretrain) -> None:
         )
 
 
-def _packed(net: Net, length: int, *, first: int | None = None) -> Batch:
+def _packed(net: ParallelModel, length: int, *, first: int | None = None) -> Batch:
     """A sequence of one document, or of two with the labels of the second, whatever the `first` one holds."""
     place = torch.arange(length)
     ids = (place * 7 + 3) % net.model.config.vocab_size
@@ -190,13 +190,13 @@ def _packed(net: Net, length: int, *, first: int | None = None) -> Batch:
     )
 
 
-def _loss(net: Net, batch: Batch) -> float:
+def _loss(net: ParallelModel, batch: Batch) -> float:
     """Summed loss of a batch that every group of processes takes, the same on all of them."""
     loss = net.loss(net.share(batch))
     return _added_up(net, loss if net.counts else torch.zeros_like(loss)) / net.mesh.data
 
 
-def _own_loss(net: Net, batch: Batch) -> float:
+def _own_loss(net: ParallelModel, batch: Batch) -> float:
     """The same by the model's own forward pass and torch's loss."""
     whole: Any = net.model
     trained = whole.forward
@@ -213,7 +213,7 @@ def _own_loss(net: Net, batch: Batch) -> float:
     )
 
 
-def _added_up(net: Net, number: torch.Tensor) -> float:
+def _added_up(net: ParallelModel, number: torch.Tensor) -> float:
     total = number.double()
     if not net.mesh.is_alone:
         dist.all_reduce(total)

@@ -39,7 +39,7 @@ from anadil.pretrain.packing import Packed, packed_stream
 from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.parallel.load import empty_model
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.spread import Net, compute_dtype
+from anadil.pretrain.parallel.spread import ParallelModel, compute_dtype
 from anadil.pretrain.tiers import CHECKPOINTS, Tiers
 from anadil.pretrain.tokens import token_stream
 from anadil.pretrain.trainer import Trainer
@@ -163,7 +163,7 @@ def _packed(job: Job, processes: Group) -> Packed:
     return packed
 
 
-def _warn_of_lengths(net: Net, packed: Packed, settings: Pretrain) -> None:
+def _warn_of_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:
     """Say what a run may be asked for by mistake: nothing stops it."""
     positions = getattr(net.model.config, "max_position_embeddings", None)
     if positions is not None and settings.sequence_length > positions:
@@ -180,7 +180,7 @@ def _warn_of_lengths(net: Net, packed: Packed, settings: Pretrain) -> None:
         )  # fmt: skip
 
 
-def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
+def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> ParallelModel:
     """The base model in the tokenizer's vocabulary, laid over the processes."""
     settings = job.recipe.pretrain
     dtype = compute_dtype(settings, device)

@@ -27,7 +27,7 @@ from anadil.pretrain.packing import Batch, Packed, batch_of, sequences_of_step
 from anadil.pretrain.parallel.group import Group
 from anadil.pretrain.parallel.norm import clip_gradients_
 from anadil.pretrain.parallel.replicate import Replicas
-from anadil.pretrain.parallel.spread import Net
+from anadil.pretrain.parallel.spread import ParallelModel
 from anadil.pretrain.schedule import phase_of, rate_factor
 from anadil.pretrain.tokens import Places
 from anadil.pretraining import Phase
@@ -58,7 +58,7 @@ class Step:
 class Trainer:
     """The model, its optimizer, and the data that each step takes."""
 
-    def __init__(self, net: Net, packed: Packed, recipe: Recipe, group: Group) -> None:
+    def __init__(self, net: ParallelModel, packed: Packed, recipe: Recipe, group: Group) -> None:
         """Train `net` on the sequences of `packed` as the recipe says."""
         self.net = net
         self.packed = packed

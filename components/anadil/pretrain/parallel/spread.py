@@ -1,4 +1,4 @@
-"""A model laid over the processes: cut, split, compiled, sharded, in the one order that works."""
+"""Parallelize a model: PP, TP, compile, FSDP, in the one order that works."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from anadil.pretraining import Pretrain
 
 
 @dataclass(slots=True, kw_only=True)
-class Net:
+class ParallelModel:
     """A model that is ready to be trained, whole or this process's part of it."""
 
     model: PreTrainedModel
@@ -134,7 +134,9 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     )
 
 
-def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device) -> Net:
+def parallelize(
+    model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device
+) -> ParallelModel:
     """Make a model ready to be trained as the recipe says; it is changed in place.
 
     Args:
@@ -165,7 +167,9 @@ def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch
     _change_layers(model, layers, settings, mesh, config)
     # FSDP casts what it gathers; all else is cast by autocast.
     mixed = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
-    net = Net(model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes)
+    net = ParallelModel(
+        model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes
+    )
     if mesh.pipeline == 1:
         train_on(model, loss)
     else:
