@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
 from anadil.pretrain.optimizer import (
+    MAKERS,
     allocate_state,
     free_state,
     make_optimizer,
@@ -23,7 +24,7 @@ from anadil.pretrain.optimizer import (
     state_tensors,
     train_only,
 )
-from anadil.pretraining import Phase, Pretrain
+from anadil.pretraining import OPTIMIZERS, Phase, Pretrain
 
 PHASE = Phase(trains="all", steps=8, lr=0.01, embedding_lr=0.002)
 SETTINGS = Pretrain(phases=(PHASE,), weight_decay=0.1, embedding_weight_decay=0.0)
@@ -144,6 +145,21 @@ def test_a_resume_is_equal_to_the_bit(dtype: torch.dtype) -> None:
     assert all(
         torch.equal(one, other) for one, other in zip(whole.parameters(), second.parameters(), strict=True)
     )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_keeps_the_moments_that_the_table_says(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pretrain, "optimizer", name)
+    made = model()
+    optimizer = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
+    step(made, optimizer)
+
+    for parameter, state in optimizer.state.items():
+        kept = {key for key, value in state.items() if value.shape == parameter.shape}
+        assert kept == set(OPTIMIZERS[name].moments)
+    assert MAKERS.keys() == OPTIMIZERS.keys()
 
 
 def test_allocated_moments_are_those_that_a_step_would_make() -> None:
