@@ -22,7 +22,7 @@ from forked import EVERY, Start, make_inputs, start
 
 from anadil import artifact
 from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.checkpoints import Checkpoints
+from anadil.pretrain.checkpoints.checkpoints import CheckpointManager
 from anadil.pretrain.parallel.group import Group
 
 GENERATIONS = 3
@@ -62,7 +62,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="anadil-flips-"))
     newest = checkpoint_of(folder)
     manifest = generation.manifest_of(newest)
-    checkpoints = Checkpoints(newest.parent, Group(), manifest.origin, keep=GENERATIONS)
+    checkpoints = CheckpointManager(newest.parent, Group(), manifest.origin, keep=GENERATIONS)
     before = next(step for step in generation.steps(newest.parent) if step < manifest.records["step"])
     files = sorted(path for path in newest.iterdir() if path.is_file())
     sizes = [path.stat().st_size for path in files]

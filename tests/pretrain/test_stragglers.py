@@ -20,7 +20,7 @@ from anadil.pretrain.meters.stragglers import (
     SECTIONS,
     WINDOW,
     Stragglers,
-    judge,
+    slow_ranks,
 )
 from anadil.pretrain.parallel.group import Group
 
@@ -57,7 +57,7 @@ def simulated(random: np.random.Generator, ranks: int, noise: float = 0.05) -> n
 def test_noise_of_five_percent_names_nobody(ranks: int) -> None:
     random = np.random.default_rng(ranks)
 
-    named = [judge(rows_of(simulated(random, ranks)), RATIO) for _ in range(200)]
+    named = [slow_ranks(rows_of(simulated(random, ranks)), RATIO) for _ in range(200)]
 
     assert not any(named)
 
@@ -74,7 +74,7 @@ def test_a_process_that_is_half_slower_is_named_with_its_section(ranks: int, sec
         slow = int(random.integers(ranks))
         means = simulated(random, ranks)
         means[slow, at] += excess
-        found = judge(rows_of(means), RATIO)
+        found = slow_ranks(rows_of(means), RATIO)
         hits += [(each.rank, each.section) for each in found] == [(slow, section)]
 
     assert hits == 100
@@ -85,7 +85,7 @@ def test_two_slow_processes_of_eight_are_both_named() -> None:
     means[2, 0] += 0.1
     means[5, 1] += 0.2
 
-    found = judge(rows_of(means), RATIO)
+    found = slow_ranks(rows_of(means), RATIO)
 
     assert [(each.rank, each.section) for each in found] == [(2, "data"), (5, "compute")]
     assert found[1].ratio == pytest.approx(0.414 / 0.214)
@@ -95,13 +95,13 @@ def test_two_slow_processes_of_eight_are_both_named() -> None:
 def test_differences_of_a_few_milliseconds_name_nobody() -> None:
     means = np.array([[0.001, 0.002, 0.0], [0.001, 0.006, 0.0]])
 
-    assert judge(rows_of(means), RATIO) == ()
+    assert slow_ranks(rows_of(means), RATIO) == ()
 
 
 def test_a_slow_gpu_is_named_by_its_probe_though_all_wait_equally_long() -> None:
     means = np.tile(MEANS, (4, 1))
 
-    found = judge(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
+    found = slow_ranks(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
 
     assert [(each.rank, each.section) for each in found] == [(2, "compute")]
     assert found[0].section_s == pytest.approx(0.3)
@@ -111,7 +111,7 @@ def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
     means = np.tile([0.010, 0.020, 0.0], (4, 1))
     means[1, 1] += 0.150
 
-    found = judge(rows_of(means, [0.002] * 4), RATIO)
+    found = slow_ranks(rows_of(means, [0.002] * 4), RATIO)
 
     assert [(each.rank, each.section) for each in found] == [(1, "compute")]
     assert (found[0].section_s, found[0].median_s) == pytest.approx((0.350, 0.200))
@@ -122,7 +122,7 @@ def test_noise_of_probes_and_hosts_names_nobody() -> None:
     for _ in range(200):
         means = np.array([0.010, 0.020, 0.0]) * random.uniform(0.95, 1.05, size=(8, 3))
 
-        assert judge(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == ()
+        assert slow_ranks(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == ()
 
 
 def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the_one_around() -> None:
@@ -187,7 +187,7 @@ def test_a_case_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
     assert found.ratio == pytest.approx(0.364 / 0.214)
     said = (
         "process 3 takes 1.70 x the median of the processes for its own work: data 160 ms a step, "
-        "median 10 ms; look at its machine's disk and CPUs"
+        "median 10 ms; look at its node's disk and CPUs"
     )
     assert told == [said]
     assert [record.getMessage() for record in caplog.records] == [said, said]

@@ -11,7 +11,7 @@ import torch
 from anadil.config import Recipe
 from anadil.model.load import load_model
 from anadil.pretrain.checkpoints import generation
-from anadil.pretrain.checkpoints.checkpoints import Checkpoints, local_folder
+from anadil.pretrain.checkpoints.checkpoints import CheckpointManager, local_folder
 from anadil.pretrain.faults.injector import VARIABLE
 from anadil.pretrain.packing import pack
 from anadil.pretrain.parallel.group import Group
@@ -39,7 +39,7 @@ def make_tiers(tmp_path: Path, recipe: Recipe) -> Tiers:
 
 
 def steps_below(folder: Path) -> list[int]:
-    found = [generation.step_of(path.name) for path in folder.rglob("step-*") if path.is_dir()]
+    found = [generation.step_in_name(path.name) for path in folder.rglob("step-*") if path.is_dir()]
     return sorted(step for step in found if step is not None)
 
 
@@ -124,11 +124,11 @@ def test_a_run_that_goes_back_leaves_no_later_copy_in_the_archive(tmp_path: Path
 def test_copies_on_the_machine_s_disk_that_are_later_than_where_a_run_goes_on_are_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    local = Checkpoints(tmp_path / "nvme", Group(), ORIGIN, 3, own=True, optional=True)
+    local = CheckpointManager(tmp_path / "nvme", Group(), ORIGIN, 3, own=True, optional=True)
     save(local, 6, 8, 10)
 
     local.resumed(6)
     local.close()
 
     assert [path.name for path in (tmp_path / "nvme").iterdir()] == ["step-00000006"]
-    assert "goes on from step 6; checkpoints of later steps (10, 8) are removed" in caplog.text
+    assert "resumes from step 6; checkpoints of later steps (10, 8) are removed" in caplog.text

@@ -31,7 +31,7 @@ from anadil.pretrain.packing import Packed, pack
 from anadil.pretrain.parallel.group import Group, group
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.spread import check_layout, parallelize
-from anadil.pretrain.tokens import Stream
+from anadil.pretrain.tokens import TokenStream
 from anadil.pretrain.trainer import Trainer
 from anadil.pretraining import Phase
 from anadil.stage import Stop
@@ -193,7 +193,7 @@ def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Pa
     pairs[0] += length - pairs.sum()
     ends = np.cumsum(np.tile(pairs + 1, num_sequences), dtype=np.int64)
     ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(ends[-1]), dtype=np.int32)
-    stream = Stream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
+    stream = TokenStream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
     return pack(stream, length)
 
 

@@ -40,7 +40,7 @@ SMALL = {
 }
 """Sizes of a model that stands for one that no process holds whole."""
 MOST_TOKENS = 128
-"""Of a sequence that a laid out model is tried on, for each process that shares it: no format of products needs more."""
+"""Of a sequence that a parallelized model is tried on, for each process that shares it: no format of products needs more."""
 SAME = 1e-5
 """As `TOLERANCE`, of a summed loss whose products are the same, of the same shapes, if documents see each other or
 not; but formats of 8 bits and less scale all tokens by the largest. A tenth of a mean over a sequence gives 9e-4."""
@@ -53,7 +53,7 @@ TOLERANCE = 1e-3
 
 
 def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device) -> ParallelModel:
-    """Load a base model, give it the tokenizer's vocabulary, and lay it over the processes.
+    """Load a base model, give it the tokenizer's vocabulary, and parallelize it.
 
     Args:
         base: Local Hugging Face directory.
@@ -135,7 +135,7 @@ def check_architecture(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_net(net: ParallelModel, settings: Pretrain) -> None:
-    """Try the model itself, laid over the processes and with its weights in; all processes call it.
+    """Try the model itself, parallelized and with its weights in; all processes call it.
 
     Its layers may differ by their number or width, which a small model of the same type does not show.
 

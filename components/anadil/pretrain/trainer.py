@@ -34,7 +34,7 @@ from anadil.pretraining import Phase
 
 Tensors = dict[str, torch.Tensor]
 Batches = Sequence[Batch]
-"""One for each pass of a step."""
+"""One for each micro-batch of a step."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -70,7 +70,7 @@ class Trainer:
         self.parameters = net.parameters()
         self.optimizer: torch.optim.Optimizer | None = None
         self.micro_batch_size = recipe.pretrain.micro_batch_size
-        """Sequences of a pass; less than the recipe's after a process ran out of memory."""
+        """Sequences of a micro-batch; less than the recipe's after a process ran out of memory."""
         self.batch_of: Callable[[int], int] = lambda step: step
         """Number of the batch that a step takes, both from 0: batches may be left out."""
         self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext

@@ -1,4 +1,4 @@
-"""Copies of finished generations far away: an `s3://` prefix or another directory.
+"""Replicas of finished checkpoints in another place: an `s3://` prefix or another directory.
 
 One run at a time may write there. In S3 a lock object, written only if it is still as it was seen last
 (conditional writes), is renewed while the run lives; a run that is silent may be succeeded. In a
@@ -32,14 +32,14 @@ LOOK_S = 10.0
 
 
 class Archive:
-    """Copies each generation offered to it, in the background; the manifest last."""
+    """Copies each checkpoint offered to it, in the background; the manifest last."""
 
     def __init__(self, uri: str, keep: int, *, renew_s: float = RENEW_S, silent_s: float = SILENT_S) -> None:
         """Every process may make one; the first alone uses it.
 
         Args:
             uri: `pretrain.copies.archive`.
-            keep: Generations to keep there.
+            keep: Checkpoints to keep there.
             renew_s: Seconds between renewals of the lock.
             silent_s: Seconds without a renewal after which another run may take the lock over.
         """
@@ -82,24 +82,24 @@ class Archive:
         except Taken:
             raise
         except AnadilError as error:
-            log.warning("%s: the lock cannot be looked at; training goes on: %s", self.uri, error)
+            log.warning("%s: the lock cannot be looked at; training continues: %s", self.uri, error)
 
     def offer(self, path: Path) -> None:
-        """Copy a generation when the one before is done; of several that wait the newest is copied.
+        """Copy a checkpoint when the one before is done; of several that wait the newest is copied.
 
-        It is taken for the newest of the run: copies of later steps are removed.
+        It is taken for the newest of the run: replicas of later steps are removed.
         """
         self._offered = path
         self._working = self._thread.submit(self._copy_offered)
 
     def distrust(self, since: int) -> None:
-        """Remove the copies of later steps, when what is being copied is there."""
+        """Remove the replicas of later steps, when what is being copied is there."""
         self.wait()
         try:
             self._lock.check()
             self._remove(step for step in self._steps() if step > since)
         except (AnadilError, OSError) as error:
-            log.warning("%s: copies of steps after %s have to be removed there: %s", self.uri, since, error)
+            log.warning("%s: replicas of steps after %s have to be removed there: %s", self.uri, since, error)
 
     def wait(self) -> None:
         """Return when nothing is being copied any more."""
@@ -115,10 +115,10 @@ class Archive:
             self._held = False
 
     def fetch(self, folder: Path, origin: Mapping[str, str], above: int = -1) -> None:
-        """Begin to bring the newest sound generation back; `fetched` tells how far that is.
+        """Begin to bring the newest sound checkpoint back; `fetched` tells how far that is.
 
         Args:
-            folder: Where generations are.
+            folder: Where checkpoints are.
             origin: What decides the losses.
             above: Of later steps only.
         """
@@ -128,7 +128,7 @@ class Archive:
         """Whether that is over, after `LOOK_S` at most, and the bytes that have come.
 
         Raises:
-            RecipeError: The newest generation belongs to a run with other settings.
+            RecipeError: The newest checkpoint belongs to a run with other settings.
             PreflightError: The disk has too little space.
         """
         assert self._working is not None
@@ -147,7 +147,7 @@ class Archive:
             try:
                 self._download(source, draft, origin)
             except IntegrityError as error:
-                log.warning("damaged copy in the archive left out: %s", error)
+                log.warning("damaged replica in the archive skipped: %s", error)
                 shutil.rmtree(draft, ignore_errors=True)
                 continue
             storage.Local().put_directory(draft, str(target))
@@ -155,7 +155,7 @@ class Archive:
             return
 
     def _download(self, source: str, draft: Path, origin: Mapping[str, str]) -> None:
-        """Make `draft` hold a generation; what an earlier start has fetched of it is kept."""
+        """Make `draft` hold a checkpoint; what an earlier start has fetched of it is kept."""
         fetch = preload.fetch_from(source)
 
         def counted(name: str, path: Path, count: storage.Count) -> None:
@@ -195,11 +195,11 @@ class Archive:
         except CancelledError:
             log.info("%s: copying %s is broken off; the next start does it", self.uri, path.name)
         except (AnadilError, OSError) as error:
-            # Training goes on: the next generation is tried anew, and `check` tells of a lost lock.
+            # Training continues: the next checkpoint is tried anew, and `check` tells of a lost lock.
             log.warning("%s: %s is not copied there: %s", self.uri, path.name, error)
 
     def _has(self, path: Path) -> bool:
-        """Whether this very generation was copied, to be told from one of the same step before a roll-back."""
+        """Whether this very checkpoint was copied, to be told from one of the same step before a roll-back."""
         store, manifest = storage.store(self.uri), storage.join(self.uri, path.name, MANIFEST)
         return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
 
@@ -235,13 +235,13 @@ class Archive:
 
     def _remove_others(self, path: Path) -> None:
         """Keep the newest few up to a step; those above are of a run that has gone back since."""
-        written = generation.step_of(path.name)
+        written = generation.step_in_name(path.name)
         assert written is not None
         steps = self._steps()
         later = [step for step in steps if step > written]
         if later:
             log.warning(
-                "%s: the run went on from an earlier step; removing the copies of steps %s",
+                "%s: the run resumed from an earlier step; removing the replicas of steps %s",
                 self.uri,
                 generation.listed(later),
             )
@@ -269,7 +269,7 @@ class Archive:
         """Steps of the finished copies, the newest first."""
         names = [uri.rpartition("/")[2] for uri in storage.store(self.uri).directories(self.uri)]
         return sorted(
-            (step for name in names if (step := generation.step_of(name)) is not None), reverse=True
+            (step for name in names if (step := generation.step_in_name(name)) is not None), reverse=True
         )
 
 

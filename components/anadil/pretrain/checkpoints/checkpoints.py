@@ -25,7 +25,7 @@ from anadil.errors import AnadilError, IntegrityError, PreflightError, RecipeErr
 from anadil.pretrain.checkpoints import generation
 from anadil.pretrain.checkpoints.archive import Archive
 from anadil.pretrain.checkpoints.metadata import METADATA, read_metadata, refuse_hostile
-from anadil.pretrain.checkpoints.state import Found, State
+from anadil.pretrain.checkpoints.state import State, VerifiedCheckpoint
 from anadil.pretrain.checkpoints.tensors import (
     Staging,
     Tensors,
@@ -49,8 +49,8 @@ NOTABLE_S = 1.0
 """A wait for the checkpoint before that is worth a warning."""
 
 
-class Checkpoints:
-    """The generations in one directory: `save`, `wait`, `newest`, `load`, `close`."""
+class CheckpointManager:
+    """The checkpoints in one directory: `save`, `wait`, `newest`, `load`, `close`."""
 
     def __init__(
         self,
@@ -68,24 +68,22 @@ class Checkpoints:
         """Every process makes one, at the same point of the program.
 
         Args:
-            folder: Where all generations are, on a disk that all processes share.
+            folder: Where all checkpoints are, on a disk that all processes share.
             group: The processes of the run.
             origin: What decides the losses; a resume with another one is refused.
-            keep: Generations to keep.
-            own: `folder` is this process's own, on its machine's disk: it holds this process's
+            keep: Checkpoints to keep.
+            own: `folder` is this process's own, on its node's disk: it holds this process's
                 part alone, and is of use to the same layout and processes only.
-            optional: With `own`: a generation that cannot be written is only warned of, since
+            optional: With `own`: a checkpoint that cannot be written is only warned of, since
                 another tier has one.
-            archive: Where finished generations are copied to.
-            on_saved: Called on the first process, in another thread, when a generation is sealed.
-            beat: Called as long as a download from the archive goes on: it is no hang.
+            archive: Where finished checkpoints are copied to.
+            on_saved: Called on the first process, in another thread, when a checkpoint is sealed.
+            beat: Called as long as a download from the archive continues: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
         """
         self.folder = folder
-        self.seconds = 0.0
-        """Time that training stood still for `save`, over all calls."""
         self._own = own
         self._optional = optional
         self._origin = dict(origin)
@@ -105,39 +103,34 @@ class Checkpoints:
         if archive is not None:
             self._all.run_on_first(archive.claim)
 
-    def save(self, state: State, tensors: Tensors) -> float:
-        """Begin to write a generation and return the seconds that training stood still.
+    def save(self, state: State, tensors: Tensors) -> None:
+        """Begin to write a checkpoint; training stands still until the tensors are copied.
 
-        Waits for the generation before, if that is still being written. Every process calls it.
+        Waits for the checkpoint before, if that is still being written. Every process calls it.
 
         Args:
             state: Where the run stands.
             tensors: What this process holds, by name; sharded ones as DTensors.
 
         Raises:
-            PreflightError: The generation before could not be written: no space, no right.
+            PreflightError: The checkpoint before could not be written: no space, no right.
             RetryableError: It could not be written for another reason.
         """
         started = time.monotonic()
         before = self._running
-        try:
-            self.wait()
-            waited = time.monotonic() - started
-            if before is not None and waited > NOTABLE_S and self._all.is_first:
-                log.warning(
-                    "training waited %.1f s for the checkpoint of step %s; "
-                    "raise pretrain.checkpoint_every or write to a faster disk",
-                    waited,
-                    f"{before[0].step:,}",
-                )
-            if self._own:
-                tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
-            staged = self._staging.copy(tensors)
-            self._running = (state, self._thread.submit(self._write, state, staged))
-        finally:
-            stall = time.monotonic() - started
-            self.seconds += stall
-        return stall
+        self.wait()
+        waited = time.monotonic() - started
+        if before is not None and waited > NOTABLE_S and self._all.is_first:
+            log.warning(
+                "training waited %.1f s for the checkpoint of step %s; "
+                "raise pretrain.checkpoint_every or write to a faster disk",
+                waited,
+                f"{before[0].step:,}",
+            )
+        if self._own:
+            tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
+        staged = self._staging.copy(tensors)
+        self._running = (state, self._thread.submit(self._write, state, staged))
 
     def wait(self) -> None:
         """Return when nothing is being written here any more; raises as `save` does."""
@@ -156,10 +149,10 @@ class Checkpoints:
             self._archive.wait()
 
     def remove(self) -> None:
-        """Remove all generations of this process, whose disk is its own."""
+        """Remove all checkpoints of this process, whose disk is its own."""
         self.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other processes of the machine still have theirs
+        with contextlib.suppress(OSError):  # other processes of the node still have theirs
             self.folder.parent.rmdir()
 
     def close(self) -> None:
@@ -174,8 +167,8 @@ class Checkpoints:
             if self._archive is not None and self._all.is_first:
                 self._archive.close()
 
-    def newest(self, above: int = -1) -> Found | None:
-        """The newest generation that every process can read and whose every byte is right.
+    def newest(self, above: int = -1) -> VerifiedCheckpoint | None:
+        """The newest checkpoint that every process can read and whose every byte is right.
 
         Damaged ones are set aside as `step-N.damaged`, and the one before is taken. Every
         process calls it and gets the same step.
@@ -184,7 +177,7 @@ class Checkpoints:
             above: Look at later steps only; what another tier has need not be read.
 
         Raises:
-            IntegrityError: A generation was made to run code.
+            IntegrityError: A checkpoint was made to run code.
             RecipeError: It belongs to a run with other settings, data or base.
             PreflightError: The directory cannot be read.
         """
@@ -195,12 +188,12 @@ class Checkpoints:
         return self._newest(above)
 
     def resumed(self, step: int) -> None:
-        """The run goes on from `step`: what is later does not count any more.
+        """The run resumes from `step`: what is later does not count any more.
 
-        Every process calls it, for each tier. The archive gets the generation if it lacks it.
+        Every process calls it, for each tier. The archive gets the checkpoint if it lacks it.
 
         Args:
-            step: Of the generation that was taken; -1 where there was none.
+            step: Of the checkpoint that was taken; -1 where there was none.
         """
         self._tidy(lambda: generation.leave_behind(self.folder, step, remove=self._optional))
         path = generation.path_of(self.folder, max(step, 0))
@@ -214,7 +207,7 @@ class Checkpoints:
         if self._archive is not None and self._all.is_first:
             self._archive.distrust(since)
 
-    def load(self, found: Found, tensors: Tensors) -> None:
+    def load(self, found: VerifiedCheckpoint, tensors: Tensors) -> None:
         """Fill tensors in place, whatever the layout that they were saved from.
 
         Args:
@@ -239,7 +232,7 @@ class Checkpoints:
             writers.run_on_first(lambda: generation.fresh(partial))
             write_tensors(staged, partial, writers.host)
             del staged
-            parts = writers.run_everywhere(lambda: generation.describe(self._written(partial)))
+            parts = writers.run_everywhere(lambda: generation.describe_files(self._written(partial)))
             files = {name: entry for part in parts for name, entry in part.items()}
             writers.run_on_first(lambda: generation.commit(partial, state, self._origin, files))
         except FAILURES as error:
@@ -265,7 +258,7 @@ class Checkpoints:
         mine = sorted(partial.glob(f"__{self._writers.rank}_*"))
         return [*mine, partial / METADATA] if self._writers.is_first else mine
 
-    def _newest(self, above: int) -> Found | None:
+    def _newest(self, above: int) -> VerifiedCheckpoint | None:
         readers = self._all
         self._tidy(lambda: generation.settle(self.folder))
         told = readers.run_everywhere(lambda: (socket.gethostname(), generation.steps(self.folder)))
@@ -281,16 +274,16 @@ class Checkpoints:
         return None
 
     def _compare(self, told: list[tuple[str, list[int]]], common: set[int]) -> None:
-        """Say who has which generations, where that is not as it should be."""
+        """Say who has which checkpoints, where that is not as it should be."""
         latest = max(common, default=-1)
         odd = [listing for _, listing in told if set(listing) != common]
         if not odd or (self._own and all(max(listing, default=-1) <= latest for listing in odd)):
-            return  # of its own generations a process may still have an older one
+            return  # of its own checkpoints a process may still have an older one
         log.warning(
             "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
             self.folder,
             generation.who_has(told),
-            "" if self._own else "; all machines have to share its disk",
+            "" if self._own else "; all nodes have to share its disk",
         )
 
     def _fetch(self, archive: Archive, above: int) -> None:
@@ -304,8 +297,8 @@ class Checkpoints:
                 self._beat()
             before = moved
 
-    def _verified(self, path: Path) -> Found | None:
-        """The generation, or None where some process finds it damaged, which then sets it aside."""
+    def _verified(self, path: Path) -> VerifiedCheckpoint | None:
+        """The checkpoint, or None where some process finds it damaged, which then sets it aside."""
         share = (0, 1) if self._own else (self._all.rank, self._all.size)
         words = self._all.run_everywhere(lambda: _damage(path, *share))
         damages = [text for text in words if text]
@@ -322,7 +315,7 @@ class Checkpoints:
         if causes:
             raise RecipeError(
                 f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
-                f"restore them, give another --out, or remove {self.folder} to begin anew"
+                f"restore them, give another --out, or remove {self.folder} to start over"
             )
         read: list[Metadata] = []
         self._all.run_everywhere(lambda: read.append(read_metadata(path, manifest.files)))
@@ -330,10 +323,10 @@ class Checkpoints:
         state = State.from_json(name.read_bytes(), str(name))
         if state.step != manifest.records["step"]:
             raise IntegrityError(f"{name}: says step {state.step}; remove {path}")
-        return Found(path=path, state=state, metadata=read[0])
+        return VerifiedCheckpoint(path=path, state=state, metadata=read[0])
 
     def _agree(self, written: Future[None]) -> None:
-        """End as the worst of all processes, each of which has written a generation of its own."""
+        """End as the worst of all processes, each of which has written a checkpoint of its own."""
         try:
             if self._optional:
                 written.result()
@@ -355,7 +348,7 @@ class Checkpoints:
 
 
 def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Group) -> Path:
-    """Where a process keeps generations of its own on its machine's disk.
+    """Where a process keeps checkpoints of its own on its node's disk.
 
     Another layout or origin has another directory, so that what cannot be read is not found.
 
@@ -370,13 +363,13 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
 
 
 def _damage(path: Path, rank: int, size: int) -> str:
-    """What is wrong with a generation; empty where nothing is.
+    """What is wrong with a checkpoint; empty where nothing is.
 
     Raises:
         IntegrityError: It was made to run code.
     """
     try:
-        generation.verify(path, generation.manifest_of(path), rank, size)
+        generation.verify_part(path, generation.manifest_of(path), rank, size)
     except IntegrityError as error:
         refuse_hostile(path)
         return str(error)

@@ -1,4 +1,4 @@
-"""Tensors of a generation: to its files and back, through torch.distributed.checkpoint (torch 2.13)."""
+"""Tensors of a checkpoint: to its files and back, through torch.distributed.checkpoint (torch 2.13)."""
 
 import errno
 import warnings
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from anadil.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoints.generation import held
-from anadil.pretrain.checkpoints.state import Found
+from anadil.pretrain.checkpoints.state import VerifiedCheckpoint
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -31,7 +31,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Staging:
-    """Copies in main memory, from which files are written while training goes on.
+    """Copies in main memory, from which files are written while training continues.
 
     The memory is kept from one checkpoint to the next: as much as this process holds of the
     model and its moments, page-locked where there is a GPU.
@@ -105,16 +105,16 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
     writer.finish(metadata, [writer.write_data(plan, planner).wait()])
 
 
-def read_tensors(found: Found, tensors: Tensors, readers: "dist.ProcessGroup | None") -> None:
+def read_tensors(found: VerifiedCheckpoint, tensors: Tensors, readers: "dist.ProcessGroup | None") -> None:
     """Fill tensors in place, whatever layout and number of processes they were written from.
 
     Args:
-        found: The generation.
+        found: The checkpoint.
         tensors: By name; each process gives those that it holds, sharded or whole.
         readers: The processes that read; None for this one alone.
 
     Raises:
-        DataError: The generation has been removed meanwhile.
+        DataError: The checkpoint has been removed meanwhile.
         IntegrityError: A tensor is not in it, or has another shape or type.
         RetryableError: A file cannot be read.
     """
@@ -139,7 +139,7 @@ def failure(error: BaseException, place: Path, step: int) -> PreflightError | Re
 
     Args:
         error: What was raised.
-        place: Where the generation was to be written.
+        place: Where the checkpoint was to be written.
         step: Its step.
     """
     if isinstance(error, CheckpointException):
@@ -170,14 +170,14 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _check(found: Found, tensors: Tensors) -> None:
+def _check(found: VerifiedCheckpoint, tensors: Tensors) -> None:
     known: dict[str, Any] = found.metadata.state_dict_metadata
     missing = sorted(tensors.keys() - known.keys())
     if missing:
         raise IntegrityError(
             f"{found.path}: holds {len(known)} tensors, but not {missing[0]}"
             f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
-            "go on with the version and the phases that wrote it, or remove it"
+            "resume with the version and the phases that wrote it, or remove it"
         )
     for name, tensor in tensors.items():
         saved = known[name]

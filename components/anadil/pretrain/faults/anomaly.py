@@ -36,7 +36,7 @@ MOST_TOKENS = 256
 Decode = Callable[[Sequence[int]], str]
 
 
-class Finding(StrEnum):
+class StepAction(StrEnum):
     """What a step's numbers ask for."""
 
     FINE = "fine"
@@ -46,10 +46,10 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class StepVerdict:
     """The judgement on one step."""
 
-    finding: Finding
+    finding: StepAction
     step: int
     """Optimizer step, from 1."""
     loss: float
@@ -73,14 +73,14 @@ class Anomalies:
         self.num_skips = 0
         """Roll-backs so far."""
 
-    def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> Verdict:
+    def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
         """Look at a step before the optimizer uses its gradient.
 
         Args:
             step: Optimizer step, from 1.
             loss: Mean nats per token over all processes.
             norm: Of the gradient over all processes, before clipping.
-            phase: Number of the phase; another one begins anew, since it may change what is usual.
+            phase: Number of the phase; another one starts over, since it may change what is usual.
         """
         if phase != self._phase:
             self._phase = phase
@@ -88,12 +88,12 @@ class Anomalies:
         reason = self._reason(loss, norm)
         if not reason:
             self._losses.append((step, loss))
-            return Verdict(finding=Finding.FINE, step=step, loss=loss, norm=norm)
+            return StepVerdict(finding=StepAction.FINE, step=step, loss=loss, norm=norm)
         skips = self._settings.on_anomaly == "skip"
-        finding = Finding.SKIP if skips else Finding.STOP
-        return Verdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
+        finding = StepAction.SKIP if skips else StepAction.STOP
+        return StepVerdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
 
-    def rolled_back(self, verdict: Verdict, step: int) -> None:
+    def rolled_back(self, verdict: StepVerdict, step: int) -> None:
         """Leave out the batches that were used since a copy, the judged one included.
 
         Args:
@@ -139,7 +139,7 @@ class Anomalies:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`."""
+        """Resume from a `state`."""
         self._phase = int(state["phase"])
         self._losses.clear()
         self._losses.extend((int(step), float(loss)) for step, loss in state["losses"])
@@ -159,7 +159,7 @@ class Anomalies:
         return f"the loss is {loss:.4g}, {loss / usual:.1f} times the median of the last {len(self._losses)}"
 
 
-def refuse(verdict: Verdict, lr: float, report: str) -> RecipeError:
+def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
     """The error that ends a run at a step that cannot be used.
 
     Args:
@@ -170,7 +170,7 @@ def refuse(verdict: Verdict, lr: float, report: str) -> RecipeError:
     return RecipeError(
         f"pretrain: {verdict.reason} at step {verdict.step} (gradient norm {verdict.norm:.4g}, learning rate "
         f"{lr:.3g}); its documents are listed in {report}: clean them, lower the learning rate, or set "
-        "pretrain.faults.on_anomaly=skip to go on without them (the checkpoint before it is kept)"
+        "pretrain.faults.on_anomaly=skip to continue without them (the checkpoint before it is kept)"
     )
 
 
@@ -185,7 +185,7 @@ def decoder(tokenizer: Path) -> Decode:
 
 
 def write_documents_of_step(
-    folder: Path, verdict: Verdict, packed: Packed, sequences: Places, decode: Decode | None = None
+    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Places, decode: Decode | None = None
 ) -> Path:
     """Write `anomaly-step-N.json`: each sequence of the step with its documents and how they begin.
 

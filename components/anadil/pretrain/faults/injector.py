@@ -63,7 +63,7 @@ class Flip(Place):
     seed: NonNegativeInt = 0
 
 
-class Faults(Table):
+class InjectedFaults(Table):
     """What ANADIL_INJECT may hold."""
 
     sleep: Sleep | None = None
@@ -84,7 +84,7 @@ class Faults(Table):
 class Injector:
     """Causes the faults of one process."""
 
-    def __init__(self, faults: Faults, rank: int) -> None:
+    def __init__(self, faults: InjectedFaults, rank: int) -> None:
         """Nothing happens before the calls below.
 
         Args:
@@ -196,7 +196,7 @@ def injected(training: Training) -> Iterator[None]:
             hook.remove()
 
 
-def faults_from_environment() -> Faults | None:
+def faults_from_environment() -> InjectedFaults | None:
     """What ANADIL_INJECT asks for; None without it.
 
     Raises:
@@ -206,7 +206,7 @@ def faults_from_environment() -> Faults | None:
     if not text:
         return None
     try:
-        faults = Faults.model_validate(json.loads(text))
+        faults = InjectedFaults.model_validate(json.loads(text))
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(str(part) for part in one['loc']) or 'all'}: {one['msg']}" for one in error.errors()

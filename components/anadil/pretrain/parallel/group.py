@@ -1,4 +1,4 @@
-"""The processes of one run: alone, or started by torchrun on one machine or many."""
+"""The processes of one run: alone, or started by torchrun on one node or many."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class Group:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Go on when every process is here."""
+        """Return when every process is here."""
         if self.host is not None:
             dist.monitored_barrier(self.host, timeout=PATIENCE)
 

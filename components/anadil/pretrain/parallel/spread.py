@@ -19,10 +19,10 @@ from anadil.pretrain.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.objective import train_on
-from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut
+from anadil.pretrain.parallel.pipeline import Pipeline, check_micro_batches, check_pipeline, cut_stage
 from anadil.pretrain.parallel.replicate import Replicas
 from anadil.pretrain.parallel.shard import last_pass, policy_of, shard
-from anadil.pretrain.parallel.tensor import check_tensor, split, summed_loss_of_head
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel, check_tensor, summed_loss_of_head
 from anadil.pretraining import Pretrain
 
 
@@ -73,7 +73,7 @@ class ParallelModel:
         """Forward and backward passes of one optimizer step; the summed loss in FP64.
 
         Args:
-            batches: One for each pass.
+            batches: One for each micro-batch.
             divisor: Gradients are those of the sum over it.
             replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
         """
@@ -104,7 +104,7 @@ class ParallelModel:
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
-    """Refuse what the model, the machine or the recipe's other keys do not go with; before it is loaded.
+    """Refuse what the model, the node or the recipe's other keys do not go with; before it is loaded.
 
     Args:
         settings: Section `pretrain`.
@@ -122,7 +122,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
     check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
     sequences = -(-settings.batch_size // mesh.data)
-    check_passes(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
+    check_micro_batches(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
     dtype = compute_dtype(settings, device)
     check_low_precision(
         settings.matmul,
@@ -162,7 +162,7 @@ def parallelize(
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
     loss = partial(_objective, scored, settings.z_loss)
     if mesh.pipeline > 1:
-        cut(model, mesh.pipeline_rank, mesh.pipeline)
+        cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
     _change_layers(model, layers, settings, mesh, config)
     # FSDP casts what it gathers; all else is cast by autocast.
@@ -203,7 +203,7 @@ def _change_layers(
     if mesh.tensor > 1:
         assert mesh.parameters is not None
         length = settings.sequence_length // mesh.context
-        split(model, mesh.parameters["tensor"], config=config, sequence_length=length)
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config, sequence_length=length)
     checkpoint_layers(layers, settings.activation_checkpointing)
     if settings.compile:
         compile_layers(layers)
