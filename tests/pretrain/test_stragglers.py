@@ -2,15 +2,14 @@
 
 import json
 import logging
-import os
-import socket
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import distributed as dist
 
 from anadil.pretrain.meters import stragglers as module
 from anadil.pretrain.meters.stragglers import (
@@ -23,6 +22,8 @@ from anadil.pretrain.meters.stragglers import (
     slow_ranks,
 )
 from anadil.pretrain.parallel.group import Group
+
+from .ranks import in_ranks
 
 RATIO = 1.2
 CPU = torch.device("cpu")
@@ -231,52 +232,32 @@ def test_a_process_alone_is_its_own_median() -> None:
     assert found.ratio == 1
 
 
-WORKER = """
-import json, os, time
-import torch
-from torch import distributed as dist
-from anadil.pretrain.meters.stragglers import Stragglers
-from anadil.pretrain.parallel.group import group
-
-with group(torch.device("cpu")) as processes:
-    meter = Stragglers(processes, 1.2, torch.device("cpu"))
-    for step in range(20):
+def one_of_two_is_slow(rank: int, root: str) -> None:
+    logging.basicConfig(level=logging.WARNING, filename=f"{root}/rank-{rank}.log")
+    meter = Stragglers(Group(rank=rank, size=2, host=dist.new_group(backend="gloo")), RATIO, CPU)
+    for _ in range(20):
         with meter.section("data"):
             time.sleep(0.002)
         with meter.section("compute"):
-            time.sleep(0.03 if processes.rank == 1 else 0.015)
+            time.sleep(0.03 if rank == 1 else 0.015)
             with meter.section(None):
                 dist.all_reduce(torch.zeros(1))
         meter.step_done()
     for _ in range(3):
         found = meter.compare()
-    print(json.dumps([[each.rank, each.section, each.ratio] for each in found.slow]), flush=True)
-"""
+    Path(root, f"rank-{rank}.json").write_text(json.dumps([[each.rank, each.section] for each in found.slow]))
 
 
-def test_of_two_processes_over_gloo_both_learn_which_one_is_slow() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+def test_of_two_processes_over_gloo_both_learn_which_one_is_slow(tmp_path: Path) -> None:
+    in_ranks(one_of_two_is_slow, 2, str(tmp_path))
+
+    assert [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)] == [
+        [[1, "compute"]],
+        [[1, "compute"]],
     ]
-    said = [child.communicate(timeout=120) for child in children]
-
-    assert [child.returncode for child in children] == [0, 0], said
-    found = [json.loads(out) for out, _ in said]
-    assert found[0] == found[1]
-    assert [case[:2] for case in found[0]] == [[1, "compute"]]
-    assert "process 1 takes" in said[0][1]
-    assert "process 1 takes" not in said[1][1]
+    said = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert "process 1 takes" in said[0]
+    assert said[1] == ""
 
 
 def test_times_are_told_in_units_for_people() -> None:
