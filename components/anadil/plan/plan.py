@@ -260,7 +260,10 @@ def _budget(question: Question, phases: Sequence[Table]) -> Budget:
         for phase in phases
     ]
     size = checkpoint_bytes(
-        shape.parameters, max(learning[p.trains] for p in settings.phases), settings.state
+        shape.parameters,
+        max(learning[p.trains] for p in settings.phases),
+        settings.state,
+        settings.optimizer,
     )
     return budget(
         stretches,

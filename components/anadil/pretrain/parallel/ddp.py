@@ -1,4 +1,4 @@
-"""A copy of the parameters on each process: gradients are summed while the backward pass goes on."""
+"""A copy of the parameters on each process: gradients are summed while the backward pass runs."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -38,7 +38,7 @@ class Replicas:
             self._send(parameter)
 
     def wait(self) -> None:
-        """Go on when every gradient is the sum over the group."""
+        """Return when every gradient is the sum over the group."""
         self._armed = False
         for work in self._under_way:
             work.wait()

@@ -99,8 +99,8 @@ def check_replicas(
     dist.all_gather_object(told, detail, group=group.host)
     faults = [_fault(ranks, totals, told) for ranks in peers if len({totals[rank] for rank in ranks}) > 1]
     raise IntegrityError(
-        f"silent corruption: after step {step} {'; '.join(faults)}. Take that machine out of service (its GPU or "
-        "memory is broken) and run the same command again; it goes on from a checkpoint that is older than the last "
+        f"silent corruption: after step {step} {'; '.join(faults)}. Take that node out of service (its GPU or "
+        "memory is broken) and run the same command again; it resumes from a checkpoint that is older than the last "
         "comparison that found all copies equal"
     )
 
