@@ -278,7 +278,7 @@ def _summary(job: Job, training: Training, state: State) -> dict[str, Any]:
         "epochs": round(state.step * settings.batch_size / packed.num_sequences, 4),
         "packing_waste": round(packed.waste, 6),
         **({SCORE: scores[-1]} if scores else {}),
-        "device": _device_name(net.device),
+        "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
         **_peak_memory(lines),
         "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
@@ -291,7 +291,3 @@ def _peak_memory(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The most that a logged step of the first process needed; nothing where no GPU told it."""
     peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
     return {"peak_memory_bytes": max(peaks)} if peaks else {}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

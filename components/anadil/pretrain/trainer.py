@@ -83,7 +83,7 @@ class Trainer:
             self._replicas.remove()
         if self.optimizer is not None:
             free_state(self.optimizer)  # the last phase's moments go before the next ones come
-        train_only(self.parameters, self._trainable(phase))
+        train_only(self.parameters, [name for name in self.parameters if self._is_trained(name, phase)])
         self.optimizer = make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
         self._replicas = Replicas(trained, self.net.replicas_group())
@@ -225,9 +225,6 @@ class Trainer:
         summed, *counts = sums.tolist()
         agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
         return summed, agreed[0] if agreed else 0
-
-    def _trainable(self, phase: Phase) -> list[str]:
-        return [name for name in self.parameters if self._is_trained(name, phase)]
 
     def _is_trained(self, name: str, phase: Phase) -> bool:
         return phase.trains == "all" or name in self.net.tables

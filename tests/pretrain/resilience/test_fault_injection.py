@@ -2,12 +2,14 @@ import logging
 import math
 import signal
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from anadil.core.errors import RecipeError
+from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience.fault_injection import VARIABLE, Injector, faults_from_environment, injected
 
 
@@ -29,6 +31,30 @@ def test_without_the_variable_nothing_is_attached(caplog: pytest.LogCaptureFixtu
         pass
 
     assert not caplog.text
+
+
+def test_faults_reach_the_loss_and_the_optimizer_until_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"nan": {"step": 1}, "flip": {"step": 1}}')
+    model, weight = torch.nn.L1Loss(), torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight])
+    trainer = SimpleNamespace(net=SimpleNamespace(model=model), tensors=lambda **_: {"weight": weight})
+    training: Any = SimpleNamespace(group=Group(), trainer=trainer, on_section=None)
+    one, other = torch.ones(2), torch.zeros(2)
+
+    with injected(training):
+        training.on_section("forward", 0)
+        losses = [float(model(one, other))]
+        optimizer.step()
+    changed = weight.detach().clone()
+    with injected(training):
+        training.on_section("forward", 0)
+    losses.append(float(model(one, other)))
+    optimizer.step()
+
+    assert math.isnan(losses[0])
+    assert int((changed != 1).sum()) == 1
+    assert losses[1] == 1
+    assert torch.equal(weight, changed)
 
 
 @pytest.mark.parametrize(

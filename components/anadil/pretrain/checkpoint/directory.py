@@ -82,12 +82,12 @@ def listed(numbers: list[int]) -> str:
     return ", ".join(f"{step:,}" for step in numbers) or "none"
 
 
-def who_has(told: list[tuple[str, list[int]]]) -> str:
+def who_has(listings: list[tuple[str, list[int]]]) -> str:
     """Which steps each process has; those of one node with the same ones are named once."""
     shown = [
         f"rank {rank} on {host}: {listed(listing)}"
-        for rank, (host, listing) in enumerate(told)
-        if rank == 0 or told[rank - 1] != (host, listing)
+        for rank, (host, listing) in enumerate(listings)
+        if rank == 0 or listings[rank - 1] != (host, listing)
     ]
     more = [f"and {len(shown) - MOST_LISTED} more"] if len(shown) > MOST_LISTED else []
     return "; ".join([*shown[:MOST_LISTED], *more])

@@ -175,8 +175,10 @@ class CheckpointManager:
             PreflightError: The directory cannot be read.
         """
         found = self._newest(above)
-        if found is not None or self._archive is None or not self._all.run_on_first(self._is_empty):
+        if found is not None or self._archive is None:
             return found
+        if self._all.run_on_first(lambda: directory.steps(self.folder)):
+            return None
         self._fetch(self._archive, above)
         return self._newest(above)
 
@@ -254,10 +256,10 @@ class CheckpointManager:
     def _newest(self, above: int) -> VerifiedCheckpoint | None:
         readers = self._all
         self._tidy(lambda: directory.settle(self.folder))
-        told = readers.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
-        common = set(told[0][1]).intersection(*(listing for _, listing in told))
+        listings = readers.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
+        common = set(listings[0][1]).intersection(*(listing for _, listing in listings))
         if readers.is_first:
-            self._compare(told, common)
+            self._compare(listings, common)
         for step in sorted(common, reverse=True):
             if step <= above:
                 break
@@ -266,16 +268,16 @@ class CheckpointManager:
                 return found
         return None
 
-    def _compare(self, told: list[tuple[str, list[int]]], common: set[int]) -> None:
+    def _compare(self, listings: list[tuple[str, list[int]]], common: set[int]) -> None:
         """Say who has which checkpoints, where that is not as it should be."""
         latest = max(common, default=-1)
-        odd = [listing for _, listing in told if set(listing) != common]
+        odd = [listing for _, listing in listings if set(listing) != common]
         if not odd or (self._own and all(max(listing, default=-1) <= latest for listing in odd)):
             return  # of its own checkpoints a process may still have an older one
         log.warning(
             "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
             self.folder,
-            directory.who_has(told),
+            directory.who_has(listings),
             "" if self._own else "; all nodes have to share its disk",
         )
 
@@ -335,9 +337,6 @@ class CheckpointManager:
         if self._own:
             return self._all.run_everywhere(work)[self._all.rank]
         return self._all.run_on_first(work)
-
-    def _is_empty(self) -> bool:
-        return not directory.steps(self.folder)
 
 
 def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Group) -> Path:

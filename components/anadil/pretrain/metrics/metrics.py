@@ -120,8 +120,8 @@ class Metrics:
         """
         found: dict[str, Any] = {"time": self.goodput.summary()}
         shares = sorted(self.goodput.shares().items(), key=lambda one: -one[1])
-        told = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
-        log.info("time of all %s starts: %s", self.goodput.starts, told)
+        spent = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
+        log.info("time of all %s starts: %s", self.goodput.starts, spent)
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
             found["cost_usd"] = round(cost, 2)

@@ -61,7 +61,7 @@ def out_of_memory(
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        first = _told(error)
+        first = _memory_error(error)
         if first is None:
             raise
         head = f"pretrain: out of memory in step {step} on rank {rank} with micro-batch {micro_batch_size} ({first})"
@@ -89,7 +89,7 @@ def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        first = _told(error)
+        first = _memory_error(error)
         if first is None:
             raise
         head = f"pretrain: out of memory while {doing} on rank {rank} on {socket.gethostname()} ({first})"
@@ -97,7 +97,7 @@ def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
         raise PreflightError(f"{head}; {advice(recipe, step=False) if on_device else MAIN_MEMORY}") from None
 
 
-def _told(error: BaseException) -> str | None:
+def _memory_error(error: BaseException) -> str | None:
     """First line of an error for lack of memory; None of any other."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY.search(str(error)):
         return (str(error).splitlines() or ["no memory"])[0][:300]
@@ -164,14 +164,14 @@ def advice(recipe: Recipe, *, step: bool = True) -> str:
         if not step:
             return f"raise pretrain.parallelism.shard or take a smaller base.model or a larger node (no plan: {error})"
         return f"lower pretrain.micro_batch_size or set pretrain.activation_checkpointing=full (no plan: {error})"
-    told = f"the planner expects {human_bytes(total)} of the device's {human_bytes(kind.memory_bytes)}"
+    expected = f"the planner expects {human_bytes(total)} of the device's {human_bytes(kind.memory_bytes)}"
     less = [one for one in remedies if one.total_bytes < total and (step or one.settings.keys() - IN_A_STEP)]
     if not less:
-        return f"{told}; no setting needs less: take a smaller base.model or a larger node"
+        return f"{expected}; no setting needs less: take a smaller base.model or a larger node"
     lines = [
         "  " + " ".join(f"--set {key}={value}" for key, value in one.settings.items())
         + f"  ({human_bytes(one.total_bytes)})"
         for one in less[:MOST_REMEDIES]
     ]  # fmt: skip
     halve = "  --set pretrain.faults.on_out_of_memory=halve  (half the micro-batch at each new start)"
-    return "\n".join([f"{told}; what needs less:", *lines, *([halve] if step else [])])
+    return "\n".join([f"{expected}; what needs less:", *lines, *([halve] if step else [])])

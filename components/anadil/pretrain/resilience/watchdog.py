@@ -160,7 +160,7 @@ class Watchdog:
             self._arm_last_resort()
             silent = now - self._at > self.allowance_s
             try:
-                alarm = self._told(raise_alarm=silent)
+                alarm = self._exchange(raise_alarm=silent)
             except DistError as error:
                 self._lost_store(error)
                 return
@@ -175,19 +175,19 @@ class Watchdog:
         # A second later, when the stacks are on the disk. SIGALRM's default ends the process.
         signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
-    def _told(self, *, raise_alarm: bool) -> bool:
+    def _exchange(self, *, raise_alarm: bool) -> bool:
         """Tell the others what this process does; whether one of them has raised the alarm."""
         store = self._store
         if store is None:
             return False
 
-        def told() -> bool:
+        def exchange() -> bool:
             store.set(f"progress {self._rank}", json.dumps(asdict(self._progress())))
             if raise_alarm:
                 store.set(ALARM, str(self._rank))
             return bool(store.check([ALARM]))
 
-        return answered(told)
+        return answered(exchange)
 
     def _progress(self) -> RankProgress:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  as faulthandler does
