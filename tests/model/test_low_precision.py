@@ -23,7 +23,7 @@ from anadil.model.low_precision import (
     plain,
     use_low_precision,
 )
-from anadil.pretrain.parallel.tensor import split
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel
 from tests.kit.ranks import in_ranks
 
 pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
@@ -315,7 +315,7 @@ def split_by_tensor_parallelism(kind: Kind) -> None:
     expected = float(states_of(converted(kind)).square().sum().detach())
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shard", "tensor"))
     made = converted(kind, tensor=2, sharded=True)
-    split(made, mesh["tensor"], config=made.config, sequence_length=64)
+    apply_tensor_parallel(made, mesh["tensor"], config=made.config, sequence_length=64)
     for layer in decoder_layers(made):
         fully_shard(layer, mesh=mesh["shard"])
     fully_shard(made.base_model, mesh=mesh["shard"])

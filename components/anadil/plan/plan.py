@@ -270,7 +270,10 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> RunBudget:
         for each in phases
     ]
     size = checkpoint_bytes(
-        shape.parameters, max(learning[p.trains] for p in settings.phases), settings.state
+        shape.parameters,
+        max(learning[p.trains] for p in settings.phases),
+        settings.state,
+        settings.optimizer,
     )
     # How far the time may be off: by what published runs reached, or by what was measured.
     measured = request.calibration

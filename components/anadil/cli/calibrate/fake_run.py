@@ -128,11 +128,11 @@ def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage
         model = AutoModelForCausalLM.from_config(
             config_of(shape, work.sequence_length), dtype=torch.float32, trust_remote_code=False
         )
-        net = parallelize.spread(model, settings, mesh, FAKE_DEVICE)
+        net = parallelize.parallelize(model, settings, mesh, FAKE_DEVICE)
         return _second_step(net, settings, borders)
 
 
-def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor) -> int:
+def _second_step(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> int:
     phase = settings.phases[0]
     parameters = net.parameters()
     train_only(parameters, list(parameters) if phase.trains == "all" else net.tables & parameters.keys())
@@ -147,7 +147,7 @@ def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor
         for _ in range(2):
             allocated.peak = 0
             batches = [_batch(net, settings, borders) for _ in range(micro_batches)]
-            net.backward(batches, 1.0, replicas=replicas, change=_same)
+            net.backward(batches, 1.0, replicas=replicas)
             replicas.wait()
             if optimizer is not None:
                 optimizer.step()
@@ -155,14 +155,10 @@ def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor
     return allocated.peak
 
 
-def _batch(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor) -> Batch:
+def _batch(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> Batch:
     size = (settings.micro_batch_size, settings.sequence_length)
     ids, positions, labels = (torch.zeros(size, dtype=torch.long) for _ in range(3))
     return net.share(Batch(input_ids=ids, position_ids=positions, labels=labels, borders=borders))
-
-
-def _same(loss: torch.Tensor) -> torch.Tensor:
-    return loss
 
 
 @contextmanager

@@ -27,9 +27,9 @@ from anadil.plan.calibration import Measurement, RunStatus
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Packed, pack
-from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.parallelize import check_layout, spread
+from anadil.pretrain.parallel.parallelize import check_layout, parallelize
 from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
@@ -167,7 +167,7 @@ def _trainer(spec: RunSpec, device: torch.device, processes: Group) -> Trainer:
     mesh = mesh_of(settings.parallelism, processes, device.type)
     model = random_model(spec.shape, work, device, recipe.seed)
     check_layout(settings, model.config, mesh, device)
-    return Trainer(spread(model, settings, mesh, device), packed, recipe, processes)
+    return Trainer(parallelize(model, settings, mesh, device), packed, recipe, processes)
 
 
 def _recipe(spec: RunSpec, work: Work) -> Recipe:
@@ -226,7 +226,7 @@ def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Pa
     pairs[0] += length - pairs.sum()
     ends = np.cumsum(np.tile(pairs + 1, num_sequences), dtype=np.int64)
     ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(ends[-1]), dtype=np.int32)
-    stream = Stream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
+    stream = TokenStream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
     return pack(stream, length)
 
 

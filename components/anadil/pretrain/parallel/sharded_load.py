@@ -176,7 +176,7 @@ def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[S
 
 
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as stretches without a gap: first number, and how many."""
+    """Rising numbers as ranges without a gap: first number, and how many."""
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or ids[end] != ids[end - 1] + 1:
