@@ -19,7 +19,7 @@ from anadil.config import Recipe
 from anadil.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.flow import Stage
 from anadil.make import base_cache
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.sample import Beginnings, NoWholeRecordError
 from anadil.stage import check_base, external_files
 from anadil.storage import BUILT_IN

@@ -15,7 +15,7 @@ from anadil.model.load import cast_parameters, load_model
 from anadil.model.recompute import decoder_layers
 from anadil.pretrain.embeddings import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.group import Group
-from anadil.pretrain.parallel.load import INPUT, empty_model, load_weights
+from anadil.pretrain.parallel.load import empty_model, load_weights
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.shard import shard
 from anadil.pretrain.parallel.tensor import split
@@ -47,7 +47,7 @@ def whole_and_empty(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel, Any
     whole = load_model(folder / "model")
     fit_vocabulary(whole, folder / "tokenizer")
     weights = Weights(folder / "model")
-    rows = vocabulary_rows(folder / "tokenizer", weights.shape(INPUT)[0])
+    rows = vocabulary_rows(folder / "tokenizer", weights.shape("model.embed_tokens.weight")[0])
     assert rows is not None
     return whole, empty_model(folder / "model", num_tokens=len(rows)), weights, rows
 

@@ -27,7 +27,7 @@ from anadil.evaluate.retained import LANGUAGE, read_retained
 from anadil.languages import language
 from anadil.languages.language import Language
 from anadil.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.load import load_model, pick_device, pick_dtype, read_config
 from anadil.model.tiny import base_model
 from anadil.stage import Figures, Job

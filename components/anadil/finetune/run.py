@@ -21,7 +21,7 @@ from anadil.finetune.audit import audit
 from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
 from anadil.flow import STAGES
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.progress import progress
 from anadil.stage import Figures, Job, recipe_origin, result_version

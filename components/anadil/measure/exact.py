@@ -37,8 +37,8 @@ from anadil.errors import RecipeError
 from anadil.flow import BUILT_IN
 from anadil.measure.ask import laid_out
 from anadil.model import loss as losses
-from anadil.model.families import check_family
-from anadil.model.kernels import patch_llama
+from anadil.model.family_table import check_family
+from anadil.model.kernels import use_liger_kernels
 from anadil.plan.allocated import Allocated
 from anadil.plan.compose import Question, Table
 from anadil.plan.layout import Layout, Work
@@ -204,7 +204,7 @@ def _put_liger_kernels(put: Callable[[Any, str, Any], None], shape: Shape, setti
     for name in LIGER_PATCHES:  # so that they are put back
         put(llama, name, getattr(llama, name))
     config = config_of(shape, settings.sequence_length)
-    patch_llama(settings.activation_checkpointing, config=config)
+    use_liger_kernels(settings.activation_checkpointing, config=config)
 
 
 def _liger_loss(hidden: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:

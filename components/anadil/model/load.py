@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from anadil.errors import DataError, IntegrityError
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")

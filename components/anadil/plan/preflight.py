@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import Machine, machine, machines, this_machine

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from anadil.model.compiled import check_compiler
-from anadil.model.kernels import patch_llama, set_up_device
+from anadil.model.kernels import set_up_device, use_liger_kernels
 from anadil.model.load import pick_device, save_model
 from anadil.model.loss import multiplies_bf16, uses_liger
 from anadil.model.tiny import base_model
@@ -206,7 +206,7 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
     base = _base(job, processes)
     if uses_liger(settings.kernels, device):
         check_compiler(device, "pretrain.kernels", "torch")
-        patch_llama(
+        use_liger_kernels(
             settings.activation_checkpointing,
             compiled=settings.compile,
             config=empty_model(base).config,
