@@ -272,10 +272,10 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
     settings = recipe.clean
     read.check_suffixes(tuple(files))
-    tally = read.Tally()
+    read_stats = read.ReadStats()
 
     def some(uri: str) -> Iterator[read.Raw]:
-        records = read.records(uri, uri, settings.text_field, tally, beginnings.copy)
+        records = read.read_records(uri, uri, settings.text_field, read_stats, beginnings.copy)
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records):
                 if number == MAX_RECORDS:
@@ -289,21 +289,24 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
         looked = [files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)]
     for _ in _taken(looked, beginnings, some):
         pass
-    total = tally.records + tally.bad
-    if tally.bad and (beginnings.whole or not tally.records + tally.skipped):
-        tally.judge(settings.max_bad_records)
-    if beginnings.whole and not tally.records:
+    total = read_stats.records + read_stats.bad
+    if read_stats.bad and (beginnings.whole or not read_stats.records + read_stats.skipped):
+        read_stats.check_bad_share(settings.max_bad_records)
+    if beginnings.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
-    detail = f"{tally.records:,} documents"
-    if tally.bad > settings.max_bad_records * total:
-        return detail, f"{tally.bad:,} of {total:,} records could not be read, such as {tally.places[0]}"
+    detail = f"{read_stats.records:,} documents"
+    if read_stats.bad > settings.max_bad_records * total:
+        return (
+            detail,
+            f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}",
+        )
     return detail, ""
 
 
 def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.finetune.chats import Dropped, read_chats, refuse_kinds, refuse_none
+    from anadil.finetune.chats import Dropped, check_chat_files, read_chats, refuse_none
 
-    refuse_kinds(files)
+    check_chat_files(files)
     dropped = Dropped()
     found = _taken(files, beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy))
     num_chats = sum(1 for _ in found)
@@ -314,9 +317,9 @@ def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.evaluate.heldout import documents_of, limited, refuse_empty, refuse_kinds
+    from anadil.evaluate.heldout import check_heldout_files, documents_of, limited, refuse_empty
 
-    refuse_kinds(files)
+    check_heldout_files(files)
     found = _taken(
         files,
         beginnings,

@@ -4,7 +4,7 @@ import codecs
 
 import pytest
 
-from anadil.clean.charset import codec_of, text_of
+from anadil.clean.charset import codec_of, decode_text
 from anadil.clean.extract import decoded
 from tests.clean.texts import AZERBAIJANI, JAPANESE, RUSSIAN
 
@@ -106,7 +106,7 @@ HALF_WIDTH = "ﾃﾚﾋﾞで昨日の風を見た。"
     ],
 )
 def test_bytes_become_the_text_that_was_written(data: bytes, label: str, expected: str) -> None:
-    assert text_of(data, [label])[0] == expected
+    assert decode_text(data, [label])[0] == expected
 
 
 def test_the_page_may_say_what_the_server_does_not() -> None:
@@ -127,7 +127,7 @@ def test_a_page_that_was_cut_within_a_letter_is_utf8() -> None:
 def test_any_bytes_become_some_text(label: str) -> None:
     every = bytes(range(256)) * 3
 
-    text, codec = text_of(every, [label])
+    text, codec = decode_text(every, [label])
 
     assert text.encode(errors="strict")
     assert codecs.lookup(codec)

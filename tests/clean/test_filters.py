@@ -1,7 +1,7 @@
 import pytest
 
 from anadil.clean.filters import drop_reason, duplicate_ngram_share, limits_of, top_ngram_share
-from anadil.clean.identify import verdict
+from anadil.clean.identify import identify_language
 from anadil.config import Rules
 from anadil.languages import language
 from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, RUSSIAN, TURKISH
@@ -41,7 +41,7 @@ def reason(text: str, code: str = "az", **rules: float) -> str | None:
     spoken = language(code)
     normal = spoken.normalize(text)
     return drop_reason(
-        normal, verdict(normal, spoken), spoken, limits_of(spoken, Rules.model_validate(rules))
+        normal, identify_language(normal, spoken), spoken, limits_of(spoken, Rules.model_validate(rules))
     )
 
 

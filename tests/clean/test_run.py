@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.identify import Verdict, verdict
+from anadil.clean.identify import IdentifiedLanguage, identify_language
 from anadil.clean.run import names
-from anadil.clean.split import split
+from anadil.clean.split import split_heldout
 from anadil.corpus import Document, read_documents
 from anadil.errors import DataError, RetryableError, Stopped
 from anadil.languages import language
@@ -263,12 +263,12 @@ def test_what_is_no_documents_fault_ends_the_stage(
 def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException) -> None:
     """Let the identifier fail on texts that begin so."""
 
-    def failing(text: str, spoken: Language) -> Verdict:
+    def failing(text: str, spoken: Language) -> IdentifiedLanguage:
         if text.startswith(start):
             raise error
-        return verdict(text, spoken)
+        return identify_language(text, spoken)
 
-    monkeypatch.setattr("anadil.clean.run.verdict", failing)
+    monkeypatch.setattr("anadil.clean.run.identify_language", failing)
 
 
 def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_there_is_always_text_to_train_on_and_text_held_out(
         Document(id=f"{n * 2**54:032x}"[-32:], text="", source="", url="", lang="az") for n in range(count)
     ]
 
-    train, heldout = split(corpus, fraction=fraction, max_documents=most)
+    train, heldout = split_heldout(corpus, fraction=fraction, max_documents=most)
 
     assert (len(train), len(heldout)) == (count - expected, expected)
 

@@ -5,10 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anadil.clean.filters import drop_reason
-from anadil.clean.identify import verdict
+from anadil.clean.identify import identify_language
 from anadil.config import Rules
 from anadil.languages import language
-from anadil.languages.language import Limits
+from anadil.languages.language import FilterLimits
 
 LETTERS = st.text(
     st.one_of(
@@ -137,7 +137,7 @@ def test_azerbaijani_words_are_separated_by_white_space() -> None:
 def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
     spoken = language(code)
     # Beginnings are short, so that only language, script and spelling can be judged.
-    open_limits = Limits(
+    open_limits = FilterLimits(
         min_words=1, max_words=1_000, min_mean_word_length=1, max_mean_word_length=20, min_alpha_words=0,
         min_stop_words=0, max_duplicate_lines=1, max_top_ngram=1, max_duplicate_ngrams=1, max_isolated=1,
         min_script=0.5,
@@ -145,9 +145,12 @@ def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
 
     joined = ["\n".join(spoken.prompts), "\n".join(spoken.questions)]
 
-    assert [drop_reason(text, verdict(text, spoken), spoken, open_limits) for text in joined] == [None, None]
+    assert [drop_reason(text, identify_language(text, spoken), spoken, open_limits) for text in joined] == [
+        None,
+        None,
+    ]
     assert all(spoken.normalize(text).rstrip() == text.rstrip() for text in spoken.prompts) or code == "ja"
 
 
 def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
-    assert set(Limits.__dataclass_fields__) == set(Rules.model_fields)
+    assert set(FilterLimits.__dataclass_fields__) == set(Rules.model_fields)

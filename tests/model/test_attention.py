@@ -7,7 +7,13 @@ from torch import nn
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from anadil.errors import DataError, PreflightError
-from anadil.model.attention import attend, attention, by_document, row_borders, use_packed_attention
+from anadil.model.attention import (
+    attend,
+    by_document,
+    packed_attention_forward,
+    row_borders,
+    use_packed_attention,
+)
 from anadil.model.attention_operator import (
     OPERATOR,
     backward_on_gpu,
@@ -275,16 +281,16 @@ def test_scores_changed_otherwise_are_refused() -> None:
     states = torch.zeros(1, 1, 2, 4)
 
     with pytest.raises(DataError, match=r"base.model: its attention has softcap, which"):
-        attention(nn.Identity(), states, states, states, None, softcap=30.0)
+        packed_attention_forward(nn.Identity(), states, states, states, None, softcap=30.0)
 
 
 def test_dropout_is_refused_in_training_only() -> None:
     layer, states = nn.Identity(), torch.zeros(1, 1, 2, 4)
 
-    attention(layer.eval(), states, states, states, None, dropout=0.1)
+    packed_attention_forward(layer.eval(), states, states, states, None, dropout=0.1)
 
     with pytest.raises(DataError, match="attention_dropout"):
-        attention(layer.train(), states, states, states, None, dropout=0.1)
+        packed_attention_forward(layer.train(), states, states, states, None, dropout=0.1)
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:

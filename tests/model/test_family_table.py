@@ -14,12 +14,12 @@ from anadil.model.family_table import LAYOUTS, check_family, families, model_typ
 from anadil.plan.shape import shape_from
 
 NEWER = """
-from anadil.model.family import TENSOR, Architecture, Family
+from anadil.model.family import TENSOR_LAYOUTS, Architecture, Family
 
 FAMILIES = (
     Family(
         model_type="newer",
-        layouts=TENSOR,
+        layouts=TENSOR_LAYOUTS,
         architecture=Architecture(has_bias=True, bias="inputs", defaults={"head_dim": 64}),
     ),
 )

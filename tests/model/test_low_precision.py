@@ -19,18 +19,18 @@ from anadil.errors import PreflightError, RecipeError
 from anadil.model import low_precision
 from anadil.model.compiled import compile_layers
 from anadil.model.low_precision import (
-    Kind,
+    MatmulFormat,
     after_step,
     check_low_precision,
     layers_for,
-    plain,
+    plain_tensor,
     use_low_precision,
 )
 from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.parallel.tensor import split
 
 pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
-KINDS: tuple[Kind, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
+KINDS: tuple[MatmulFormat, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
 TOKENS = (torch.arange(128) * 7 + 3).reshape(2, 64) % 64
 GPU = torch.device("cuda", 0)
 BF16 = torch.bfloat16
@@ -52,7 +52,7 @@ def llama(dtype: torch.dtype = torch.float32, hidden_size: int = 64) -> LlamaFor
     return made.to(dtype)
 
 
-def converted(kind: Kind, dtype: torch.dtype = torch.float32, **options: Any) -> LlamaForCausalLM:
+def converted(kind: MatmulFormat, dtype: torch.dtype = torch.float32, **options: Any) -> LlamaForCausalLM:
     made = llama(dtype)
     use_low_precision(decoder_layers(made), kind, emulated=True, **options)
     return made
@@ -81,7 +81,7 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradients_are_near_those_of_whole_precision(kind: Kind, dtype: torch.dtype) -> None:
+def test_loss_and_gradients_are_near_those_of_whole_precision(kind: MatmulFormat, dtype: torch.dtype) -> None:
     reference = llama(dtype)
     expected = gradients(reference)
 
@@ -96,7 +96,7 @@ def test_loss_and_gradients_are_near_those_of_whole_precision(kind: Kind, dtype:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_weights_and_the_head_stay_as_they_are(kind: Kind) -> None:
+def test_names_weights_and_the_head_stay_as_they_are(kind: MatmulFormat) -> None:
     reference = dict(llama().named_parameters())
 
     made = converted(kind)
@@ -110,7 +110,7 @@ def test_names_weights_and_the_head_stay_as_they_are(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_the_same_with_activations_made_again(kind: Kind) -> None:
+def test_gradients_are_the_same_with_activations_made_again(kind: MatmulFormat) -> None:
     expected = gradients(converted(kind))
 
     for policy in ("selective", "full"):
@@ -121,7 +121,7 @@ def test_gradients_are_the_same_with_activations_made_again(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_under_autocast_fp32_weights_get_fp32_gradients(kind: Kind) -> None:
+def test_under_autocast_fp32_weights_get_fp32_gradients(kind: MatmulFormat) -> None:
     made = converted(kind)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -162,7 +162,7 @@ def test_a_model_of_small_matrices_is_refused_since_nothing_would_be_faster() ->
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("float8_tensorwise", 5), ("float8_rowwise", 2)])
-def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: Kind, expected: int) -> None:
+def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: MatmulFormat, expected: int) -> None:
     config = LlamaConfig(
         hidden_size=2048,
         intermediate_size=8192,
@@ -195,7 +195,7 @@ def test_tensor_parallel_shards_must_fit_too() -> None:
     ],
 )
 def test_a_gpu_without_the_format_is_refused_by_name(
-    a_gpu: Any, kind: Kind, capability: tuple[int, int], name: str, wanted: str
+    a_gpu: Any, kind: MatmulFormat, capability: tuple[int, int], name: str, wanted: str
 ) -> None:
     a_gpu(capability, name)
 
@@ -210,7 +210,7 @@ def test_a_gpu_without_the_format_is_refused_by_name(
 
 
 @pytest.mark.parametrize("kind", ["float8_tensorwise", "float8_rowwise"])
-def test_a_gpu_with_the_format_is_accepted(a_gpu: Any, kind: Kind) -> None:
+def test_a_gpu_with_the_format_is_accepted(a_gpu: Any, kind: MatmulFormat) -> None:
     a_gpu((9, 0), "NVIDIA H100 80GB HBM3")
 
     check_low_precision(kind, GPU, BF16, tokens=2048)
@@ -283,7 +283,7 @@ def test_a_format_without_compilation_is_warned_about(a_gpu: Any, caplog: pytest
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_compiled_layers_give_the_same_gradients_by_one_program(kind: Kind) -> None:
+def test_compiled_layers_give_the_same_gradients_by_one_program(kind: MatmulFormat) -> None:
     expected = gradients(converted(kind))
     torch._dynamo.reset()
     counters.clear()
@@ -313,7 +313,7 @@ def trained(made: nn.Module, *, sharded: bool) -> list[float]:
     return losses
 
 
-def split_by_tensor_parallelism(kind: Kind) -> None:
+def split_by_tensor_parallelism(kind: MatmulFormat) -> None:
     """Matrices shared by two processes, and FSDP around them, against one process."""
     expected = float(states_of(converted(kind)).square().sum().detach())
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shard", "tensor"))
@@ -355,7 +355,7 @@ def worker() -> None:
         for layer in decoder_layers(mixed):
             fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(BF16, torch.float32))
         fully_shard(mixed, mesh=mesh, mp_policy=MixedPrecisionPolicy(BF16, torch.float32))
-        before = {name: plain(tensor) for name, tensor in mixed.named_parameters()}
+        before = {name: plain_tensor(tensor) for name, tensor in mixed.named_parameters()}
         kept = {
             name: tensor.full_tensor().clone()
             for name, tensor in before.items()

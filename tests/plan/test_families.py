@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from anadil.config import Recipe
 from anadil.errors import PreflightError
 from anadil.measure.exact import exact_peak
-from anadil.model.family import SHARED, Family
+from anadil.model.family import SHARD_LAYOUTS, Family
 from anadil.model.family_table import families
 from anadil.plan.layout import Layout, Work
 from anadil.plan.machine import machine
@@ -256,7 +256,7 @@ def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
 def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARED))
+    monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARD_LAYOUTS))
     shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")
     recipe = based_on(
         tmp_path,

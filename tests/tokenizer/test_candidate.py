@@ -10,7 +10,14 @@ from transformers import AutoTokenizer
 from anadil.base import LLAMA_3_SPECIALS, base_tokenizer, read_tokenizer
 from anadil.config import Base, Strategy
 from anadil.errors import DataError, IntegrityError
-from anadil.tokenizer.candidate import Candidate, chat_template, extended, replaced, require_byte_level, write
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    chat_template,
+    extended,
+    replaced,
+    require_byte_level,
+    write_tokenizer,
+)
 from anadil.tokenizer.embedding_map import embedding_rows
 from anadil.tokenizer.extend import continued_merges
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
@@ -143,8 +150,8 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
     model_type: str,
 ) -> None:
     tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
-    candidate = Candidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
-    write(candidate, folder, chat_template(folder, base), tmp_path / "written")
+    candidate = TokenizerCandidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
+    write_tokenizer(candidate, folder, chat_template(folder, base), tmp_path / "written")
     if model_type:
         # A model directory says which tokenizer class its model usually has.
         (tmp_path / "written" / "config.json").write_text(

@@ -16,7 +16,7 @@ from anadil.base import base_tokenizer, read_tokenizer
 from anadil.config import Base, Recipe, Strategy
 from anadil.corpus import write_documents
 from anadil.stage import Job
-from anadil.tokenizer.candidate import Candidate, extended, replaced
+from anadil.tokenizer.candidate import TokenizerCandidate, extended, replaced
 from anadil.tokenizer.choice import Measured, choose
 from anadil.tokenizer.extend import continued_merges
 from anadil.tokenizer.fertility import Fertility
@@ -33,7 +33,7 @@ def candidates(tiny: Tokenizer, **fertility: float) -> list[Measured]:
     found = []
     for name, value in fertility.items():
         strategy, _, size = name.partition("_")
-        candidate = Candidate(
+        candidate = TokenizerCandidate(
             strategy=cast("Strategy", strategy), asked=int(size or 0), got=int(size or 0), tokenizer=tiny
         )
         cost = Fertility(
@@ -145,7 +145,7 @@ def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
 
     told = [
         Measured(
-            candidate=Candidate(strategy="extend", asked=100, got=100, tokenizer=tiny, usage=each),
+            candidate=TokenizerCandidate(strategy="extend", asked=100, got=100, tokenizer=tiny, usage=each),
             fertility=cost,
         ).warning
         for each in (usage, few)

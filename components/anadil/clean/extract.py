@@ -9,7 +9,7 @@ import pycld2
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from anadil.clean.charset import text_of
+from anadil.clean.charset import decode_text
 from anadil.languages.language import Language
 
 MIN_PREFILTER_PERCENT = 5
@@ -71,7 +71,7 @@ def decoded(data: bytes, charset: str) -> tuple[str, bool]:
         charset: What the server says of its encoding.
     """
     meta = META_CHARSET.search(data, 0, 4_096)
-    text, codec = text_of(data, [charset, meta[1].decode(errors="replace") if meta else ""])
+    text, codec = decode_text(data, [charset, meta[1].decode(errors="replace") if meta else ""])
     return text, codec == "utf-8"
 
 

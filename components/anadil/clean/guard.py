@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anadil.errors import AnadilError
 
 if TYPE_CHECKING:
-    from anadil.clean.read import Tally
+    from anadil.clean.read import ReadStats
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ def is_of_document(error: BaseException) -> bool:
 
 
 @contextmanager
-def guarded(tally: "Tally", place: str) -> Iterator[None]:
+def skip_failed_document(stats: "ReadStats", place: str) -> Iterator[None]:
     """Count the document as bad, with its place, if the block cannot work on it.
 
     Args:
-        tally: Has counted the document as a good record.
+        stats: Has counted the document as a good record.
         place: File, and place in it.
     """
     try:
@@ -39,5 +39,5 @@ def guarded(tally: "Tally", place: str) -> Iterator[None]:
         if not is_of_document(error):
             raise
         log.warning("%s: left out; please report it as a bug", place, exc_info=True)
-        tally.records -= 1
-        tally.refuse(place, f"{type(error).__name__}: {error}")
+        stats.records -= 1
+        stats.refuse(place, f"{type(error).__name__}: {error}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anadil import storage
-from anadil.clean.charset import text_of
+from anadil.clean.charset import decode_text
 from anadil.clean.warc import Page, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.errors import DataError
@@ -46,7 +46,7 @@ class Raw:
 
 
 @dataclass(slots=True)
-class Tally:
+class ReadStats:
     """What reading met; the same whatever the order of the files."""
 
     records: int = 0
@@ -61,12 +61,12 @@ class Tally:
     places: list[str] = field(default_factory=list)
 
     def refuse(self, place: str, why: str) -> None:
-        """Count a bad record; the first ones are remembered for `judge`."""
+        """Count a bad record; the first ones are remembered for `check_bad_share`."""
         self.bad += 1
         if len(self.places) < MAX_PLACES:
             self.places.append(f"{place}: {why}")
 
-    def judge(self, max_share: float) -> None:
+    def check_bad_share(self, max_share: float) -> None:
         """Refuse the input if too much of it is unreadable.
 
         Raises:
@@ -96,7 +96,7 @@ class Source:
     text_field: str
 
 
-Reader = Callable[[Source, Tally], Iterator[Raw]]
+Reader = Callable[[Source, ReadStats], Iterator[Raw]]
 
 
 def check_suffixes(uris: tuple[str, ...]) -> None:
@@ -113,8 +113,8 @@ def check_suffixes(uris: tuple[str, ...]) -> None:
         )
 
 
-def records(
-    uri: str, name: str, text_field: str, tally: Tally, copy: storage.Copy = storage.local_copy
+def read_records(
+    uri: str, name: str, text_field: str, read_stats: ReadStats, copy: storage.Copy = storage.local_copy
 ) -> Iterator[Raw]:
     """The records of one file, local or remote, in order.
 
@@ -122,7 +122,7 @@ def records(
         uri: The file.
         name: What provenance and messages call it.
         text_field: Key or column of the text, for JSONL and Parquet.
-        tally: Counts good and bad records.
+        read_stats: Counts good and bad records.
         copy: Gives what is to be read of the file.
 
     Raises:
@@ -137,9 +137,11 @@ def records(
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
-        for raw in reader(Source(path=path, name=name, text_field=text_field), tally):
-            tally.records += 1
-            tally.bytes_in += len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
+        for raw in reader(Source(path=path, name=name, text_field=text_field), read_stats):
+            read_stats.records += 1
+            read_stats.bytes_in += (
+                len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
+            )
             yield raw
 
 
@@ -147,21 +149,21 @@ def _reader(uri: str) -> Reader | None:
     return next((reader for suffix, reader in READERS.items() if uri.lower().endswith(suffix)), None)
 
 
-def _jsonl(source: Source, tally: Tally) -> Iterator[Raw]:
+def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
     number = 0
     try:
         for number, line in enumerate(bounded_lines(source.path), start=1):
             place = f"{source.name}:{number}"
             if isinstance(line, TooLong):
-                tally.refuse(place, str(line))
+                read_stats.refuse(place, str(line))
             elif line.strip():
                 row = _row(line.removeprefix(b"\xef\xbb\xbf"), source.text_field)
                 if isinstance(row, str):
-                    tally.refuse(place, row)
+                    read_stats.refuse(place, row)
                 else:
                     yield _raw(row, source.text_field, place)
     except DAMAGED as error:
-        tally.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+        read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
 def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
@@ -190,32 +192,34 @@ def _writable(value: object) -> str:
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
-def _txt(source: Source, tally: Tally) -> Iterator[Raw]:
+def _txt(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
     if source.path.stat().st_size > MAX_RECORD_BYTES:
-        tally.refuse(source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl")
+        read_stats.refuse(
+            source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
+        )
         return
     data = source.path.read_bytes()
-    text, codec = text_of(data)
+    text, codec = decode_text(data)
     if codec != "utf-8":
-        tally.recoded += 1
+        read_stats.recoded += 1
         log.warning("%s: not UTF-8; read as %s", source.name, codec)
     yield Raw(source=source.name, text=text)
 
 
-def _html(source: Source, tally: Tally) -> Iterator[Raw]:  # noqa: ARG001  readers are called alike
+def _html(source: Source, read_stats: ReadStats) -> Iterator[Raw]:  # noqa: ARG001  readers are called alike
     too_large = source.path.stat().st_size > MAX_RECORD_BYTES
     yield Raw(source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large)
 
 
-def _warc(source: Source, tally: Tally) -> Iterator[Raw]:
+def _warc(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
     good = damaged = 0
     for item in html_responses(source.path, MAX_RECORD_BYTES):
         if isinstance(item, Damage):
             damaged += 1
-            tally.refuse(f"{source.name}:{item.offset}", item.why)
+            read_stats.refuse(f"{source.name}:{item.offset}", item.why)
         elif not isinstance(item, Page):
             good += 1
-            tally.skipped += item
+            read_stats.skipped += item
         else:
             good += 1
             yield Raw(
@@ -224,10 +228,10 @@ def _warc(source: Source, tally: Tally) -> Iterator[Raw]:
             )  # fmt: skip
     # A download that broke off, or one flipped bit, costs one place in a file of any size.
     if good > damaged > 0:
-        tally.excused += 1
+        read_stats.excused += 1
 
 
-def _parquet(source: Source, tally: Tally) -> Iterator[Raw]:
+def _parquet(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
     row = 0
     try:
         with pq.ParquetFile(source.path) as table:
@@ -243,11 +247,11 @@ def _parquet(source: Source, tally: Tally) -> Iterator[Raw]:
                     if isinstance(values[source.text_field], str):
                         yield _raw(values, source.text_field, f"{source.name}:{row}")
                     else:
-                        tally.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
+                        read_stats.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
-        tally.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+        read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
 
 
 READERS: dict[str, Reader] = {

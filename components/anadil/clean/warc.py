@@ -9,7 +9,7 @@ from fastwarc.warc import WarcRecord
 
 from anadil.clean.guard import is_of_document
 from anadil.clean.http_body import decoded_body
-from anadil.clean.warc_records import Damage, Record, records
+from anadil.clean.warc_records import Damage, RawWarcRecord, warc_records
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
@@ -34,14 +34,14 @@ Item = Page | Damage | int
 
 def html_responses(path: Path, max_bytes: int) -> Iterator[Item]:
     """Pages, skipped responses and damaged places of a WARC file, in order."""
-    for item in records(path, max_bytes):
+    for item in warc_records(path, max_bytes):
         if isinstance(item, Damage):
             yield item
         elif item.kind == "response":
             yield _guarded_response(item, max_bytes)
 
 
-def _guarded_response(record: Record, max_bytes: int) -> Item:
+def _guarded_response(record: RawWarcRecord, max_bytes: int) -> Item:
     try:
         return _response(record, max_bytes)
     except BaseException as error:
@@ -52,7 +52,7 @@ def _guarded_response(record: Record, max_bytes: int) -> Item:
         )
 
 
-def _response(record: Record, max_bytes: int) -> Item:
+def _response(record: RawWarcRecord, max_bytes: int) -> Item:
     """A page that was asked for and came, or why it is none."""
     offset = record.offset
     url = TARGET.search(record.head)

@@ -22,9 +22,9 @@ TEMPERATURE = 0.6
 TOP_P = 0.9
 """Source: generation_config.json of Llama 3.2."""
 
-Kind = Literal["continuation", "answer"]
+PromptKind = Literal["continuation", "answer"]
 Mode = Literal["greedy", "sampled"]
-MODES: tuple[Mode, ...] = ("greedy", "sampled")
+DECODING_MODES: tuple[Mode, ...] = ("greedy", "sampled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Prompt:
     """What a model gets."""
 
     text: str
-    kind: Kind
+    kind: PromptKind
     """Whether it is a beginning or a question."""
     chat: bool = False
     """Whether it goes through the chat template."""
@@ -43,7 +43,7 @@ class Generation:
     """What a model wrote."""
 
     prompt: str
-    kind: Kind
+    kind: PromptKind
     mode: Mode
     chat: bool
     text: str
@@ -72,7 +72,7 @@ def generations(
     with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as shown:
         for prompt in prompts:
             ids = _prompt_ids(tokenizer, prompt)
-            for mode in MODES:
+            for mode in DECODING_MODES:
                 new, ended = _continue(
                     model, ids, _ends(model, tokenizer), max_new_tokens, _sampler(mode, seed, prompt.text)
                 )
@@ -84,7 +84,7 @@ def generations(
 def repetition(made: Iterable[Generation]) -> dict[str, dict[str, float | int]]:
     """Means over the generations of each mode; a text too short for an n-gram does not count."""
     table: dict[str, dict[str, float | int]] = {}
-    for mode in MODES:
+    for mode in DECODING_MODES:
         own = [one for one in made if one.mode == mode]
         if not own:
             continue

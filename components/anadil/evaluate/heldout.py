@@ -23,7 +23,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
-PARQUET_BATCH = 16
+ROWS_AT_A_TIME = 16
 """Rows in memory at a time, each as long as a document may be."""
 
 
@@ -94,7 +94,7 @@ def documents_of(
         DataError: A record cannot be read; with its place.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    refuse_kinds(files)
+    check_heldout_files(files)
     for uri in files:
         with copy(uri) as path:
             for place, row in _rows(path, uri, _suffix(uri), text_field):
@@ -118,7 +118,7 @@ def limited(documents: Iterable[Document]) -> Iterator[Document]:
         yield document
 
 
-def refuse_kinds(files: Sequence[str]) -> None:
+def check_heldout_files(files: Sequence[str]) -> None:
     """Refuse files of another kind, before any is read.
 
     Raises:
@@ -191,7 +191,7 @@ def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, 
         if text_field not in table.schema_arrow.names:
             raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
         number = 0
-        for batch in table.iter_batches(batch_size=PARQUET_BATCH, columns=[text_field]):
+        for batch in table.iter_batches(batch_size=ROWS_AT_A_TIME, columns=[text_field]):
             for text in batch.column(0).to_pylist():
                 number += 1
                 yield f":{number}", {text_field: text}

@@ -9,13 +9,16 @@ import json
 from anadil.corpus import Document
 from anadil.storage import built_in
 
-LANGUAGE = "en"
-TEXT = f"builtin:{LANGUAGE}/retained.jsonl"
+RETAINED_LANGUAGE = "en"
+RETAINED_TEXT = f"builtin:{RETAINED_LANGUAGE}/retained.jsonl"
 """Short documents; no stage trains on them."""
 
 
 def read_retained() -> tuple[Document, ...]:
     """The documents of the built-in English text."""
-    with built_in(TEXT).open(encoding="utf-8") as lines:
+    with built_in(RETAINED_TEXT).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    return tuple(Document(id=row["id"], text=row["text"], source=TEXT, url="", lang=LANGUAGE) for row in rows)
+    return tuple(
+        Document(id=row["id"], text=row["text"], source=RETAINED_TEXT, url="", lang=RETAINED_LANGUAGE)
+        for row in rows
+    )

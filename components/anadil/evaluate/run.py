@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from anadil.config import Recipe
 from anadil.corpus import read_documents
 from anadil.evaluate.bits_per_byte import score
-from anadil.evaluate.candidates import Candidate, Encoded, encode_for_all, open_candidate
+from anadil.evaluate.candidates import Encoded, ScoredModel, encode_for_all, open_model
 from anadil.evaluate.contamination import Contamination, find_contamination
-from anadil.evaluate.gate import Verdict, judge
+from anadil.evaluate.gate import GateVerdict, apply_gate
 from anadil.evaluate.generate import Prompt, generations, repetition
 from anadil.evaluate.heldout import Heldout, read_heldout
 from anadil.evaluate.interval import Difference, paired_difference
-from anadil.evaluate.retained import LANGUAGE, read_retained
+from anadil.evaluate.retained import RETAINED_LANGUAGE, read_retained
 from anadil.languages import language
 from anadil.languages.language import Language
 from anadil.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
@@ -41,7 +41,7 @@ SURE_DOCUMENTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ModelScores:
     """What was measured of one candidate."""
 
     table: dict[str, Any]
@@ -60,11 +60,11 @@ def run(job: Job) -> Figures:
     recipe, spoken = job.recipe, language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, recipe.language)
     candidates = [
-        open_candidate("base", base_model(recipe.base, job.base_cache)),
-        open_candidate("adapted", job.inputs["model"]),
+        open_model("base", base_model(recipe.base, job.base_cache)),
+        open_model("adapted", job.inputs["model"]),
     ]
     if "adapter" in job.inputs:
-        candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
+        candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
         refuse_mixture(read_config(candidate.path), f"{candidate.name} ({candidate.path})")
     encoded = encode_for_all(candidates, heldout.documents)
@@ -81,7 +81,7 @@ def run(job: Job) -> Figures:
     differences = _differences(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}
-    verdict = judge(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
+    verdict = apply_gate(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
     _say(verdict, results, contamination, differences)
     scores = _content(heldout, encoded, results, differences, contamination, verdict)
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
@@ -103,8 +103,8 @@ def run(job: Job) -> Figures:
 
 
 def _measure(
-    candidate: Candidate, encoded: Encoded, retained: Encoded, recipe: Recipe, spoken: Language
-) -> Result:
+    candidate: ScoredModel, encoded: Encoded, retained: Encoded, recipe: Recipe, spoken: Language
+) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
     device = pick_device()
     dtype = pick_dtype("auto", device)
@@ -127,7 +127,7 @@ def _measure(
         "stride": stride,
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
-        "retained": {LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
+        "retained": {RETAINED_LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
         "repetition": repetition(made),
         "generations": [asdict(one) for one in made],
     }
@@ -141,7 +141,7 @@ def _measure(
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return Result(table=table, nats=nats)
+    return ModelScores(table=table, nats=nats)
 
 
 def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
@@ -175,7 +175,7 @@ def _text_figures(
     }
 
 
-def _prompts(candidate: Candidate, recipe: Recipe, spoken: Language) -> list[Prompt]:
+def _prompts(candidate: ScoredModel, recipe: Recipe, spoken: Language) -> list[Prompt]:
     beginnings = recipe.evaluate.prompts or spoken.prompts
     tokenizer: Any = candidate.tokenizer
     chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
@@ -188,7 +188,7 @@ def _prompts(candidate: Candidate, recipe: Recipe, spoken: Language) -> list[Pro
 
 
 def _differences(
-    results: dict[str, Result], encoded: Encoded, contamination: Contamination, seed: int
+    results: dict[str, ModelScores], encoded: Encoded, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
     """Bits per byte of each pair, also without contaminated documents where there are some."""
     num_bytes = _bytes_of(encoded)
@@ -211,8 +211,8 @@ def _bytes_of(encoded: Encoded) -> NDArray[np.int64]:
 
 
 def _say(
-    verdict: Verdict,
-    results: dict[str, Result],
+    verdict: GateVerdict,
+    results: dict[str, ModelScores],
     contamination: Contamination,
     differences: dict[str, Difference],
 ) -> None:
@@ -222,7 +222,9 @@ def _say(
                 "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d documents",
                 name, difference.value, difference.low, difference.high, difference.num_documents,
             )  # fmt: skip
-    english = (f"{name} {result.table['retained'][LANGUAGE]:.4f}" for name, result in results.items())
+    english = (
+        f"{name} {result.table['retained'][RETAINED_LANGUAGE]:.4f}" for name, result in results.items()
+    )
     log.info("bits per byte on the built-in English text: %s", ", ".join(english))
     found = contamination.contaminated
     if found:
@@ -240,10 +242,10 @@ def _say(
 def _content(
     heldout: Heldout,
     encoded: Encoded,
-    results: dict[str, Result],
+    results: dict[str, ModelScores],
     differences: dict[str, Difference],
     contamination: Contamination,
-    verdict: Verdict,
+    verdict: GateVerdict,
 ) -> dict[str, Any]:
     return {
         "candidates": {name: result.table for name, result in results.items()},
@@ -266,7 +268,7 @@ def _content(
     }
 
 
-def _by_document(encoded: Encoded, results: dict[str, Result]) -> list[dict[str, Any]]:
+def _by_document(encoded: Encoded, results: dict[str, ModelScores]) -> list[dict[str, Any]]:
     """Nats of each document, so that any interval can be computed again."""
     return [
         {

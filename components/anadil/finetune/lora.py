@@ -38,7 +38,7 @@ WARMUP_FRACTION = 0.03
 """Learning rate over the steps. Source: Stanford Alpaca, README, "Fine-tuning"."""
 KEPT_CHECKPOINTS = 2
 """Should the newest be damaged, the one before it is there."""
-KIND = "trainer checkpoint"
+CHECKPOINT_KIND = "trainer checkpoint"
 
 
 def num_steps(num_examples: int, batch_size: int, epochs: float) -> int:
@@ -135,17 +135,17 @@ class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
                 f"loss is {loss} at step {state.global_step}; lower finetune.lr ({self.job.recipe.finetune.lr})"
             )
         self.shown.advance(note=f"loss {loss:.3f}")
-        self.job.tracker.metrics(step_figures(logs), state.global_step)
+        self.job.tracker.metrics(logged_figures(logs), state.global_step)
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
         """Seal the checkpoint that was just written, and only then remove old ones."""
-        artifact.seal(checkpoint(self.job, state.global_step), kind=KIND, origin=self.origin)
+        artifact.seal(checkpoint(self.job, state.global_step), kind=CHECKPOINT_KIND, origin=self.origin)
         exporter.saved_checkpoint("finetune", state.global_step)
         for old in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
             shutil.rmtree(old[1])
 
 
-def step_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+def logged_figures(logs: Mapping[str, Any]) -> dict[str, float]:
     """What is kept of a step's log; TRL's `num_tokens` begins anew at a resume and is not."""
     names = {
         "loss": "loss",

@@ -166,7 +166,7 @@ def _write_curve(job: Job, steps: int) -> float:
     file = lora.checkpoint(job, steps) / "trainer_state.json"
     history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
     curve = [
-        {"step": logs["step"], "epoch": logs["epoch"], **lora.step_figures(logs)}
+        {"step": logs["step"], "epoch": logs["epoch"], **lora.logged_figures(logs)}
         for logs in history
         if "loss" in logs
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FilterLimits:
     """The language's own limits of the document filters; `anadil.config.Rules` names each."""
 
     min_words: int
@@ -55,7 +55,7 @@ class Language:
     """Characters that end a sentence."""
     min_long_block: int
     """Characters from which a block of a web page counts as running text."""
-    limits: Limits
+    limits: FilterLimits
     prompts: tuple[str, ...]
     """Beginnings that models continue, side by side in the report."""
     questions: tuple[str, ...]

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from anadil.errors import DataError
 from anadil.model.attention_operator import lower_right, packed_attention
 
-NAME = "anadil"
+ATTENTION_NAME = "anadil"
 """What transformers calls this attention."""
 UNKNOWN = ("softcap", "s_aux", "position_bias")
 """Changes of the attention scores that some architectures ask for by keyword."""
@@ -30,9 +30,9 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     Raises:
         DataError: The architecture does not let its attention be chosen.
     """
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, no_mask)
-    choose_attention(model, NAME)
+    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, no_mask)
+    choose_attention(model, ATTENTION_NAME)
 
 
 def choose_attention(model: PreTrainedModel, name: str) -> None:
@@ -54,7 +54,7 @@ def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> N
     assert attention_mask is None, "borders take the place of attention_mask"
 
 
-def attention(
+def packed_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -139,7 +139,7 @@ def attend(
         value: As `key`.
         query_borders: Where each document's queries begin.
         key_borders: Where each document's keys begin; a document has no fewer keys than queries.
-        scale: See `attention`.
+        scale: See `packed_attention_forward`.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):

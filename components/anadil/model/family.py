@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Layout = Literal["shard", "context", "tensor", "pipeline"]
+LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
 HeadNorms = Literal["none", "head", "width"]
 Rotation = Literal["shared", "fp32", "own"]
@@ -88,10 +88,10 @@ LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
     "mlp.up_proj": "columns",
     "mlp.down_proj": "rows",
 }
-SHARED: frozenset[Layout] = frozenset(["shard", "context"])
-TENSOR: frozenset[Layout] = SHARED | {"tensor"}
-PIPELINE: frozenset[Layout] = SHARED | {"pipeline"}
-EVERY_LAYOUT: frozenset[Layout] = TENSOR | PIPELINE
+SHARD_LAYOUTS: frozenset[LayoutName] = frozenset(["shard", "context"])
+TENSOR_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"tensor"}
+PIPELINE_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"pipeline"}
+ALL_LAYOUTS: frozenset[LayoutName] = TENSOR_LAYOUTS | PIPELINE_LAYOUTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Family:
     """One `model_type`, which trains in one process, or copies of it, as plain transformers trains it."""
 
     model_type: str
-    layouts: frozenset[Layout] = SHARED
+    layouts: frozenset[LayoutName] = SHARD_LAYOUTS
     """Layouts whose losses and gradients were compared with plain transformers (tests/pretrain/test_families.py).
 
     `shard` and `context` need embeddings, layers and head under `names`. `pipeline` needs a forward pass that does

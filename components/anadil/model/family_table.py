@@ -13,10 +13,10 @@ from typing import Any, get_args
 
 from anadil.errors import PreflightError
 from anadil.model import families as package
-from anadil.model.family import Family, Layout
+from anadil.model.family import Family, LayoutName
 from anadil.model.mixture_of_experts import is_mixture_of_experts
 
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 
 
 @cache
@@ -26,12 +26,12 @@ def families() -> dict[str, Family]:
     return {each.model_type: each for name in names for each in importlib.import_module(name).FAMILIES}
 
 
-def model_types(layout: Layout | None = None) -> list[str]:
+def model_types(layout: LayoutName | None = None) -> list[str]:
     """Types that are trained, or only those that a layout is tested for."""
     return sorted(each.model_type for each in families().values() if layout is None or layout in each.layouts)
 
 
-def supports(model_type: str, layout: Layout) -> bool:
+def supports(model_type: str, layout: LayoutName) -> bool:
     """Whether a layout is tested for a type."""
     return model_type in families() and layout in families()[model_type].layouts
 

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from anadil.config import Recipe
 from anadil.errors import RecipeError
 from anadil.model.loss import IGNORED
-from anadil.model.low_precision import plain
+from anadil.model.low_precision import plain_tensor
 from anadil.pretrain.optimizer import (
     allocate_state,
     free_state,
@@ -199,7 +199,9 @@ class Trainer:
 
     def tensors(self, *, moments: bool) -> Tensors:
         """What a checkpoint holds: parameters by name, tied ones once, and where asked the optimizer's moments."""
-        held: Tensors = {name: plain(parameter.detach()) for name, parameter in self.parameters.items()}
+        held: Tensors = {
+            name: plain_tensor(parameter.detach()) for name, parameter in self.parameters.items()
+        }
         if moments:
             assert self.optimizer is not None
             held |= state_tensors(self.optimizer, self.parameters)

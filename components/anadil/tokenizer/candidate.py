@@ -17,12 +17,12 @@ from anadil.tokenizer.usage import Usage
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 Merges = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class TokenizerCandidate:
     """One tokenizer of the comparison."""
 
     strategy: Strategy
@@ -96,7 +96,7 @@ def extended(base: Tokenizer, merges: Merges) -> Tokenizer:
     return _checked(content, ids)
 
 
-def _renumbered(processor: Json | None, ids: dict[str, int]) -> Json | None:
+def _renumbered(processor: JsonObject | None, ids: dict[str, int]) -> JsonObject | None:
     """The post-processor, which adds BOS and EOS, with new ids of the same tokens."""
     if processor is None or processor["type"] == "ByteLevel":
         return processor
@@ -114,7 +114,7 @@ def _renumbered(processor: Json | None, ids: dict[str, int]) -> Json | None:
     )
 
 
-def _checked(content: Json, ids: dict[str, int]) -> Tokenizer:
+def _checked(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
     """The tokenizer of a JSON object; the library renumbers tokens without a word, so ids are compared."""
     tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     for token, expected in (content["model"]["vocab"] | ids).items():
@@ -131,11 +131,11 @@ def _checked(content: Json, ids: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _is_special(content: Json, token: str) -> bool:
+def _is_special(content: JsonObject, token: str) -> bool:
     return any(added["content"] == token and added["special"] for added in content["added_tokens"])
 
 
-def write(candidate: Candidate, base: Path, template: str, target: Path) -> None:
+def write_tokenizer(candidate: TokenizerCandidate, base: Path, template: str, target: Path) -> None:
     """Write a Hugging Face tokenizer directory.
 
     Args:
@@ -160,7 +160,7 @@ def write(candidate: Candidate, base: Path, template: str, target: Path) -> None
     (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 
-def _config(base: Json, candidate: Candidate) -> Json:
+def _config(base: JsonObject, candidate: TokenizerCandidate) -> JsonObject:
     config = {
         key: value for key, value in base.items() if key not in ("added_tokens_decoder", "chat_template")
     }

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anadil.config import Recipe
-from anadil.tokenizer.candidate import Candidate
-from anadil.tokenizer.fertility import Fertility, Heldout
+from anadil.tokenizer.candidate import TokenizerCandidate
+from anadil.tokenizer.fertility import Fertility, HeldoutSample
 from anadil.tokenizer.usage import MIN_USES
 
 log = logging.getLogger(__name__)
 
 TABLES = ("fertility.json", "choice.json")
 """What is written here beside the tokenizer itself."""
-TOLERANCE = 0.02
+CHOICE_TOLERANCE = 0.02
 """The fewest held-out tokens per word win; so much worse, a candidate that keeps the base's vocabulary does,
 since the rest of what the base knows stays as it is. Assumption."""
 
@@ -24,7 +24,7 @@ since the rest of what the base knows stays as it is. Assumption."""
 class Measured:
     """A candidate and what it does to the held-out text."""
 
-    candidate: Candidate
+    candidate: TokenizerCandidate
     fertility: Fertility
 
     def as_json(self) -> dict[str, object]:
@@ -54,12 +54,14 @@ class Measured:
 
 
 def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]:
-    """The candidate that goes on, and why: see `TOLERANCE`."""
+    """The candidate that goes on, and why: see `CHOICE_TOLERANCE`."""
     wanted = recipe.tokenizer.choice
     rivals = [item for item in measured if wanted in ("auto", item.candidate.strategy)]
     fewest = min(rivals, key=_cost)
     near = [
-        item for item in rivals if item.fertility.fertility <= (1 + TOLERANCE) * fewest.fertility.fertility
+        item
+        for item in rivals
+        if item.fertility.fertility <= (1 + CHOICE_TOLERANCE) * fewest.fertility.fertility
     ]
     keeping = [item for item in near if item.candidate.strategy != "replace"]
     best = min(keeping or near, key=_cost)
@@ -69,7 +71,7 @@ def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]
         why += f"; of {of} {fewest.candidate.name} has the fewest tokens per word ({fewest.fertility.fertility:.3f})"
     if best is not fewest:
         why += (
-            f", and within {TOLERANCE:.0%} of it {best.candidate.name} ({best.fertility.fertility:.3f}) keeps the "
+            f", and within {CHOICE_TOLERANCE:.0%} of it {best.candidate.name} ({best.fertility.fertility:.3f}) keeps the "
             "base's vocabulary"
         )
     return best, why
@@ -85,7 +87,7 @@ def write_tables(
     measured: Sequence[Measured],
     best: Measured,
     why: str,
-    heldout: Heldout,
+    heldout: HeldoutSample,
     language: str,
 ) -> None:
     """Write `fertility.json` and, where there was a choice, `choice.json`.

@@ -18,7 +18,7 @@ from anadil.config import Recipe, Strategy
 from anadil.errors import IntegrityError
 from anadil.flow import STAGES
 from anadil.stage import Job, origin_of
-from anadil.tokenizer.candidate import Candidate
+from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ COUNTS = ("train_documents", "train_pretokens", "different_pretokens", "dropped_
 class Finished:
     """What need not be trained again."""
 
-    candidates: Mapping[tuple[Strategy, int], Candidate] = field(default_factory=dict)
+    candidates: Mapping[tuple[Strategy, int], TokenizerCandidate] = field(default_factory=dict)
     """Strategy and size asked for -> candidate."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Records of the corpus; empty where nothing was found."""
@@ -43,7 +43,7 @@ def finished(job: Job) -> Finished:
     corpus = artifact.read_manifest(str(job.inputs["corpus"]))
     if job.recipe.storage.root is None or corpus is None or len(sizes) < 2:
         return Finished()
-    candidates: dict[tuple[Strategy, int], Candidate] = {}
+    candidates: dict[tuple[Strategy, int], TokenizerCandidate] = {}
     counts: dict[str, int] = {}
     for size in sizes:
         found = _artifact_of(job.recipe, size, corpus)
@@ -73,13 +73,13 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
         return None
 
 
-def _candidates_in(folder: Path) -> Iterator[Candidate]:
+def _candidates_in(folder: Path) -> Iterator[TokenizerCandidate]:
     table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
     for name, entry in table.items():
         if entry["strategy"] == "base":
             continue
         place = folder / "candidates" / name
-        yield Candidate(
+        yield TokenizerCandidate(
             strategy=entry["strategy"],
             asked=entry["asked"],
             got=entry["got"],

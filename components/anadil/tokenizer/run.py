@@ -18,18 +18,18 @@ from anadil.languages import language
 from anadil.progress import track
 from anadil.stage import Figures, Job
 from anadil.tokenizer.candidate import (
-    Candidate,
+    TokenizerCandidate,
     chat_template,
     extended,
     replaced,
     require_byte_level,
     vocab_size,
-    write,
+    write_tokenizer,
 )
 from anadil.tokenizer.choice import TABLES, Measured, choose, write_tables
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.extend import continued_merges
-from anadil.tokenizer.fertility import heldout_of, measure
+from anadil.tokenizer.fertility import heldout_of, measure_fertility
 from anadil.tokenizer.finished import Finished, finished
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.train import train
@@ -55,14 +55,14 @@ def run(job: Job) -> Figures:
     heldout = heldout_of((document.text for document in read_documents(corpus, "heldout")), spoken)
     base_measured = Measured(
         candidate=_unchanged(base),
-        fertility=measure(base, heldout, "base"),
+        fertility=measure_fertility(base, heldout, "base"),
     )
     measured: list[Measured] = []
     for candidate in _candidates(job, base):
         if candidate.strategy == "base":
             measured.append(base_measured)
         else:
-            fertility = measure(candidate.tokenizer, heldout, candidate.name)
+            fertility = measure_fertility(candidate.tokenizer, heldout, candidate.name)
             measured.append(Measured(candidate=candidate, fertility=fertility))
         _check_and_track(measured[-1], job)
         if text := measured[-1].warning:
@@ -84,7 +84,7 @@ def run(job: Job) -> Figures:
     }
 
 
-def _candidates(job: Job, base: Tokenizer) -> Iterator[Candidate]:
+def _candidates(job: Job, base: Tokenizer) -> Iterator[TokenizerCandidate]:
     """The candidates in the recipe's order; the corpus is counted once, each strategy trained once."""
     wanted = job.recipe.tokenizer
     strategies = tuple(dict.fromkeys(wanted.strategies))
@@ -121,25 +121,25 @@ def _counted(job: Job, base: Tokenizer) -> Pretokens:
     return counts
 
 
-def _unchanged(base: Tokenizer) -> Candidate:
+def _unchanged(base: Tokenizer) -> TokenizerCandidate:
     size = vocab_size(base)
-    return Candidate(strategy="base", asked=size, got=size, tokenizer=base)
+    return TokenizerCandidate(strategy="base", asked=size, got=size, tokenizer=base)
 
 
 def _extensions(
     base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
-) -> Iterator[Candidate]:
+) -> Iterator[TokenizerCandidate]:
     merges = continued_merges(base, counts.counts, max(sizes), min_frequency)
     for size in sizes:
         got = _given("extend", size, min(size, len(merges)), min_frequency)
         tokenizer = extended(base, merges[:size])
         usage = usage_of(tokenizer, counts.counts, merges[:size])
-        yield Candidate(strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage)
+        yield TokenizerCandidate(strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
 def _replacements(
     base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
-) -> Iterator[Candidate]:
+) -> Iterator[TokenizerCandidate]:
     num_special = len(base.get_added_tokens_decoder())
     log.info("training a vocabulary of %d tokens", max(sizes))
     trained = train(counts.counts, max(sizes) - num_special, min_frequency)
@@ -148,7 +148,7 @@ def _replacements(
         tokenizer = replaced(base, vocab, merges)
         got = _given("replace", size, vocab_size(tokenizer), min_frequency)
         usage = usage_of(tokenizer, counts.counts, merges, NUM_BYTE_SYMBOLS + num_special)
-        yield Candidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer, usage=usage)
+        yield TokenizerCandidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
 def _require_room(base: Tokenizer, size: int) -> None:
@@ -203,10 +203,10 @@ def _write(out: Path, measured: list[Measured], best: Measured, base: Tokenizer,
     template = chat_template(base_folder, base)
     for item in measured if len(measured) > 1 else ():
         target = candidates / item.candidate.name
-        write(item.candidate, base_folder, template, target)
+        write_tokenizer(item.candidate, base_folder, template, target)
         write_embedding_map(item.candidate, base, target)
     draft = out / "chosen"
-    write(best.candidate, base_folder, template, draft)
+    write_tokenizer(best.candidate, base_folder, template, draft)
     write_embedding_map(best.candidate, base, draft)
     for file in sorted(draft.iterdir()):
         shutil.move(file, out / file.name)

@@ -1,12 +1,12 @@
 """GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too."""
 
-from anadil.model.family import PIPELINE, Architecture, Family
+from anadil.model.family import PIPELINE_LAYOUTS, Architecture, Family
 
 FAMILIES = (
-    Family(model_type="glm", layouts=PIPELINE),
+    Family(model_type="glm", layouts=PIPELINE_LAYOUTS),
     Family(
         model_type="glm4",
-        layouts=PIPELINE,
+        layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(
             norms_after=True,
             fused_gate=True,

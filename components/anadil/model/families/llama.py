@@ -1,6 +1,6 @@
 """Llama."""
 
-from anadil.model.family import EVERY_LAYOUT, Architecture, Family
+from anadil.model.family import ALL_LAYOUTS, Architecture, Family
 
 LLAMA_3 = {
     "model_type": "llama",
@@ -50,7 +50,7 @@ LLAMA_405B = {
 FAMILIES = (
     Family(
         model_type="llama",
-        layouts=EVERY_LAYOUT,
+        layouts=ALL_LAYOUTS,
         architecture=Architecture(mlp_bias=True),
         liger="apply_liger_kernel_to_llama",
         # Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3.
