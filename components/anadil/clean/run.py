@@ -24,8 +24,7 @@ from anadil.clean.identify import identify_language
 from anadil.clean.split import split_heldout
 from anadil.corpus import Document, write_documents
 from anadil.errors import DataError
-from anadil.languages import language
-from anadil.languages.language import FilterLimits, Language
+from anadil.languages.language import FilterLimits, Language, load_language
 from anadil.progress import progress
 from anadil.stage import Figures, Job
 
@@ -135,8 +134,8 @@ def run(job: Job) -> Figures:
     """
     started = time.perf_counter()
     recipe = job.recipe.clean
-    spoken = language(job.recipe.language)
-    settings = Settings(language=spoken, limits=filters.limits_of(spoken, recipe.rules))
+    language = load_language(job.recipe.language)
+    settings = Settings(language=language, limits=filters.limits_of(language, recipe.rules))
     read.check_suffixes(job.files)
     read_stats, clean_stats = read.ReadStats(), CleanStats()
     best: dict[int, Document] = {}
@@ -144,7 +143,7 @@ def run(job: Job) -> Figures:
         _keep_best(best, key, document, clean_stats)
     read_stats.check_bad_share(recipe.max_bad_records)
     documents = sorted(best.values(), key=lambda document: document.id)
-    documents = _without_near_duplicates(documents, job, spoken, clean_stats)
+    documents = _without_near_duplicates(documents, job, language, clean_stats)
     _refuse_empty(documents, settings, clean_stats)
     train, heldout = split_heldout(
         documents, fraction=recipe.heldout_fraction, max_documents=recipe.heldout_max_documents
@@ -197,33 +196,33 @@ def _judged(
     raw: read.Raw, settings: Settings, read_stats: read.ReadStats, clean_stats: CleanStats
 ) -> tuple[int, Document] | None:
     """The document of a record with its key, or None if it was dropped."""
-    spoken = settings.language
+    language = settings.language
     text = raw.text
     if raw.html is not None:
-        page, reason = _page(raw, spoken, read_stats, clean_stats)
+        page, reason = _page(raw, language, read_stats, clean_stats)
         if reason:
-            clean_stats.drop(reason, _document(raw, page, spoken))
+            clean_stats.drop(reason, _document(raw, page, language))
             return None
         with clean_stats.timed("extract"):
-            text = extract.main_text(page, spoken)
+            text = extract.main_text(page, language)
     with clean_stats.timed("normalize"):
-        normalized = spoken.normalize(text)
+        normalized = language.normalize(text)
     clean_stats.repaired += normalized != text
-    document = _document(raw, normalized, spoken)
+    document = _document(raw, normalized, language)
     with clean_stats.timed("identify"):
-        found = identify_language(normalized, spoken)
+        found = identify_language(normalized, language)
     clean_stats.retried += found.retried
     with clean_stats.timed("filter"):
-        reason = filters.drop_reason(normalized, found, spoken, settings.limits)
+        reason = filters.drop_reason(normalized, found, language, settings.limits)
     if reason:
         clean_stats.drop(reason, document)
         return None
     with clean_stats.timed("exact_duplicates"):
-        return exact_key(normalized, spoken), document
+        return exact_key(normalized, language), document
 
 
 def _page(
-    raw: read.Raw, spoken: Language, read_stats: read.ReadStats, clean_stats: CleanStats
+    raw: read.Raw, language: Language, read_stats: read.ReadStats, clean_stats: CleanStats
 ) -> tuple[str, str | None]:
     """A page's decoded HTML, and why it is dropped unread, if it is."""
     assert raw.html is not None
@@ -232,17 +231,17 @@ def _page(
     with clean_stats.timed("prefilter"):
         page, is_utf8 = extract.decoded(raw.html, raw.charset)
         read_stats.recoded += not is_utf8
-        if not extract.may_be(page, spoken):
+        if not extract.may_be(page, language):
             return page, "language"
         return page, "page_limits" if bomb.is_bomb(page) else None
 
 
-def _document(raw: read.Raw, text: str, spoken: Language) -> Document:
+def _document(raw: read.Raw, text: str, language: Language) -> Document:
     # Dropped HTML may hold lone surrogates; a page that was left unread is known by its place.
     identity = (text or raw.source).encode(errors="replace")
     return Document(
         id=hashlib.sha256(identity).hexdigest()[:DOCUMENT_ID_CHARS], text=text, source=raw.source, url=raw.url,
-        lang=spoken.code,
+        lang=language.code,
     )  # fmt: skip
 
 
@@ -258,11 +257,11 @@ def _keep_best(best: dict[int, Document], key: int, document: Document, clean_st
 
 
 def _without_near_duplicates(
-    documents: Sequence[Document], job: Job, spoken: Language, clean_stats: CleanStats
+    documents: Sequence[Document], job: Job, language: Language, clean_stats: CleanStats
 ) -> list[Document]:
     recipe = job.recipe.clean
     minhash = MinHash(
-        spoken, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
+        language, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
     )
     band_keys = np.zeros((len(documents), minhash.bands), dtype=np.uint64)
     with clean_stats.timed("near_duplicates"), progress("near duplicates", len(documents)) as shown:

@@ -23,6 +23,9 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
+RETAINED_LANGUAGE = "en"
+RETAINED_TEXT = f"builtin:{RETAINED_LANGUAGE}/retained.jsonl"
+"""Short documents that come with the program, so that the figure can be compared over runs; no stage trains on them."""
 ROWS_AT_A_TIME = 16
 """Rows in memory at a time, each as long as a document may be."""
 
@@ -76,6 +79,19 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
         files=tuple(files),
         empty=empty,
         repeated=repeated,
+    )
+
+
+def read_retained() -> tuple[Document, ...]:
+    """A small English text, scored by every model: how much of the base's English is left.
+
+    A model that learns one language and is shown no other pays with the others.
+    """
+    with storage.built_in(RETAINED_TEXT).open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    return tuple(
+        Document(id=row["id"], text=row["text"], source=RETAINED_TEXT, url="", lang=RETAINED_LANGUAGE)
+        for row in rows
     )
 
 

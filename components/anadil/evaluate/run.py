@@ -21,11 +21,9 @@ from anadil.evaluate.candidates import Encoded, ScoredModel, encode_for_all, ope
 from anadil.evaluate.contamination import Contamination, find_contamination
 from anadil.evaluate.gate import GateVerdict, apply_gate
 from anadil.evaluate.generate import Prompt, generations, repetition
-from anadil.evaluate.heldout import Heldout, read_heldout
+from anadil.evaluate.heldout import RETAINED_LANGUAGE, Heldout, read_heldout, read_retained
 from anadil.evaluate.interval import Difference, paired_difference
-from anadil.evaluate.retained import RETAINED_LANGUAGE, read_retained
-from anadil.languages import language
-from anadil.languages.language import Language
+from anadil.languages.language import Language, load_language
 from anadil.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import load_model, pick_device, pick_dtype, read_config
@@ -57,7 +55,7 @@ def run(job: Job) -> Figures:
         DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
         PreflightError: A model is a mixture of experts.
     """
-    recipe, spoken = job.recipe, language(job.recipe.language)
+    recipe, language = job.recipe, load_language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, recipe.language)
     candidates = [
         open_model("base", base_model(recipe.base, job.base_cache)),
@@ -70,20 +68,20 @@ def run(job: Job) -> Figures:
     encoded = encode_for_all(candidates, heldout.documents)
     retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")
-    contamination = find_contamination(encoded.documents, train, spoken)
+    contamination = find_contamination(encoded.documents, train, language)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
     results = {}
     for candidate in candidates:
-        results[candidate.name] = _measure(candidate, encoded, retained, recipe, spoken)
+        results[candidate.name] = _score_model(candidate, encoded, retained, recipe, language)
         shown = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
         job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in shown.items()})
     differences = _differences(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}
     verdict = apply_gate(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
-    _say(verdict, results, contamination, differences)
-    scores = _content(heldout, encoded, results, differences, contamination, verdict)
+    _log_scores(verdict, results, contamination, differences)
+    scores = _scores_table(heldout, encoded, results, differences, contamination, verdict)
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))
@@ -102,8 +100,8 @@ def run(job: Job) -> Figures:
     }
 
 
-def _measure(
-    candidate: ScoredModel, encoded: Encoded, retained: Encoded, recipe: Recipe, spoken: Language
+def _score_model(
+    candidate: ScoredModel, encoded: Encoded, retained: Encoded, recipe: Recipe, language: Language
 ) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
     device = pick_device()
@@ -118,10 +116,10 @@ def _measure(
     nats = score(model, encoded.ids[candidate.name], **settings)
     english = score(model, retained.ids[candidate.name], **settings)
     made = generations(
-        model, candidate.tokenizer, _prompts(candidate, recipe, spoken),
+        model, candidate.tokenizer, _prompts(candidate, recipe, language),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
-    table = _text_figures(encoded, candidate.name, nats, recipe, spoken) | {
+    table = _text_figures(encoded, candidate.name, nats, recipe, language) | {
         "parameters": int(model.num_parameters()),
         "context": context,
         "stride": stride,
@@ -154,10 +152,10 @@ def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
 
 
 def _text_figures(
-    encoded: Encoded, name: str, nats: NDArray[np.float64], recipe: Recipe, spoken: Language
+    encoded: Encoded, name: str, nats: NDArray[np.float64], recipe: Recipe, language: Language
 ) -> dict[str, Any]:
     num_tokens = sum(len(ids) for ids in encoded.ids[name])
-    num_words = sum(len(spoken.words(document.text)) for document in encoded.documents)
+    num_words = sum(len(language.words(document.text)) for document in encoded.documents)
     num_bytes = int(_bytes_of(encoded).sum())
     alone = paired_difference(nats, np.zeros_like(nats), _bytes_of(encoded), recipe.seed)
     tokens_per_word = fertility(num_tokens, num_words)
@@ -175,15 +173,15 @@ def _text_figures(
     }
 
 
-def _prompts(candidate: ScoredModel, recipe: Recipe, spoken: Language) -> list[Prompt]:
-    beginnings = recipe.evaluate.prompts or spoken.prompts
+def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[Prompt]:
+    beginnings = recipe.evaluate.prompts or language.prompts
     tokenizer: Any = candidate.tokenizer
     chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
     if candidate.name == "finetuned" and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     return [
         *(Prompt(text=text, kind="continuation") for text in beginnings),
-        *(Prompt(text=text, kind="answer", chat=chat) for text in spoken.questions),
+        *(Prompt(text=text, kind="answer", chat=chat) for text in language.questions),
     ]
 
 
@@ -210,7 +208,7 @@ def _bytes_of(encoded: Encoded) -> NDArray[np.int64]:
     return np.array([len(document.text.encode()) for document in encoded.documents], dtype=np.int64)
 
 
-def _say(
+def _log_scores(
     verdict: GateVerdict,
     results: dict[str, ModelScores],
     contamination: Contamination,
@@ -239,7 +237,7 @@ def _say(
     log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
 
 
-def _content(
+def _scores_table(
     heldout: Heldout,
     encoded: Encoded,
     results: dict[str, ModelScores],

@@ -122,4 +122,6 @@ LANGUAGE = Language(
         "Qonaqlar üçün plov bişirmək istəyirəm. Nədən başlamalıyam?",
         "Azərbaycanda ən uzun çay hansıdır?",
     ),
+    # Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS).
+    sample_words=("kitablardan",),
 )

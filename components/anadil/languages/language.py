@@ -1,5 +1,6 @@
-"""The shape of a language module."""
+"""What the stages know of a language: data and small pure functions, a module for each."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,3 +61,11 @@ class Language:
     """Beginnings that models continue, side by side in the report."""
     questions: tuple[str, ...]
     """Questions that the finetuned model answers in the report."""
+    sample_words: tuple[str, ...] = ()
+    """Words that the report always cuts up, beside the most frequent long ones."""
+
+
+def load_language(code: str) -> Language:
+    """The language of an ISO 639-1 code that the recipe allows, such as `az`."""
+    found: Language = importlib.import_module(f"anadil.languages.{code}").LANGUAGE
+    return found

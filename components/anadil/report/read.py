@@ -13,7 +13,7 @@ from anadil.artifact import Manifest
 from anadil.base import TINY
 from anadil.config import Recipe
 from anadil.errors import DataError
-from anadil.languages import language
+from anadil.languages.language import load_language
 from anadil.report.figures import list_of, number, table_of
 from anadil.stage import Job
 
@@ -53,7 +53,7 @@ def read_facts(job: Job) -> Facts:
     found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
         recipe=job.recipe,
-        language_name=language(job.recipe.language).name,
+        language_name=load_language(job.recipe.language).name,
         base_name=base_name(job.recipe.base.model),
         manifests={word: manifest for word, manifest in found.items() if manifest is not None},
         stats=_table(corpus / "stats.json"),

@@ -15,8 +15,6 @@ BATCH = 64
 """Documents encoded at a time."""
 NUM_SAMPLE_WORDS = 8
 MIN_SAMPLE_CHARS = 8
-KNOWN_WORDS = {"az": ("kitablardan",)}
-"""Words that the report always cuts up. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS), for az."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ def heldout_of(texts: Iterable[str], language: Language) -> HeldoutSample:
         )
     long = [word for word in counts if len(word) >= MIN_SAMPLE_CHARS and word.isalpha()]
     frequent = sorted(long or counts, key=lambda word: (-counts[word], word))
-    shown = dict.fromkeys([*KNOWN_WORDS.get(language.code, ()), *frequent[:NUM_SAMPLE_WORDS]])
+    shown = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
     spaced = any(f" {frequent[0]}" in text for text in kept)
     return HeldoutSample(
         texts=kept,

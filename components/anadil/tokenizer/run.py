@@ -14,7 +14,7 @@ from anadil.base import base_tokenizer, read_tokenizer
 from anadil.config import Strategy
 from anadil.corpus import read_documents
 from anadil.errors import IntegrityError, RecipeError
-from anadil.languages import language
+from anadil.languages.language import load_language
 from anadil.progress import track
 from anadil.stage import Figures, Job
 from anadil.tokenizer.candidate import (
@@ -51,8 +51,8 @@ def run(job: Job) -> Figures:
     recipe, corpus = job.recipe, job.inputs["corpus"]
     folder = base_tokenizer(recipe.base, job.base_cache)
     base = read_tokenizer(folder)
-    spoken = language(recipe.language)
-    heldout = heldout_of((document.text for document in read_documents(corpus, "heldout")), spoken)
+    language = load_language(recipe.language)
+    heldout = heldout_of((document.text for document in read_documents(corpus, "heldout")), language)
     base_measured = Measured(
         candidate=_unchanged(base),
         fertility=measure_fertility(base, heldout, "base"),
