@@ -274,7 +274,7 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     read.check_suffixes(tuple(files))
     read_stats = read.ReadStats()
 
-    def some(uri: str) -> Iterator[read.Raw]:
+    def some(uri: str) -> Iterator[read.RawRecord]:
         records = read.read_records(uri, uri, settings.text_field, read_stats, beginnings.copy)
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records):
@@ -304,20 +304,20 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
 
 def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.finetune.chats import Dropped, check_chat_files, read_chats, refuse_none
+    from anadil.finetune.chats import DroppedChats, check_chat_files, read_chats, refuse_no_chats
 
     check_chat_files(files)
-    dropped = Dropped()
+    dropped = DroppedChats()
     found = _taken(files, beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy))
     num_chats = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
-        refuse_none(files, num_chats, dropped)
+        refuse_no_chats(files, num_chats, dropped)
     remedy = f"{dropped.total:,} rows are none and would be left out: {dropped}" if dropped.total else ""
     return f"{num_chats:,} chats", remedy
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.evaluate.heldout import check_heldout_files, documents_of, limited, refuse_empty
+    from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
 
     check_heldout_files(files)
     found = _taken(
@@ -325,9 +325,9 @@ def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginning
         beginnings,
         lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language, beginnings.copy),
     )
-    num_documents = sum(1 for document in limited(each for _, each in found) if document.text)
+    num_documents = sum(1 for document in refuse_too_large(each for _, each in found) if document.text)
     if beginnings.whole:
-        refuse_empty(num_documents, files)
+        refuse_no_heldout(num_documents, files)
     return f"{num_documents:,} documents", ""
 
 

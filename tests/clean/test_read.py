@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from anadil.clean.read import MAX_RECORD_BYTES, Raw, ReadStats, check_suffixes, read_records
+from anadil.clean.read import MAX_RECORD_BYTES, RawRecord, ReadStats, check_suffixes, read_records
 from anadil.errors import DataError
 from tests.clean.harness import members, page, warc_record
 from tests.clean.texts import AZERBAIJANI
@@ -17,7 +17,7 @@ from tests.clean.texts import AZERBAIJANI
 Pack = Callable[[bytes], bytes]
 
 
-def everything(path: Path, text_field: str = "text") -> tuple[list[Raw], ReadStats]:
+def everything(path: Path, text_field: str = "text") -> tuple[list[RawRecord], ReadStats]:
     read_stats = ReadStats()
     return list(read_records(str(path), path.name, text_field, read_stats)), read_stats
 

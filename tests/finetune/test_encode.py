@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from anadil.errors import DataError
-from anadil.finetune.chats import Chat, Dropped, Message
+from anadil.finetune.chats import Chat, DroppedChats, Message
 from anadil.finetune.encode import (
     CONTROL,
     IGNORED_LABEL,
@@ -130,7 +130,7 @@ def test_a_tokenizer_without_control_tokens_is_refused(fresh_tokenizer: PreTrain
 
 def test_a_chat_over_max_length_is_left_out_whole(tokenizer: PreTrainedTokenizerFast) -> None:
     length = len(encoded(tokenizer, SINGLE).input_ids)
-    dropped = Dropped()
+    dropped = DroppedChats()
 
     fits = encode_chats(tokenizer, [SINGLE], length, dropped)
     too_long = encode_chats(tokenizer, [SINGLE], length - 1, dropped)

@@ -9,16 +9,16 @@ from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfi
 from anadil.errors import DataError, PreflightError
 from anadil.model.attention import (
     attend,
-    by_document,
+    attend_by_document,
     packed_attention_forward,
     row_borders,
     use_packed_attention,
 )
 from anadil.model.attention_operator import (
     OPERATOR,
+    attend_on_gpu,
     backward_on_gpu,
     check_gpu,
-    on_gpu,
     packed_attention,
     packed_attention_backward,
 )
@@ -181,7 +181,7 @@ def test_queries_see_the_keys_before_them_where_a_document_began_earlier() -> No
     assert (found - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("way", [by_document, lambda *given: packed_attention(*given)[0]])
+@pytest.mark.parametrize("way", [attend_by_document, lambda *given: packed_attention(*given)[0]])
 def test_both_ways_have_the_gradients_of_a_mask(way: object) -> None:
     assert callable(way)
     random = torch.Generator().manual_seed(0)
@@ -237,7 +237,7 @@ def test_what_a_gpu_is_asked_has_the_order_of_arguments_of_torch() -> None:
     # Meta tensors go through torch's own operators as far as their shapes.
     query, key, value = (torch.empty(48, num, 8, device="meta", dtype=torch.bfloat16) for num in (4, 2, 2))
 
-    attended, sums = on_gpu(query, key, value, BORDERS, BORDERS, 0.3)
+    attended, sums = attend_on_gpu(query, key, value, BORDERS, BORDERS, 0.3)
     found = backward_on_gpu(attended, query, key, value, attended, sums, BORDERS, BORDERS, 0.3)
 
     assert attended.shape == query.shape

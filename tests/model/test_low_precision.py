@@ -20,10 +20,10 @@ from anadil.model import low_precision
 from anadil.model.compiled import compile_layers
 from anadil.model.low_precision import (
     MatmulFormat,
-    after_step,
     check_low_precision,
-    layers_for,
+    low_precision_layers,
     plain_tensor,
+    update_fp8_scales,
     use_low_precision,
 )
 from anadil.model.recompute import checkpoint_layers, decoder_layers
@@ -174,7 +174,7 @@ def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: MatmulForma
     with torch.device("meta"):
         made = LlamaForCausalLM(config)
 
-    assert use_low_precision(layers_for(made, kind), kind) == expected
+    assert use_low_precision(low_precision_layers(made, kind), kind) == expected
 
 
 def test_tensor_parallel_shards_must_fit_too() -> None:
@@ -258,8 +258,8 @@ def test_nvfp4_leaves_the_last_layers_in_bf16(num_layers: int, expected: int) ->
     with torch.device("meta"):
         made = LlamaForCausalLM(LlamaConfig(num_hidden_layers=num_layers, hidden_size=64, vocab_size=64))
 
-    assert layers_for(made, "nvfp4") == list(made.model.layers)[:expected]
-    assert layers_for(made, "mxfp8") == list(made.model.layers)
+    assert low_precision_layers(made, "nvfp4") == list(made.model.layers)[:expected]
+    assert low_precision_layers(made, "mxfp8") == list(made.model.layers)
 
 
 def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
@@ -268,7 +268,7 @@ def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
     stage = {str(number): made.model.layers[number] for number in (5, 6, 7)}
     made.model.layers = nn.ModuleDict(stage)
 
-    assert layers_for(made, "nvfp4") == [stage["5"]]
+    assert low_precision_layers(made, "nvfp4") == [stage["5"]]
     assert use_low_precision([], "nvfp4") == 0
 
 
@@ -308,7 +308,7 @@ def trained(made: nn.Module, *, sharded: bool) -> list[float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if sharded:
-            after_step(made)
+            update_fp8_scales(made)
         losses.append(float(loss.detach()))
     return losses
 
@@ -324,7 +324,7 @@ def split_by_tensor_parallelism(kind: MatmulFormat) -> None:
     fully_shard(made.base_model, mesh=mesh["shard"])
     found = states_of(made).square().sum()
     found.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    after_step(made)
+    update_fp8_scales(made)
     dist.all_reduce(found.detach_())
     assert float(found) == pytest.approx(expected, rel=1e-4), kind
     assert made.model.layers[0].mlp.up_proj.weight.grad is not None

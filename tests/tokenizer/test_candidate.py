@@ -13,15 +13,15 @@ from anadil.errors import DataError, IntegrityError
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
-    extended,
-    replaced,
+    extend_vocabulary,
+    replace_vocabulary,
     require_byte_level,
     write_tokenizer,
 )
 from anadil.tokenizer.embedding_map import embedding_rows
-from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.extend import continue_merges
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
-from anadil.tokenizer.train import train
+from anadil.tokenizer.train import train_vocabulary
 
 from .conftest import SENTENCES
 
@@ -46,18 +46,19 @@ def counted(base: Tokenizer) -> Pretokens:
 
 @pytest.fixture(scope="module")
 def merges(base: Tokenizer, counted: Pretokens) -> list[tuple[str, str]]:
-    return continued_merges(base, counted.counts, NUM_NEW, min_frequency=2)
+    return continue_merges(base, counted.counts, NUM_NEW, min_frequency=2)
 
 
 @pytest.fixture(scope="module")
 def extension(base: Tokenizer, merges: list[tuple[str, str]]) -> Tokenizer:
-    return extended(base, merges)
+    return extend_vocabulary(base, merges)
 
 
 @pytest.fixture(scope="module")
 def replacement(base: Tokenizer, counted: Pretokens) -> Tokenizer:
-    return replaced(
-        base, *train(counted.counts, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS))
+    return replace_vocabulary(
+        base,
+        *train_vocabulary(counted.counts, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS)),
     )
 
 
@@ -219,10 +220,10 @@ def test_an_extended_embedding_begins_with_the_bases_rows(base: Tokenizer, exten
 def test_special_tokens_of_a_base_with_gaps_in_its_ids_keep_them(
     base: Tokenizer, merges: list[tuple[str, str]]
 ) -> None:
-    content = json.loads(extended(base, merges[:10]).to_str())
+    content = json.loads(extend_vocabulary(base, merges[:10]).to_str())
     once = Tokenizer.from_str(json.dumps(content))
 
-    twice = extended(once, [("z", "q"), ("zq", "z")])
+    twice = extend_vocabulary(once, [("z", "q"), ("zq", "z")])
 
     assert twice.token_to_id("<|eot_id|>") == 4101
     assert twice.token_to_id("zqz") == 4102 + 11
@@ -237,7 +238,7 @@ def test_a_special_token_that_plain_text_can_spell_is_refused(
     spelled = Tokenizer.from_str(json.dumps(content))
 
     with pytest.raises(IntegrityError, match="the text 'nar' in a document would become a control token"):
-        extended(spelled, merges)
+        extend_vocabulary(spelled, merges)
 
 
 def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept() -> None:

@@ -16,19 +16,19 @@ from anadil.base import base_tokenizer, read_tokenizer
 from anadil.config import Base, Recipe, Strategy
 from anadil.corpus import write_documents
 from anadil.stage import Job
-from anadil.tokenizer.candidate import TokenizerCandidate, extended, replaced
-from anadil.tokenizer.choice import Measured, choose
-from anadil.tokenizer.extend import continued_merges
+from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
+from anadil.tokenizer.choice import MeasuredCandidate, choose_candidate
+from anadil.tokenizer.extend import continue_merges
 from anadil.tokenizer.fertility import Fertility
 from anadil.tokenizer.pretokens import count_pretokens
 from anadil.tokenizer.run import run
-from anadil.tokenizer.train import train
-from anadil.tokenizer.usage import MIN_USES, Usage, usage_of
+from anadil.tokenizer.train import train_vocabulary
+from anadil.tokenizer.usage import MIN_USES, TokenUsage, count_usage
 
 from .conftest import SENTENCES, documents
 
 
-def candidates(tiny: Tokenizer, **fertility: float) -> list[Measured]:
+def candidates(tiny: Tokenizer, **fertility: float) -> list[MeasuredCandidate]:
     """`extend_16000=1.68` is the candidate extend-16000 with 1.68 tokens per word."""
     found = []
     for name, value in fertility.items():
@@ -44,7 +44,7 @@ def candidates(tiny: Tokenizer, **fertility: float) -> list[Measured]:
             changed_documents=(),
             samples={},
         )
-        found.append(Measured(candidate=candidate, fertility=cost))
+        found.append(MeasuredCandidate(candidate=candidate, fertility=cost))
     return found
 
 
@@ -66,14 +66,14 @@ def test_fewest_tokens_win_and_within_two_percent_the_bases_vocabulary(
 ) -> None:
     recipe = Recipe.model_validate({"tokenizer": {"choice": choice}})
 
-    best, why = choose(candidates(tiny, **fertility), recipe)
+    best, why = choose_candidate(candidates(tiny, **fertility), recipe)
 
     assert best.candidate.name == chosen
     assert why.startswith(f"tokenizer.choice is {choice}; of ")
 
 
 def test_the_reason_names_both_where_the_bases_vocabulary_is_kept(tiny: Tokenizer) -> None:
-    _, why = choose(candidates(tiny, base=5.5, extend_16000=1.42, replace_32000=1.40), Recipe())
+    _, why = choose_candidate(candidates(tiny, base=5.5, extend_16000=1.42, replace_32000=1.40), Recipe())
 
     assert why == (
         "tokenizer.choice is auto; of the 3 candidates replace-32000 has the fewest tokens per word (1.400), and "
@@ -88,15 +88,15 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
     """Counted anew with each smaller tokenizer, as if it had been asked for."""
     texts = [f"{one} {two}" for one in SENTENCES for two in SENTENCES[:9]]
     counts = count_pretokens(tiny, texts).counts
-    trained = train(counts, 900, 2)
-    merges = continued_merges(tiny, counts, 400, 2) if strategy == "extend" else trained.merges
+    trained = train_vocabulary(counts, 900, 2)
+    merges = continue_merges(tiny, counts, 400, 2) if strategy == "extend" else trained.merges
 
     def made(num: int) -> tuple[Tokenizer, int]:
         if strategy == "extend":
-            return extended(tiny, merges[:num]), 0
-        return replaced(tiny, *trained.cut(256 + num)), 256
+            return extend_vocabulary(tiny, merges[:num]), 0
+        return replace_vocabulary(tiny, *trained.cut(256 + num)), 256
 
-    whole = usage_of(made(len(merges))[0], counts, merges)
+    whole = count_usage(made(len(merges))[0], counts, merges)
 
     shares = {}
     for num in range(1, len(merges) + 1):
@@ -139,12 +139,12 @@ def test_rare_tokens_are_warned_of_in_the_log_and_in_both_tables(
 
 
 def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
-    usage = Usage(own_tokens=100, own_tokens_seen=90, supported_size=100)
+    usage = TokenUsage(own_tokens=100, own_tokens_seen=90, supported_size=100)
     cost = candidates(tiny, extend_100=1.5)[0].fertility
-    few = Usage(own_tokens=100, own_tokens_seen=89, supported_size=97)
+    few = TokenUsage(own_tokens=100, own_tokens_seen=89, supported_size=97)
 
     told = [
-        Measured(
+        MeasuredCandidate(
             candidate=TokenizerCandidate(strategy="extend", asked=100, got=100, tokenizer=tiny, usage=each),
             fertility=cost,
         ).warning

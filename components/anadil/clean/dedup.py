@@ -30,7 +30,7 @@ MAX_KEPT_IN_BUCKET = 8
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Text(Protocol):
+class ComparedText(Protocol):
     """What a document must have."""
 
     @property
@@ -106,7 +106,7 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 def near_duplicates(
-    documents: Sequence[Text], band_keys: npt.NDArray[np.uint64], minhash: MinHash
+    documents: Sequence[ComparedText], band_keys: npt.NDArray[np.uint64], minhash: MinHash
 ) -> set[int]:
     """Indexes of the documents to drop: all but the best of each cluster.
 
@@ -154,7 +154,7 @@ def _root(parents: list[int], index: int) -> int:
 
 
 def _verified(
-    members: list[int], documents: Sequence[Text], band_keys: npt.NDArray[np.uint64], minhash: MinHash
+    members: list[int], documents: Sequence[ComparedText], band_keys: npt.NDArray[np.uint64], minhash: MinHash
 ) -> Iterator[int]:
     """Those members, best first, that truly resemble a kept one of one of their buckets."""
     kept: dict[tuple[int, int], list[Hashes]] = defaultdict(list)

@@ -63,7 +63,7 @@ class Block:
     link_density: float
 
 
-def decoded(data: bytes, charset: str) -> tuple[str, bool]:
+def decode_page(data: bytes, charset: str) -> tuple[str, bool]:
     """A page's text, and whether it was UTF-8.
 
     Args:
@@ -75,7 +75,7 @@ def decoded(data: bytes, charset: str) -> tuple[str, bool]:
     return text, codec == "utf-8"
 
 
-def may_be(page: str, language: Language) -> bool:
+def may_be_in_language(page: str, language: Language) -> bool:
     """Whether a page may hold the language: a cheap question before the expensive extraction."""
     lang = HTML_LANG.search(page, 0, 20_000)
     if lang and lang[1].lower() == language.code:

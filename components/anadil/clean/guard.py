@@ -18,7 +18,7 @@ PANIC = "PanicException"
 """Name of what a library written in Rust raises on a bug of its own. It is no Exception, so that few catch it."""
 
 
-def is_of_document(error: BaseException) -> bool:
+def is_fault_of_document(error: BaseException) -> bool:
     """Whether an error tells of the document at hand, and not of the machine, the run or its user."""
     if isinstance(error, OF_THE_RUN):
         return False
@@ -36,7 +36,7 @@ def skip_failed_document(stats: "ReadStats", place: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not is_of_document(error):
+        if not is_fault_of_document(error):
             raise
         log.warning("%s: left out; please report it as a bug", place, exc_info=True)
         stats.records -= 1

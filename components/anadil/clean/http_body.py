@@ -27,7 +27,7 @@ BODY_ERRORS = (ValueError, OSError, zlib.error, zstandard.ZstdError)
 """What is raised on bytes that are not coded as declared."""
 
 
-def decoded_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
+def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
     """The body without its transfer and content codings; None if it is longer than the limit.
 
     Args:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from anadil import storage
 from anadil.clean.charset import decode_text
-from anadil.clean.warc import Page, html_responses
+from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.errors import DataError
 from anadil.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
@@ -31,7 +31,7 @@ PARQUET_BATCH = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
+class RawRecord:
     """One record as it came: text, or the bytes of a web page."""
 
     source: str
@@ -96,7 +96,7 @@ class Source:
     text_field: str
 
 
-Reader = Callable[[Source, ReadStats], Iterator[Raw]]
+Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
 
 
 def check_suffixes(uris: tuple[str, ...]) -> None:
@@ -115,7 +115,7 @@ def check_suffixes(uris: tuple[str, ...]) -> None:
 
 def read_records(
     uri: str, name: str, text_field: str, read_stats: ReadStats, copy: storage.Copy = storage.local_copy
-) -> Iterator[Raw]:
+) -> Iterator[RawRecord]:
     """The records of one file, local or remote, in order.
 
     Args:
@@ -149,7 +149,7 @@ def _reader(uri: str) -> Reader | None:
     return next((reader for suffix, reader in READERS.items() if uri.lower().endswith(suffix)), None)
 
 
-def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
+def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     number = 0
     try:
         for number, line in enumerate(bounded_lines(source.path), start=1):
@@ -181,10 +181,10 @@ def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
     return row
 
 
-def _raw(row: Mapping[str, Any], text_field: str, place: str) -> Raw:
+def _raw(row: Mapping[str, Any], text_field: str, place: str) -> RawRecord:
     """A record with its text, and URL and source where they are given."""
     url, origin = (_writable(row.get(key)) for key in ("url", "source"))
-    return Raw(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
+    return RawRecord(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
 
 
 def _writable(value: object) -> str:
@@ -192,7 +192,7 @@ def _writable(value: object) -> str:
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
-def _txt(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
+def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     if source.path.stat().st_size > MAX_RECORD_BYTES:
         read_stats.refuse(
             source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
@@ -203,26 +203,28 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
     if codec != "utf-8":
         read_stats.recoded += 1
         log.warning("%s: not UTF-8; read as %s", source.name, codec)
-    yield Raw(source=source.name, text=text)
+    yield RawRecord(source=source.name, text=text)
 
 
-def _html(source: Source, read_stats: ReadStats) -> Iterator[Raw]:  # noqa: ARG001  readers are called alike
+def _html(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:  # noqa: ARG001  readers are called alike
     too_large = source.path.stat().st_size > MAX_RECORD_BYTES
-    yield Raw(source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large)
+    yield RawRecord(
+        source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large
+    )
 
 
-def _warc(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
+def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     good = damaged = 0
     for item in html_responses(source.path, MAX_RECORD_BYTES):
         if isinstance(item, Damage):
             damaged += 1
             read_stats.refuse(f"{source.name}:{item.offset}", item.why)
-        elif not isinstance(item, Page):
+        elif not isinstance(item, HtmlResponse):
             good += 1
             read_stats.skipped += item
         else:
             good += 1
-            yield Raw(
+            yield RawRecord(
                 source=f"{source.name}:{item.offset}", url=item.url, html=item.body, charset=item.charset,
                 too_large=item.too_large,
             )  # fmt: skip
@@ -231,7 +233,7 @@ def _warc(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
         read_stats.excused += 1
 
 
-def _parquet(source: Source, read_stats: ReadStats) -> Iterator[Raw]:
+def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     row = 0
     try:
         with pq.ParquetFile(source.path) as table:

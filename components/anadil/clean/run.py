@@ -193,7 +193,7 @@ def _accepted(
 
 
 def _judged(
-    raw: read.Raw, settings: Settings, read_stats: read.ReadStats, clean_stats: CleanStats
+    raw: read.RawRecord, settings: Settings, read_stats: read.ReadStats, clean_stats: CleanStats
 ) -> tuple[int, Document] | None:
     """The document of a record with its key, or None if it was dropped."""
     language = settings.language
@@ -222,21 +222,21 @@ def _judged(
 
 
 def _page(
-    raw: read.Raw, language: Language, read_stats: read.ReadStats, clean_stats: CleanStats
+    raw: read.RawRecord, language: Language, read_stats: read.ReadStats, clean_stats: CleanStats
 ) -> tuple[str, str | None]:
     """A page's decoded HTML, and why it is dropped unread, if it is."""
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
         return "", "page_limits"
     with clean_stats.timed("prefilter"):
-        page, is_utf8 = extract.decoded(raw.html, raw.charset)
+        page, is_utf8 = extract.decode_page(raw.html, raw.charset)
         read_stats.recoded += not is_utf8
-        if not extract.may_be(page, language):
+        if not extract.may_be_in_language(page, language):
             return page, "language"
         return page, "page_limits" if bomb.is_bomb(page) else None
 
 
-def _document(raw: read.Raw, text: str, language: Language) -> Document:
+def _document(raw: read.RawRecord, text: str, language: Language) -> Document:
     # Dropped HTML may hold lone surrogates; a page that was left unread is known by its place.
     identity = (text or raw.source).encode(errors="replace")
     return Document(

@@ -47,7 +47,7 @@ def open_model(name: str, path: Path) -> ScoredModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class EncodedDocuments:
     """The documents that every candidate's tokenizer gives back unchanged, in its tokens."""
 
     documents: tuple[Document, ...]
@@ -57,7 +57,7 @@ class Encoded:
     """Ids of the documents that were left out for all candidates."""
 
 
-def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Document]) -> Encoded:
+def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Document]) -> EncodedDocuments:
     """Encode the documents once for each candidate.
 
     A tokenizer that normalizes does not score the text whose bytes we count. Such a document
@@ -87,7 +87,7 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
         left_out = ", ".join(documents[index].id for index in sorted(altered))
         log.warning("held-out: a tokenizer alters %d documents, left out: %s", len(altered), left_out)
     kept = [index for index in range(len(documents)) if index not in altered]
-    return Encoded(
+    return EncodedDocuments(
         documents=tuple(documents[index] for index in kept),
         ids={name: [listed[index] for index in kept] for name, listed in ids.items()},
         altered=tuple(documents[index].id for index in sorted(altered)),

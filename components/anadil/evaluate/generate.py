@@ -28,7 +28,7 @@ DECODING_MODES: tuple[Mode, ...] = ("greedy", "sampled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class GenerationPrompt:
     """What a model gets."""
 
     text: str
@@ -39,7 +39,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class GeneratedText:
     """What a model wrote."""
 
     prompt: str
@@ -57,15 +57,15 @@ class Generation:
     distinct_4: float
 
 
-def generations(
+def generate_texts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[GenerationPrompt],
     *,
     max_new_tokens: int,
     seed: int,
     name: str,
-) -> list[Generation]:
+) -> list[GeneratedText]:
     """Each prompt continued in each mode, in order."""
     model.eval()
     made = []
@@ -81,7 +81,7 @@ def generations(
     return made
 
 
-def repetition(made: Iterable[Generation]) -> dict[str, dict[str, float | int]]:
+def repetition_of(made: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
     """Means over the generations of each mode; a text too short for an n-gram does not count."""
     table: dict[str, dict[str, float | int]] = {}
     for mode in DECODING_MODES:
@@ -105,7 +105,7 @@ def _mean(values: Iterable[float]) -> float:
     return statistics.fmean(listed) if listed else 0.0
 
 
-def _prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
+def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     if prompt.chat:
         turns = [{"role": "user", "content": prompt.text}]
         rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
@@ -166,8 +166,10 @@ def _continue(
     return new, False
 
 
-def _describe(tokenizer: Any, prompt: Prompt, mode: Mode, new: Sequence[int], *, ended: bool) -> Generation:
-    return Generation(
+def _describe(
+    tokenizer: Any, prompt: GenerationPrompt, mode: Mode, new: Sequence[int], *, ended: bool
+) -> GeneratedText:
+    return GeneratedText(
         prompt=prompt.text,
         kind=prompt.kind,
         mode=mode,

@@ -65,10 +65,14 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
         DataError: There is no text, or a record cannot be read.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    found = limited(documents_of(files, text_field, language)) if files else read_documents(corpus, "heldout")
+    found = (
+        refuse_too_large(documents_of(files, text_field, language))
+        if files
+        else read_documents(corpus, "heldout")
+    )
     read = list(found)
     documents = tuple(document for document in read if document.text)
-    refuse_empty(len(documents), files or [f"{corpus}/heldout"])
+    refuse_no_heldout(len(documents), files or [f"{corpus}/heldout"])
     repeated = len(documents) - len({document.text for document in documents})
     empty = len(read) - len(documents)
     if empty or repeated:
@@ -117,7 +121,7 @@ def documents_of(
                 yield _document(row, f"{uri}{place}", text_field, language)
 
 
-def limited(documents: Iterable[Document]) -> Iterator[Document]:
+def refuse_too_large(documents: Iterable[Document]) -> Iterator[Document]:
     """The documents, as long as they are few enough to be held in memory and scored.
 
     Raises:
@@ -148,7 +152,7 @@ def check_heldout_files(files: Sequence[str]) -> None:
             )
 
 
-def refuse_empty(num_documents: int, places: Sequence[str]) -> None:
+def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:
     """Refuse held-out text without a document.
 
     Raises:

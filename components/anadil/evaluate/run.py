@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from anadil.config import Recipe
 from anadil.corpus import read_documents
 from anadil.evaluate.bits_per_byte import score
-from anadil.evaluate.candidates import Encoded, ScoredModel, encode_for_all, open_model
+from anadil.evaluate.candidates import EncodedDocuments, ScoredModel, encode_for_all, open_model
 from anadil.evaluate.contamination import Contamination, find_contamination
 from anadil.evaluate.gate import GateVerdict, apply_gate
-from anadil.evaluate.generate import Prompt, generations, repetition
+from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
 from anadil.evaluate.heldout import RETAINED_LANGUAGE, Heldout, read_heldout, read_retained
 from anadil.evaluate.interval import Difference, paired_difference
 from anadil.languages.language import Language, load_language
@@ -101,7 +101,11 @@ def run(job: Job) -> Figures:
 
 
 def _score_model(
-    candidate: ScoredModel, encoded: Encoded, retained: Encoded, recipe: Recipe, language: Language
+    candidate: ScoredModel,
+    encoded: EncodedDocuments,
+    retained: EncodedDocuments,
+    recipe: Recipe,
+    language: Language,
 ) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
     device = pick_device()
@@ -115,7 +119,7 @@ def _score_model(
     }  # fmt: skip
     nats = score(model, encoded.ids[candidate.name], **settings)
     english = score(model, retained.ids[candidate.name], **settings)
-    made = generations(
+    made = generate_texts(
         model, candidate.tokenizer, _prompts(candidate, recipe, language),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
@@ -126,7 +130,7 @@ def _score_model(
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
         "retained": {RETAINED_LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
-        "repetition": repetition(made),
+        "repetition": repetition_of(made),
         "generations": [asdict(one) for one in made],
     }
     log.info(
@@ -152,7 +156,7 @@ def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
 
 
 def _text_figures(
-    encoded: Encoded, name: str, nats: NDArray[np.float64], recipe: Recipe, language: Language
+    encoded: EncodedDocuments, name: str, nats: NDArray[np.float64], recipe: Recipe, language: Language
 ) -> dict[str, Any]:
     num_tokens = sum(len(ids) for ids in encoded.ids[name])
     num_words = sum(len(language.words(document.text)) for document in encoded.documents)
@@ -173,20 +177,20 @@ def _text_figures(
     }
 
 
-def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[Prompt]:
+def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
     beginnings = recipe.evaluate.prompts or language.prompts
     tokenizer: Any = candidate.tokenizer
     chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
     if candidate.name == "finetuned" and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     return [
-        *(Prompt(text=text, kind="continuation") for text in beginnings),
-        *(Prompt(text=text, kind="answer", chat=chat) for text in language.questions),
+        *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
+        *(GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
     ]
 
 
 def _differences(
-    results: dict[str, ModelScores], encoded: Encoded, contamination: Contamination, seed: int
+    results: dict[str, ModelScores], encoded: EncodedDocuments, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
     """Bits per byte of each pair, also without contaminated documents where there are some."""
     num_bytes = _bytes_of(encoded)
@@ -204,7 +208,7 @@ def _differences(
     return made
 
 
-def _bytes_of(encoded: Encoded) -> NDArray[np.int64]:
+def _bytes_of(encoded: EncodedDocuments) -> NDArray[np.int64]:
     return np.array([len(document.text.encode()) for document in encoded.documents], dtype=np.int64)
 
 
@@ -239,7 +243,7 @@ def _log_scores(
 
 def _scores_table(
     heldout: Heldout,
-    encoded: Encoded,
+    encoded: EncodedDocuments,
     results: dict[str, ModelScores],
     differences: dict[str, Difference],
     contamination: Contamination,
@@ -266,7 +270,7 @@ def _scores_table(
     }
 
 
-def _by_document(encoded: Encoded, results: dict[str, ModelScores]) -> list[dict[str, Any]]:
+def _by_document(encoded: EncodedDocuments, results: dict[str, ModelScores]) -> list[dict[str, Any]]:
     """Nats of each document, so that any interval can be computed again."""
     return [
         {

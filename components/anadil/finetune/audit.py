@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from anadil.errors import DataError
-from anadil.finetune.chats import Dropped
+from anadil.finetune.chats import DroppedChats
 from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids
 from anadil.model.load import END_OF_TURN
 
@@ -22,7 +22,7 @@ TRAINED = ("⟦", "⟧")
 
 
 def audit(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, dropped: Dropped
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
 ) -> dict[str, Any]:
     """The content of `mask_audit.json`.
 
@@ -55,11 +55,11 @@ def audit(
         },
         "longest_row_tokens": max(len(row.input_ids) for row in examples),
         "share_ending_in_eot": sum(stopping) / len(stopping),
-        "samples": [marked(examples[i], tokenizer) for i in dict.fromkeys(middle)],
+        "samples": [mark_trained(examples[i], tokenizer) for i in dict.fromkeys(middle)],
     }
 
 
-def marked(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
+def mark_trained(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
     """The text of an example with brackets round what is trained."""
     text = ""
     for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED_LABEL):

@@ -50,7 +50,7 @@ class Chat:
 
 
 @dataclass(slots=True)
-class Dropped:
+class DroppedChats:
     """How many rows were left out, by reason, and where the first of them are."""
 
     counts: dict[Reason, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Dropped:
 
 
 def read_chats(
-    uris: Sequence[str], dropped: Dropped, copy: storage.Copy = storage.local_copy
+    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy
 ) -> Iterator[Chat]:
     """The good chats of `.jsonl` files, in order; the other rows are counted in `dropped`.
 
@@ -113,7 +113,7 @@ def check_chat_files(uris: Sequence[str]) -> None:
             raise DataError(f"{uri}: is not a .jsonl file; give chats as one JSON object a line")
 
 
-def refuse_none(uris: Sequence[str], num_chats: int, dropped: Dropped) -> None:
+def refuse_no_chats(uris: Sequence[str], num_chats: int, dropped: DroppedChats) -> None:
     """Refuse files without a chat to train on.
 
     Raises:

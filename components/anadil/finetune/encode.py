@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.base import BEGIN
 from anadil.errors import DataError
-from anadil.finetune.chats import Chat, Dropped
+from anadil.finetune.chats import Chat, DroppedChats
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
 
 TEMPLATE = Path(__file__).parents[1] / "chat_template.jinja"
@@ -37,7 +37,7 @@ class Example:
 
 
 def encode_chats(
-    tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: Dropped
+    tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: DroppedChats
 ) -> list[Example]:
     """Examples of at most `max_length` tokens; a longer chat is left out whole and counted.
 

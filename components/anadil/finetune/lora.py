@@ -106,7 +106,7 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
     )
 
 
-class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
+class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
     """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
 
     def __init__(self, job: Job, shown: Progress, origin: Mapping[str, str]) -> None:
@@ -191,7 +191,7 @@ def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
     return None
 
 
-def merged(base: Path, adapter: Path) -> PreTrainedModel:
+def merge_adapter(base: Path, adapter: Path) -> PreTrainedModel:
     """The base model with the adapter added to its weights, in FP32 on the CPU.
 
     Adding in BF16 would round twice; here the one rounding is the cast when it is saved.

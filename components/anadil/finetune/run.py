@@ -18,7 +18,7 @@ from anadil import artifact
 from anadil.errors import PreflightError
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import Dropped, read_chats, refuse_none
+from anadil.finetune.chats import DroppedChats, read_chats, refuse_no_chats
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
 from anadil.flow import STAGES
 from anadil.model.family_table import refuse_mixture
@@ -49,7 +49,7 @@ def run(job: Job) -> Figures:
     _quiet_libraries()
     settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])
-    dropped = Dropped()
+    dropped = DroppedChats()
     rows = _rows(job, tokenizer, dropped)
     steps = lora.num_steps(len(rows), settings.batch_size, settings.epochs)
     trainer = _trainer(job, tokenizer, rows, steps)
@@ -94,7 +94,7 @@ def _quiet_libraries() -> None:
     disable_progress_bar()
 
 
-def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dataset:
+def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Dataset:
     """Every chat that can be trained on, as ids and labels; says which cannot.
 
     Raises:
@@ -108,7 +108,7 @@ def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dat
     examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
     num_rows = len(examples) + dropped.total
     job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
-    refuse_none(job.files, len(examples), dropped)
+    refuse_no_chats(job.files, len(examples), dropped)
     if dropped.total:
         level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
         log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)
@@ -136,7 +136,7 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
     if done < steps:
         with job.stop.deferred(), progress("finetune", steps) as shown:
             shown.advance(done)
-            trainer.add_callback(lora.Watch(job, shown, origin))
+            trainer.add_callback(lora.TrainingCallback(job, shown, origin))
             trainer.train(resume_from_checkpoint=str(folder) if folder else None)
         if job.stop.signal is not None:
             job.stop.leave()
@@ -192,7 +192,7 @@ def _export(job: Job, source: Path) -> None:
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
-    model = lora.merged(base, job.out)
+    model = lora.merge_adapter(base, job.out)
     stored = _model_config(job)
     dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
     save_model(model, base, job.out / "merged", dtype)

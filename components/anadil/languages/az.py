@@ -3,7 +3,7 @@
 import re
 
 from anadil.languages.language import FilterLimits, Language
-from anadil.languages.repair import mended, settled, tidy
+from anadil.languages.repair import apply_until_stable, normalize_spaces, repair_characters
 
 SCHWAS = str.maketrans({"\u04d9": "ə", "\u04d8": "Ə", "\u01dd": "ə", "\u018e": "Ə"})
 SCHWA_WORD = re.compile("[^\\W\\d_]*[\u04d9\u04d8\u01dd\u018e][^\\W\\d_]*")
@@ -37,15 +37,15 @@ def _shingle_units(text: str) -> list[str]:
 
 def _normalize(text: str) -> str:
     """NFC, one code point for ə, no invisible characters, misread bytes put right, tidy spaces."""
-    return settled(_normalize_once, text)
+    return apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
     # i with a second dot is what lower-casing İ leaves behind in most programs.
-    text = mended(text).replace("i\u0307", "i")
+    text = repair_characters(text).replace("i\u0307", "i")
     if any(map(text.__contains__, map(chr, SCHWAS))):
         text = SCHWA_WORD.sub(_latin_schwa, text)
-    return tidy(text)
+    return normalize_spaces(text)
 
 
 def _latin_schwa(match: re.Match[str]) -> str:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 from anadil.languages.language import FilterLimits, Language
-from anadil.languages.repair import mended, settled, tidy
+from anadil.languages.repair import apply_until_stable, normalize_spaces, repair_characters
 
 KANA = frozenset(map(chr, [*range(0x3041, 0x3097), *range(0x30A1, 0x30FB)]))
 JAPANESE = "\u3005\u3041-\u309f\u30a1-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -47,12 +47,12 @@ def _shingle_units(text: str) -> list[str]:
 
 def _normalize(text: str) -> str:
     """NFKC, one style of punctuation, no footer, no invisible characters, tidy spaces."""
-    return settled(_normalize_once, text)
+    return apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
-    unified = _punctuation(mended(text))
-    return _without_footer(tidy(unicodedata.normalize("NFKC", unified)))
+    unified = _punctuation(repair_characters(text))
+    return _without_footer(normalize_spaces(unicodedata.normalize("NFKC", unified)))
 
 
 def _punctuation(text: str) -> str:

@@ -181,9 +181,9 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
             stack.enter_context(mock.patch.object(where, name, stand_in))
 
         put(spread, "multiplies_bf16", lambda _: True)  # precision is what was asked for
-        put(losses, "multiplies_bf16", lambda _: False)
+        put(losses, "has_fast_bf16", lambda _: False)
         put(losses, "CPU_BLOCK_ROWS", sys.maxsize)  # blocks save time in a CPU's cache, and no memory
-        put(losses, "scored", lambda hidden, labels: (hidden, labels))  # all are
+        put(losses, "scored_tokens", lambda hidden, labels: (hidden, labels))  # all are
         # Ranks and borders of documents have content, which the engine reads.
         put(torch, "from_numpy", _real(torch.from_numpy))
         put(torch.Tensor, "numpy", _real(torch.Tensor.numpy))

@@ -89,11 +89,13 @@ def packed_attention_forward(
         query_borders, key_borders = row_borders(rows, length), row_borders(rows, key.shape[2])
     else:
         query_borders = key_borders = borders
-    attended = attend(flat(query), flat(key), flat(value), query_borders, key_borders, scale=scaling)
+    attended = attend(
+        flatten_rows(query), flatten_rows(key), flatten_rows(value), query_borders, key_borders, scale=scaling
+    )
     return attended.view(rows, length, *attended.shape[1:]), None
 
 
-def flat(states: torch.Tensor) -> torch.Tensor:
+def flatten_rows(states: torch.Tensor) -> torch.Tensor:
     """(sequences, heads, tokens, head width) -> (sequences x tokens, heads, head width)."""
     return states.transpose(1, 2).flatten(0, 1)
 
@@ -147,7 +149,7 @@ def attend(
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if device == "cuda" and query.dtype == torch.float32:
-        one_by_one: Any = by_document  # the decorator hides its parameters
+        one_by_one: Any = attend_by_document  # the decorator hides its parameters
         by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale)
         return by_torch
     attended: torch.Tensor = packed_attention(query, key, value, query_borders, key_borders, scale)[0]
@@ -155,7 +157,7 @@ def attend(
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def by_document(
+def attend_by_document(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

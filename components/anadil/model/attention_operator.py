@@ -60,7 +60,7 @@ def packed_attention(
 
 
 @packed_attention.register_kernel("cuda")
-def on_gpu(
+def attend_on_gpu(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -107,7 +107,7 @@ def check_low_precision(
         log.warning("pretrain.matmul is %s without pretrain.compile: casts cost more than it saves", kind)
 
 
-def layers_for(model: PreTrainedModel, kind: MatmulFormat) -> list[nn.Module]:
+def low_precision_layers(model: PreTrainedModel, kind: MatmulFormat) -> list[nn.Module]:
     """The decoder layers that run in a format: all, but for NVFP4, which leaves the last ones in BF16.
 
     Args:
@@ -136,10 +136,10 @@ def use_low_precision(
     Compile the layers afterwards: else casting costs more than the faster products save.
 
     Args:
-        layers: Those of `layers_for`, on `meta` or a device.
+        layers: Those of `low_precision_layers`, on `meta` or a device.
         kind: `pretrain.matmul`, which `check_low_precision` let pass.
         sharded: Whether FSDP will spread them. Tensor-wise FP8 is then cast before it is gathered, in
-            half the bytes; call `after_step` after each optimizer step.
+            half the bytes; call `update_fp8_scales` after each optimizer step.
         tensor: Processes that will share each matrix.
         emulated: Imitate the format in the precision of the weights, on any device; for tests.
 
@@ -174,7 +174,7 @@ def use_low_precision(
     return num
 
 
-def after_step(model: nn.Module) -> None:
+def update_fp8_scales(model: nn.Module) -> None:
     """Find the scales of all gathered FP8 weights in one exchange; nothing where there are none."""
     if any(_wrapped(parameter) is not None for parameter in model.parameters()):
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # pyright: ignore[reportMissingImports]  # an option

@@ -21,11 +21,11 @@ BEFORE = "original_max_position_embeddings"
 def write_both_spellings(file: Path) -> None:
     """Add version 4's keys to a config.json that transformers 5 has written."""
     config = json.loads(file.read_text(encoding="utf-8"))
-    config.update(spelling_of_4(config))
+    config.update(version_4_keys(config))
     file.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def spelling_of_4(config: Mapping[str, Any]) -> dict[str, Any]:
+def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Version 4's keys for the precision and the rotation of a config.json of version 5.
 
     Some models turn layers that see a window otherwise than those that see all; version 4 scales the latter alone.

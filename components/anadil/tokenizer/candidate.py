@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from anadil.base import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.config import Strategy
 from anadil.errors import DataError, IntegrityError
-from anadil.tokenizer.usage import Usage
+from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class TokenizerCandidate:
     got: int
     """The same, as it came out: a small corpus gives fewer tokens."""
     tokenizer: Tokenizer
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     """How often the corpus uses its own tokens; None for the base, which has none."""
 
     @property
@@ -71,7 +71,7 @@ def require_byte_level(tokenizer: Tokenizer, name: str) -> None:
         )
 
 
-def replaced(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenizer:
+def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenizer:
     """The base's tokenizer with a new vocabulary; its special tokens follow the ordinary ones."""
     content = json.loads(base.to_str())
     content["model"] |= {"vocab": vocab, "merges": merges}
@@ -82,7 +82,7 @@ def replaced(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenize
     return _checked(content, ids)
 
 
-def extended(base: Tokenizer, merges: Merges) -> Tokenizer:
+def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
     """The base's tokenizer with more merges; the new tokens come after all old ids."""
     content = json.loads(base.to_str())
     vocab: dict[str, int] = content["model"]["vocab"]

@@ -21,7 +21,7 @@ since the rest of what the base knows stays as it is. Assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredCandidate:
     """A candidate and what it does to the held-out text."""
 
     candidate: TokenizerCandidate
@@ -53,7 +53,7 @@ class Measured:
         )
 
 
-def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]:
+def choose_candidate(measured: Sequence[MeasuredCandidate], recipe: Recipe) -> tuple[MeasuredCandidate, str]:
     """The candidate that goes on, and why: see `CHOICE_TOLERANCE`."""
     wanted = recipe.tokenizer.choice
     rivals = [item for item in measured if wanted in ("auto", item.candidate.strategy)]
@@ -77,15 +77,15 @@ def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]
     return best, why
 
 
-def _cost(item: Measured) -> tuple[float, int]:
+def _cost(item: MeasuredCandidate) -> tuple[float, int]:
     return item.fertility.fertility, item.candidate.vocab_size
 
 
 def write_tables(
     out: Path,
-    base: Measured,
-    measured: Sequence[Measured],
-    best: Measured,
+    base: MeasuredCandidate,
+    measured: Sequence[MeasuredCandidate],
+    best: MeasuredCandidate,
     why: str,
     heldout: HeldoutSample,
     language: str,
@@ -114,7 +114,7 @@ def write_tables(
         log.info("chose %s: %s", chosen, why)
 
 
-def _without_samples(item: Measured) -> dict[str, object]:
+def _without_samples(item: MeasuredCandidate) -> dict[str, object]:
     return {key: value for key, value in item.as_json().items() if key != "samples"}
 
 

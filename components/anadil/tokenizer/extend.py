@@ -67,7 +67,7 @@ class _Words:
             self._where[pair].add(index)
 
 
-def continued_merges(
+def continue_merges(
     tokenizer: Tokenizer, counts: Mapping[str, int], num_tokens: int, min_frequency: int
 ) -> list[tuple[str, str]]:
     """The merges that continue the base's BPE on a corpus; merge k makes new token k.

@@ -52,7 +52,7 @@ class Fertility:
         return fields
 
 
-def heldout_of(texts: Iterable[str], language: Language) -> HeldoutSample:
+def sample_heldout(texts: Iterable[str], language: Language) -> HeldoutSample:
     """Count words and bytes once, and choose the words to show.
 
     Raises:

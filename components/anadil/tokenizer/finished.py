@@ -19,7 +19,7 @@ from anadil.errors import IntegrityError
 from anadil.flow import STAGES
 from anadil.stage import Job, origin_of
 from anadil.tokenizer.candidate import TokenizerCandidate
-from anadil.tokenizer.usage import Usage
+from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ COUNTS = ("train_documents", "train_pretokens", "different_pretokens", "dropped_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class SweepCandidates:
     """What need not be trained again."""
 
     candidates: Mapping[tuple[Strategy, int], TokenizerCandidate] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Finished:
     """Records of the corpus; empty where nothing was found."""
 
 
-def finished(job: Job) -> Finished:
+def find_sweep_candidates(job: Job) -> SweepCandidates:
     """The candidates of a job that lie under `storage.root` already."""
     sizes = dict.fromkeys(job.recipe.tokenizer.vocab_sizes)
     corpus = artifact.read_manifest(str(job.inputs["corpus"]))
     if job.recipe.storage.root is None or corpus is None or len(sizes) < 2:
-        return Finished()
+        return SweepCandidates()
     candidates: dict[tuple[Strategy, int], TokenizerCandidate] = {}
     counts: dict[str, int] = {}
     for size in sizes:
@@ -53,7 +53,7 @@ def finished(job: Job) -> Finished:
         candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder)}
         counts = {name: manifest.records[name] for name in COUNTS}
         log.info("size %d: taken from a run of its own", size)
-    return Finished(candidates=candidates, counts=counts)
+    return SweepCandidates(candidates=candidates, counts=counts)
 
 
 def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Manifest] | None:
@@ -83,6 +83,6 @@ def _candidates_in(folder: Path) -> Iterator[TokenizerCandidate]:
             strategy=entry["strategy"],
             asked=entry["asked"],
             got=entry["got"],
-            usage=Usage(**{field.name: entry[field.name] for field in fields(Usage)}),
+            usage=TokenUsage(**{field.name: entry[field.name] for field in fields(TokenUsage)}),
             tokenizer=read_tokenizer(place if place.is_dir() else folder),
         )

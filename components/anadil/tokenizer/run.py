@@ -20,20 +20,20 @@ from anadil.stage import Figures, Job
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
-    extended,
-    replaced,
+    extend_vocabulary,
+    replace_vocabulary,
     require_byte_level,
     vocab_size,
     write_tokenizer,
 )
-from anadil.tokenizer.choice import TABLES, Measured, choose, write_tables
+from anadil.tokenizer.choice import TABLES, MeasuredCandidate, choose_candidate, write_tables
 from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.extend import continued_merges
-from anadil.tokenizer.fertility import heldout_of, measure_fertility
-from anadil.tokenizer.finished import Finished, finished
+from anadil.tokenizer.extend import continue_merges
+from anadil.tokenizer.fertility import measure_fertility, sample_heldout
+from anadil.tokenizer.finished import SweepCandidates, find_sweep_candidates
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
-from anadil.tokenizer.train import train
-from anadil.tokenizer.usage import usage_of
+from anadil.tokenizer.train import train_vocabulary
+from anadil.tokenizer.usage import count_usage
 
 log = logging.getLogger(__name__)
 
@@ -52,22 +52,22 @@ def run(job: Job) -> Figures:
     folder = base_tokenizer(recipe.base, job.base_cache)
     base = read_tokenizer(folder)
     language = load_language(recipe.language)
-    heldout = heldout_of((document.text for document in read_documents(corpus, "heldout")), language)
-    base_measured = Measured(
+    heldout = sample_heldout((document.text for document in read_documents(corpus, "heldout")), language)
+    base_measured = MeasuredCandidate(
         candidate=_unchanged(base),
         fertility=measure_fertility(base, heldout, "base"),
     )
-    measured: list[Measured] = []
+    measured: list[MeasuredCandidate] = []
     for candidate in _candidates(job, base):
         if candidate.strategy == "base":
             measured.append(base_measured)
         else:
             fertility = measure_fertility(candidate.tokenizer, heldout, candidate.name)
-            measured.append(Measured(candidate=candidate, fertility=fertility))
+            measured.append(MeasuredCandidate(candidate=candidate, fertility=fertility))
         _check_and_track(measured[-1], job)
         if text := measured[-1].warning:
             log.warning("%s", text)
-    best, why = choose(measured, recipe)
+    best, why = choose_candidate(measured, recipe)
     _write(job.out, measured, best, base, folder)
     write_tables(job.out, base_measured, measured, best, why, heldout, recipe.language)
     beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
@@ -89,12 +89,12 @@ def _candidates(job: Job, base: Tokenizer) -> Iterator[TokenizerCandidate]:
     wanted = job.recipe.tokenizer
     strategies = tuple(dict.fromkeys(wanted.strategies))
     sizes = tuple(dict.fromkeys(wanted.vocab_sizes))
-    ready, counts = Finished(), None
+    ready, counts = SweepCandidates(), None
     if set(strategies) - {"base"}:
         require_byte_level(base, job.recipe.base.model)
         if "replace" in strategies:
             _require_room(base, min(sizes))
-        ready = finished(job)
+        ready = find_sweep_candidates(job)
         job.records.update(ready.counts)
     for strategy in strategies:
         if strategy == "base":
@@ -129,11 +129,11 @@ def _unchanged(base: Tokenizer) -> TokenizerCandidate:
 def _extensions(
     base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
 ) -> Iterator[TokenizerCandidate]:
-    merges = continued_merges(base, counts.counts, max(sizes), min_frequency)
+    merges = continue_merges(base, counts.counts, max(sizes), min_frequency)
     for size in sizes:
         got = _given("extend", size, min(size, len(merges)), min_frequency)
-        tokenizer = extended(base, merges[:size])
-        usage = usage_of(tokenizer, counts.counts, merges[:size])
+        tokenizer = extend_vocabulary(base, merges[:size])
+        usage = count_usage(tokenizer, counts.counts, merges[:size])
         yield TokenizerCandidate(strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
@@ -142,12 +142,12 @@ def _replacements(
 ) -> Iterator[TokenizerCandidate]:
     num_special = len(base.get_added_tokens_decoder())
     log.info("training a vocabulary of %d tokens", max(sizes))
-    trained = train(counts.counts, max(sizes) - num_special, min_frequency)
+    trained = train_vocabulary(counts.counts, max(sizes) - num_special, min_frequency)
     for size in sizes:
         vocab, merges = trained.cut(size - num_special)
-        tokenizer = replaced(base, vocab, merges)
+        tokenizer = replace_vocabulary(base, vocab, merges)
         got = _given("replace", size, vocab_size(tokenizer), min_frequency)
-        usage = usage_of(tokenizer, counts.counts, merges, NUM_BYTE_SYMBOLS + num_special)
+        usage = count_usage(tokenizer, counts.counts, merges, NUM_BYTE_SYMBOLS + num_special)
         yield TokenizerCandidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
@@ -172,7 +172,7 @@ def _given(strategy: Strategy, asked: int, got: int, min_frequency: int) -> int:
     return got
 
 
-def _check_and_track(item: Measured, job: Job) -> None:
+def _check_and_track(item: MeasuredCandidate, job: Job) -> None:
     found = item.fertility
     name = item.candidate.name
     log.info(
@@ -197,7 +197,9 @@ def _check_and_track(item: Measured, job: Job) -> None:
     log.warning("%s; this base's tokenizer loses text", words)
 
 
-def _write(out: Path, measured: list[Measured], best: Measured, base: Tokenizer, base_folder: Path) -> None:
+def _write(
+    out: Path, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
+) -> None:
     """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
     candidates = out / "candidates"
     template = chat_template(base_folder, base)
