@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import GPT2Config, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from anadil.errors import DataError, PreflightError
 from anadil.model.attention import (
@@ -23,6 +23,7 @@ from anadil.model.attention_operator import (
     packed_attention_backward,
 )
 from anadil.model.recompute import Policy, checkpoint_layers, decoder_layers
+from tests.kit.llama import small_llama
 
 WIDTH, LENGTH = 32, 24
 BORDERS = torch.tensor([0, 5, 12, 19, 24, 34, 41, 48], dtype=torch.int32)
@@ -33,10 +34,7 @@ PUSH = torch.randn(2, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
 def llama(**changes: int) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, **changes}
-    config = LlamaConfig(vocab_size=64, hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=2, **shape)
-    return LlamaForCausalLM(config).eval()
+    return small_llama(hidden_size=WIDTH, intermediate_size=48, **changes)
 
 
 def positions() -> torch.Tensor:

@@ -28,6 +28,7 @@ from anadil.model.low_precision import (
 )
 from anadil.model.recompute import checkpoint_layers, decoder_layers
 from anadil.pretrain.parallel.tensor import split
+from tests.kit.llama import small_llama
 
 pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
 KINDS: tuple[MatmulFormat, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
@@ -37,17 +38,7 @@ BF16 = torch.bfloat16
 
 
 def llama(dtype: torch.dtype = torch.float32, hidden_size: int = 64) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=hidden_size,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
-    )
-    made = LlamaForCausalLM(config).eval()
+    made = small_llama(hidden_size=hidden_size, intermediate_size=192)
     made.config.use_cache = False
     return made.to(dtype)
 

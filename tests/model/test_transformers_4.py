@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model, save_model
+from tests.kit.llama import small_llama
 from tests.pretrain.families import make_family
 from tests.pretrain.fixtures import make_tokenizer
 
@@ -87,14 +88,12 @@ def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
 
 
 def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    config = LlamaConfig(
+    model = small_llama(
+        seed=3,
         vocab_size=300,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=4096,
         initializer_range=0.2,
         rope_parameters={
@@ -107,7 +106,7 @@ def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp
         },
     )
     saved = tmp_path / "model"
-    save_model(LlamaForCausalLM(config), make_tokenizer(tmp_path / "t"), saved, torch.float32)
+    save_model(model, make_tokenizer(tmp_path / "t"), saved, torch.float32)
     ids = torch.randint(0, 300, (2, 512), generator=torch.Generator().manual_seed(4))
 
     told = read_by_4(python, [saved], ids, tmp_path)

@@ -175,7 +175,7 @@ def _accepted(
     job: Job, settings: Settings, read_stats: read.ReadStats, clean_stats: CleanStats
 ) -> Iterator[tuple[int, Document]]:
     """Documents that pass every filter, from all files, each with the key of its exact duplicates."""
-    with progress("clean") as shown:
+    with progress("clean") as bar:
         for name, uri in sorted(zip(names(job.files), job.files, strict=True)):
             raws = read.read_records(uri, name, job.recipe.clean.text_field, read_stats)
             while True:
@@ -189,7 +189,7 @@ def _accepted(
                     clean_stats.documents_in += 1
                 if found is not None:
                     yield found
-                shown.advance(note=name)
+                bar.advance(note=name)
 
 
 def _judged(
@@ -264,10 +264,10 @@ def _without_near_duplicates(
         language, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
     )
     band_keys = np.zeros((len(documents), minhash.bands), dtype=np.uint64)
-    with clean_stats.timed("near_duplicates"), progress("near duplicates", len(documents)) as shown:
+    with clean_stats.timed("near_duplicates"), progress("near duplicates", len(documents)) as bar:
         for index, document in enumerate(documents):
             band_keys[index] = minhash.band_keys(document.text)
-            shown.advance()
+            bar.advance()
         dropped = near_duplicates(documents, band_keys, minhash)
     for index in sorted(dropped):
         clean_stats.drop("near_duplicate", documents[index])

@@ -68,24 +68,24 @@ def generate_texts(
 ) -> list[GeneratedText]:
     """Each prompt continued in each mode, in order."""
     model.eval()
-    made = []
-    with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as shown:
+    texts = []
+    with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as bar:
         for prompt in prompts:
             ids = _prompt_ids(tokenizer, prompt)
             for mode in DECODING_MODES:
                 new, ended = _continue(
                     model, ids, _ends(model, tokenizer), max_new_tokens, _sampler(mode, seed, prompt.text)
                 )
-                made.append(_describe(tokenizer, prompt, mode, new, ended=ended))
-            shown.advance()
-    return made
+                texts.append(_describe(tokenizer, prompt, mode, new, ended=ended))
+            bar.advance()
+    return texts
 
 
-def repetition_of(made: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
+def repetition_of(texts: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
     """Means over the generations of each mode; a text too short for an n-gram does not count."""
     table: dict[str, dict[str, float | int]] = {}
     for mode in DECODING_MODES:
-        own = [one for one in made if one.mode == mode]
+        own = [one for one in texts if one.mode == mode]
         if not own:
             continue
         table[mode] = {

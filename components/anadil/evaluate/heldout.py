@@ -132,7 +132,7 @@ def refuse_too_large(documents: Iterable[Document]) -> Iterator[Document]:
         num_bytes += len(document.text.encode())
         if number > MAX_DOCUMENTS or num_bytes > MAX_BYTES:
             raise DataError(
-                f"{document.source}: held-out text goes on beyond {MAX_DOCUMENTS:,} documents or "
+                f"{document.source}: held-out text exceeds {MAX_DOCUMENTS:,} documents or "
                 f"{human_bytes(MAX_BYTES)}; give evaluate.heldout a sample of it"
             )
         yield document

@@ -74,8 +74,8 @@ def run(job: Job) -> Figures:
     results = {}
     for candidate in candidates:
         results[candidate.name] = _score_model(candidate, encoded, retained, recipe, language)
-        shown = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
-        job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in shown.items()})
+        figures = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
+        job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in figures.items()})
     differences = _differences(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}

@@ -1,4 +1,4 @@
-"""LoRA with TRL's trainer: its settings, how it reports, stops and goes on, and the merge.
+"""LoRA with TRL's trainer: its settings, how it reports, stops and resumes, and the merge.
 
 Checkpoints lie in the work directory. transformers keeps optimizer and random state in
 pickles there and loads them with `weights_only=True`; besides, only a checkpoint whose
@@ -97,7 +97,7 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
         max_length=None,
         packing=False,
         dataloader_pin_memory=on_gpu,
-        # Every step: an average over several would begin anew, and so differ, after a resume.
+        # Every step: an average over several would start over, and so differ, after a resume.
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_steps=settings.checkpoint_every,
@@ -109,9 +109,9 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
     """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
 
-    def __init__(self, job: Job, shown: Progress, origin: Mapping[str, str]) -> None:
+    def __init__(self, job: Job, bar: Progress, origin: Mapping[str, str]) -> None:
         self.job = job
-        self.shown = shown
+        self.bar = bar
         self.origin = origin
 
     def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
@@ -134,7 +134,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             raise RecipeError(
                 f"loss is {loss} at step {state.global_step}; lower finetune.lr ({self.job.recipe.finetune.lr})"
             )
-        self.shown.advance(note=f"loss {loss:.3f}")
+        self.bar.advance(note=f"loss {loss:.3f}")
         self.job.tracker.metrics(logged_figures(logs), state.global_step)
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
@@ -146,7 +146,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
 
 
 def logged_figures(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What is kept of a step's log; TRL's `num_tokens` begins anew at a resume and is not."""
+    """What is kept of a step's log; TRL's `num_tokens` starts over at a resume and is not."""
     names = {
         "loss": "loss",
         "lr": "learning_rate",

@@ -132,11 +132,11 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
     newest = lora.newest_checkpoint(job, origin)
     done, folder = newest or (0, None)
     if newest:
-        log.info("going on after step %d of %d", done, steps)
+        log.info("resuming after step %d of %d", done, steps)
     if done < steps:
-        with job.stop.deferred(), progress("finetune", steps) as shown:
-            shown.advance(done)
-            trainer.add_callback(lora.TrainingCallback(job, shown, origin))
+        with job.stop.deferred(), progress("finetune", steps) as bar:
+            bar.advance(done)
+            trainer.add_callback(lora.TrainingCallback(job, bar, origin))
             trainer.train(resume_from_checkpoint=str(folder) if folder else None)
         if job.stop.signal is not None:
             job.stop.leave()
@@ -147,7 +147,7 @@ def _num_trained(trainer: Any) -> int:
 
 
 def _origin(job: Job, rows: Dataset) -> dict[str, str]:
-    """What a checkpoint must have been made from for this run to go on with it."""
+    """What a checkpoint must have been made from for this run to resume from it."""
     tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     return {

@@ -15,7 +15,7 @@ from anadil.model.family_table import families
 FULL, SLIDING = "full_attention", "sliding_attention"
 """Types of layers that may have a rotation each."""
 BEFORE = "original_max_position_embeddings"
-"""Key of the tokens that a model was made for before its rotation was stretched."""
+"""Key of the tokens that a model was made for before its rotation was scaled."""
 
 
 def write_both_spellings(file: Path) -> None:

@@ -175,7 +175,7 @@ def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> d
                 weight.copy_(torch.from_numpy(start))
     optimizer = torch.optim.AdamW(model.parameters(), lr=TINY_LR, betas=(0.9, 0.95), weight_decay=0.1)
     model.train()
-    with progress(f"training {TINY}", TINY_STEPS) as shown:
+    with progress(f"training {TINY}", TINY_STEPS) as bar:
         for step in range(TINY_STEPS):
             starts = random.integers(0, len(ids) - TINY_LENGTH - 1, TINY_BATCH)
             windows = torch.from_numpy(np.stack([ids[at : at + TINY_LENGTH + 1] for at in starts]))
@@ -189,7 +189,7 @@ def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> d
             optimizer.step()
             if (step + 1) % ROUND_EVERY == 0 or step + 1 == TINY_STEPS:
                 _round(optimizer)
-            shown.advance(note=f"loss {loss.item():.2f}")
+            bar.advance(note=f"loss {loss.item():.2f}")
     weights: dict[str, torch.Tensor] = model.state_dict()
     return weights
 

@@ -1,4 +1,4 @@
-"""A tokenizer that could go on: how it is put together from the base's and written."""
+"""A candidate tokenizer: how it is made from the base's and written."""
 
 import json
 import logging
@@ -146,7 +146,7 @@ def write_tokenizer(candidate: TokenizerCandidate, base: Path, template: str, ta
     """
     target.mkdir(parents=True)
     if candidate.strategy == "base":
-        # The file itself: writing it anew could change bytes, and with them its digest.
+        # The file itself: writing it again could change bytes, and with them its digest.
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         candidate.tokenizer.save(str(target / "tokenizer.json"))
@@ -165,7 +165,7 @@ def _config(base: JsonObject, candidate: TokenizerCandidate) -> JsonObject:
         key: value for key, value in base.items() if key not in ("added_tokens_decoder", "chat_template")
     }
     if candidate.strategy != "base" or not config:
-        # A class of the base's own may build its tokenizer anew instead of reading tokenizer.json.
+        # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     # Left to itself this setting joins " ," to "," when text is decoded.
     config["clean_up_tokenization_spaces"] = False

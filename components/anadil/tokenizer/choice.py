@@ -1,4 +1,4 @@
-"""The candidates beside each other, and which one goes on."""
+"""Compare the candidates and choose one."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ class MeasuredCandidate:
 
 
 def choose_candidate(measured: Sequence[MeasuredCandidate], recipe: Recipe) -> tuple[MeasuredCandidate, str]:
-    """The candidate that goes on, and why: see `CHOICE_TOLERANCE`."""
+    """The chosen candidate, and why: see `CHOICE_TOLERANCE`."""
     wanted = recipe.tokenizer.choice
     rivals = [item for item in measured if wanted in ("auto", item.candidate.strategy)]
     fewest = min(rivals, key=_cost)
@@ -95,14 +95,14 @@ def write_tables(
     The base's tokenizer is in the first in any case, because the others are compared with it.
     """
     chosen = best.candidate.name
-    shown = {item.candidate.name: item.as_json() for item in (base, *measured)}
+    tables = {item.candidate.name: item.as_json() for item in (base, *measured)}
     warnings = [item.warning for item in measured if item.warning]
     summary = {
         "language": language,
         "chosen": chosen,
         "num_words": heldout.num_words,
         "num_bytes": heldout.num_bytes,
-        "candidates": shown,
+        "candidates": tables,
         "warnings": warnings,
     }
     _write_json(out / "fertility.json", summary)

@@ -90,7 +90,7 @@ def continue_merges(
     merges: list[tuple[str, str]] = []
     heap = [(-count, *pair) for pair, count in words.pairs.items()]
     heapq.heapify(heap)
-    with progress("adding tokens", num_tokens) as shown:
+    with progress("adding tokens", num_tokens) as bar:
         while heap and len(merges) < num_tokens:
             negative, left, right = heapq.heappop(heap)
             count = words.pairs.get((left, right), 0)
@@ -110,5 +110,5 @@ def continue_merges(
             taken.add(joined)
             for pair in words.merge((left, right), new):
                 heapq.heappush(heap, (-words.pairs[pair], *pair))
-            shown.advance()
+            bar.advance()
     return merges

@@ -69,13 +69,13 @@ def sample_heldout(texts: Iterable[str], language: Language) -> HeldoutSample:
         )
     long = [word for word in counts if len(word) >= MIN_SAMPLE_CHARS and word.isalpha()]
     frequent = sorted(long or counts, key=lambda word: (-counts[word], word))
-    shown = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
+    words = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
     spaced = any(f" {frequent[0]}" in text for text in kept)
     return HeldoutSample(
         texts=kept,
         num_words=counts.total(),
         num_bytes=sum(len(text.encode()) for text in kept),
-        samples=tuple(f" {word}" if spaced else word for word in shown),
+        samples=tuple(f" {word}" if spaced else word for word in words),
     )
 
 
