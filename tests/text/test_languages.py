@@ -5,10 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anadil.clean.filters import drop_reason
-from anadil.clean.language_id import verdict
+from anadil.clean.language_id import identify_language
 from anadil.recipe.sections import Rules
-from anadil.text.language import Limits
-from anadil.text.languages import language
+from anadil.text.language import FilterLimits, load_language
 
 LETTERS = st.text(
     st.one_of(
@@ -19,7 +18,7 @@ LETTERS = st.text(
     ),
     max_size=60,
 )
-az, ja = language("az"), language("ja")
+az, ja = load_language("az"), load_language("ja")
 
 
 @pytest.mark.parametrize("code", ["az", "ja"])
@@ -27,15 +26,15 @@ az, ja = language("az"), language("ja")
 @example(text="Ã\u200b¼Ã¼Ã¼")
 @example(text="Â\x85\x85")
 def test_normalizing_twice_is_normalizing_once(code: str, text: str) -> None:
-    normal = language(code).normalize(text)
+    normal = load_language(code).normalize(text)
 
-    assert language(code).normalize(normal) == normal
+    assert load_language(code).normalize(normal) == normal
 
 
 @pytest.mark.parametrize("code", ["az", "ja"])
 @given(text=LETTERS)
 def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> None:
-    normal = language(code).normalize(text)
+    normal = load_language(code).normalize(text)
 
     assert normal.encode().decode() == normal
     assert unicodedata.is_normalized("NFC" if code == "az" else "NFKC", normal)
@@ -135,19 +134,26 @@ def test_azerbaijani_words_are_separated_by_white_space() -> None:
 
 @pytest.mark.parametrize("code", ["az", "ja"])
 def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
-    spoken = language(code)
+    language = load_language(code)
     # Beginnings are short, so that only language, script and spelling can be judged.
-    open_limits = Limits(
+    open_limits = FilterLimits(
         min_words=1, max_words=1_000, min_mean_word_length=1, max_mean_word_length=20, min_alpha_words=0,
         min_stop_words=0, max_duplicate_lines=1, max_top_ngram=1, max_duplicate_ngrams=1, max_isolated=1,
         min_script=0.5,
     )  # fmt: skip
 
-    joined = ["\n".join(spoken.prompts), "\n".join(spoken.questions)]
+    joined = ["\n".join(language.prompts), "\n".join(language.questions)]
 
-    assert [drop_reason(text, verdict(text, spoken), spoken, open_limits) for text in joined] == [None, None]
-    assert all(spoken.normalize(text).rstrip() == text.rstrip() for text in spoken.prompts) or code == "ja"
+    assert [
+        drop_reason(text, identify_language(text, language), language, open_limits) for text in joined
+    ] == [
+        None,
+        None,
+    ]
+    assert (
+        all(language.normalize(text).rstrip() == text.rstrip() for text in language.prompts) or code == "ja"
+    )
 
 
 def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
-    assert set(Limits.__dataclass_fields__) == set(Rules.model_fields)
+    assert set(FilterLimits.__dataclass_fields__) == set(Rules.model_fields)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anadil import __version__
-from anadil.model.families import PROVEN, check_family
+from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.budget import Budget, Stretch, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
@@ -102,7 +102,7 @@ def answer(question: Question, *, best: bool = False) -> Answer:
     """
     found, degrees = None, question.recipe.pretrain.parallelism
     if not best:
-        check_family({"model_type": question.shape.model_type}, degrees.model_dump(include=set(PROVEN)))
+        check_family({"model_type": question.shape.model_type}, degrees.model_dump(include=set[str](LAYOUTS)))
     if question.machine.flops_bf16 and question.machine.hbm:
         found = search(
             question.shape,

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from anadil.model.attention import use_packed_attention
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.model.load import load_model, read_config
 from anadil.pretrain.check_architecture import check_architecture, check_net
 from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows

@@ -1,11 +1,12 @@
-"""The shape of a language module."""
+"""What the stages know of a language: data and small pure functions, a module for each."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FilterLimits:
     """The language's own limits of the document filters; `anadil.config.Rules` names each."""
 
     min_words: int
@@ -55,8 +56,16 @@ class Language:
     """Characters that end a sentence."""
     min_long_block: int
     """Characters from which a block of a web page counts as running text."""
-    limits: Limits
+    limits: FilterLimits
     prompts: tuple[str, ...]
     """Beginnings that models continue, side by side in the report."""
     questions: tuple[str, ...]
     """Questions that the finetuned model answers in the report."""
+    sample_words: tuple[str, ...] = ()
+    """Words that the report always cuts up, beside the most frequent long ones."""
+
+
+def load_language(code: str) -> Language:
+    """The language of an ISO 639-1 code that the recipe allows, such as `az`."""
+    found: Language = importlib.import_module(f"anadil.text.languages.{code}").LANGUAGE
+    return found

@@ -20,7 +20,7 @@ from anadil.cli.calibrate.results import cpu_model, line_of, versions
 from anadil.cli.calibrate.spec import Ask, laid_out
 from anadil.cli.calibrate.transformers_config import config_of
 from anadil.core.errors import AnadilError, PreflightError, Stopped
-from anadil.model.kernels import patch_llama
+from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.plan.calibration import Measurement, Status
@@ -159,7 +159,7 @@ def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
     work = works(ask, device)[0]
     if uses_liger(work.kernels, device):
         config = config_of(ask.shape, work.sequence_length)
-        patch_llama(ask.layout.recompute, config=config)
+        use_liger_kernels(ask.layout.recompute, config=config)
     recipe = _recipe(ask, work)
     packed = random_tokens(ask.shape, work, ask.layout.batch_size, recipe.seed)
     settings = recipe.pretrain
