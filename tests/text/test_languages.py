@@ -1,4 +1,6 @@
+import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -6,8 +8,9 @@ from hypothesis import strategies as st
 
 from anadil.clean.filters import drop_reason
 from anadil.clean.language_id import identify_language
-from anadil.recipe.sections import Rules
-from anadil.text.language import FilterLimits, load_language
+from anadil.recipe.sections import Recipe, Rules
+from anadil.text import languages
+from anadil.text.language import FilterLimits, language_codes, load_language
 
 LETTERS = st.text(
     st.one_of(
@@ -21,7 +24,7 @@ LETTERS = st.text(
 az, ja = load_language("az"), load_language("ja")
 
 
-@pytest.mark.parametrize("code", ["az", "ja"])
+@pytest.mark.parametrize("code", language_codes())
 @given(text=LETTERS)
 @example(text="Ã\u200b¼Ã¼Ã¼")
 @example(text="Â\x85\x85")
@@ -31,7 +34,7 @@ def test_normalizing_twice_is_normalizing_once(code: str, text: str) -> None:
     assert load_language(code).normalize(normal) == normal
 
 
-@pytest.mark.parametrize("code", ["az", "ja"])
+@pytest.mark.parametrize("code", language_codes())
 @given(text=LETTERS)
 def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> None:
     normal = load_language(code).normalize(text)
@@ -132,7 +135,7 @@ def test_azerbaijani_words_are_separated_by_white_space() -> None:
     assert az.words("Bakı,  gözəl\nşəhər") == ["Bakı,", "gözəl", "şəhər"]
 
 
-@pytest.mark.parametrize("code", ["az", "ja"])
+@pytest.mark.parametrize("code", language_codes())
 def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
     language = load_language(code)
     # Beginnings are short, so that only language, script and spelling can be judged.
@@ -157,3 +160,18 @@ def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
 
 def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
     assert set(FilterLimits.__dataclass_fields__) == set(Rules.model_fields)
+
+
+def test_a_new_language_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xx.py").write_text(
+        "from dataclasses import replace\n"
+        "from anadil.text.languages import az\n"
+        'LANGUAGE = replace(az.LANGUAGE, code="xx", name="Newly added")\n',
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(languages, "__path__", [*languages.__path__, str(tmp_path)])
+
+    assert language_codes() == ["az", "ja", "xx"]
+    assert Recipe.model_validate({"language": "xx"}).language == "xx"
+    assert load_language("xx").name == "Newly added"
+    sys.modules.pop("anadil.text.languages.xx")

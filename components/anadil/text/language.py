@@ -1,8 +1,11 @@
 """What the stages know of a language: data and small pure functions, a module for each."""
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from anadil.text import languages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,12 @@ class Language:
     """Words that the report always cuts up, beside the most frequent long ones."""
 
 
+def language_codes() -> list[str]:
+    """The ISO 639-1 codes of all languages: the modules of `languages/`."""
+    return sorted(each.name for each in pkgutil.iter_modules(languages.__path__))
+
+
 def load_language(code: str) -> Language:
-    """The language of an ISO 639-1 code that the recipe allows, such as `az`."""
-    found: Language = importlib.import_module(f"anadil.text.languages.{code}").LANGUAGE
-    return found
+    """The language of a code, such as `az`."""
+    language: Language = importlib.import_module(f"{languages.__name__}.{code}").LANGUAGE
+    return language
