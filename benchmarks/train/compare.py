@@ -24,7 +24,6 @@ from given import Given
 
 from anadil.plan.instances import this_machine
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.text.metrics import model_flops_utilization
 
 ONE = Path(__file__).with_name("one.py")
 OURS, THEIRS = "anadil", "transformers"
@@ -138,16 +137,15 @@ def table(runs: dict[str, list[Figures]], given: Given) -> str:
 
 
 def utilization(tokens_per_s: float) -> float:
-    """MFU of the 1B model on this machine's device, by the peaks of the planner's table."""
+    """Model FLOPs utilization (MFU) of the 1B model on this machine's device, by the peaks of the planner's table.
+
+    Counts 6 FLOPs a parameter and token and 12 * layers * hidden * context for attention.
+
+    Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
+    """
     shape = shape_from(KNOWN[ON_GPU], ON_GPU)
-    return model_flops_utilization(
-        tokens_per_s=tokens_per_s,
-        num_parameters=shape.parameters,
-        num_layers=shape.layers,
-        hidden=shape.hidden,
-        context=2_048,
-        peak_flops=this_machine().flops_bf16,
-    )
+    flops_per_token = 6 * shape.parameters + 12 * shape.layers * shape.hidden * 2_048
+    return tokens_per_s * flops_per_token / this_machine().flops_bf16
 
 
 def largest_batch(name: str, given: Given) -> int:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,6 @@ SMALL = [
     "finetune.max_length=256", "finetune.checkpoint_every=2",
 ]  # fmt: skip
 STEPS = 60
-Finetune = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")

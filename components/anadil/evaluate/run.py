@@ -28,14 +28,12 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
-from anadil.text.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
+from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte, deciding_scores, fertility, words_in_context
 
 log = logging.getLogger(__name__)
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
-SURE_DOCUMENTS = 100
-"""Fewer documents than these make an interval that says little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

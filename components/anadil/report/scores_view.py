@@ -22,12 +22,11 @@ from anadil.report.format import (
     words_of,
 )
 from anadil.report.read import Facts, Json, named_tables
+from anadil.text.metrics import SURE_DOCUMENTS
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
 CANDIDATES = tuple(COLOURS)
 MAX_ROWS = 40
-SURE_DOCUMENTS = 100
-"""Fewer documents than these make an interval that says little; what the evaluate stage warns at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
