@@ -65,7 +65,7 @@ def resident_mib() -> float:
 
 def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     """The trainer of the pretrain stage."""
-    from anadil.model.kernels import patch_llama
+    from anadil.model.kernels import use_liger_kernels
     from anadil.model.loss import uses_liger
     from anadil.pretrain.parallel.mesh import Mesh
     from anadil.pretrain.parallel.parallelize import parallelize
@@ -91,7 +91,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     recipe = load_recipe("smoke", [f"{key}={value}" for key, value in settings.items()])
     device = torch.device(given.device)
     if uses_liger(recipe.pretrain.kernels, device):
-        patch_llama("none")
+        use_liger_kernels("none")
     source = packed(given)
     clocks = Clocks(given)
     net = parallelize(model(given), recipe.pretrain, Mesh(), device)

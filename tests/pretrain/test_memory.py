@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.model.kernels import patch_llama
+from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
 from anadil.pretrain.checkpoint.hf_export import open_generation
@@ -176,10 +176,10 @@ def test_liger_without_a_gpu_is_refused_before_data_is_read(tmp_path: Path, base
 def test_kernels_that_overwrite_a_kept_product_are_left_out() -> None:
     def work() -> None:
         torch_rotation = modeling_llama.apply_rotary_pos_emb
-        patch_llama("selective")
+        use_liger_kernels("selective")
         assert modeling_llama.apply_rotary_pos_emb is torch_rotation
         assert modeling_llama.LlamaMLP.__module__.startswith("liger_kernel")
-        patch_llama("full")
+        use_liger_kernels("full")
         assert modeling_llama.apply_rotary_pos_emb is not torch_rotation
 
     child = in_child(work)  # the classes of transformers stay replaced

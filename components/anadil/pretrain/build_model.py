@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError
 from anadil.model.attention import use_packed_attention
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.model.load import load_model
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from anadil.model.compile import check_compiler
-from anadil.model.kernels import patch_llama, set_up_device
+from anadil.model.kernels import set_up_device, use_liger_kernels
 from anadil.model.load import pick_device, save_model
-from anadil.model.loss import multiplies_bf16, uses_liger
+from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.tiny import base_model
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
@@ -187,7 +187,7 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Parall
     settings = job.recipe.pretrain
     dtype = compute_dtype(settings, device)
     set_up_device(device, dtype)
-    if not multiplies_bf16(device):
+    if not has_fast_bf16(device):
         if settings.state == "bf16":
             log.warning(
                 "this CPU has no BF16 products of its own: set pretrain.state to fp32, which is faster here"
@@ -208,7 +208,7 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Parall
     base = _base(job, processes)
     if uses_liger(settings.kernels, device):
         check_compiler(device, "pretrain.kernels", "torch")
-        patch_llama(
+        use_liger_kernels(
             settings.activation_checkpointing,
             compiled=settings.compile,
             config=empty_model(base).config,

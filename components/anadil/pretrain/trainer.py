@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from anadil.core.errors import RecipeError
 from anadil.model.loss import IGNORED
-from anadil.model.low_precision import plain
+from anadil.model.low_precision import plain_tensor
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, sequences_of_step
 from anadil.pretrain.data.tokens import Places
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
@@ -188,7 +188,9 @@ class Trainer:
 
     def tensors(self, *, moments: bool) -> Tensors:
         """What a checkpoint holds: parameters by name, tied ones once, and where asked the optimizer's moments."""
-        held: Tensors = {name: plain(parameter.detach()) for name, parameter in self.parameters.items()}
+        held: Tensors = {
+            name: plain_tensor(parameter.detach()) for name, parameter in self.parameters.items()
+        }
         if moments:
             assert self.optimizer is not None
             held |= state_tensors(self.optimizer, self.parameters)

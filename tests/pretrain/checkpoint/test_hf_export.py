@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.model.families import PROVEN
+from anadil.model.family_table import model_types
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.checkpoint.manager import CheckpointManager
@@ -114,7 +114,7 @@ def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: P
         export_checkpoint(generation, base, base, tmp_path / "out")
 
 
-@pytest.mark.parametrize("kind", sorted(PROVEN["shard"]))
+@pytest.mark.parametrize("kind", model_types())
 def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, kind: str) -> None:
     base = make_family(tmp_path / "base", kind)
     generation = trained(base, tmp_path)

@@ -18,7 +18,7 @@ from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.parallel.safetensors_slices import INDEX, Weights
-from anadil.pretrain.parallel.sharded_load import INPUT, empty_model, load_weights
+from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel
 from anadil.recipe.pretrain import Parallelism
 from tests.kit.pretraining import make_model, make_tokenizer_artifact
@@ -46,7 +46,7 @@ def whole_and_empty(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel, Any
     whole = load_model(folder / "model")
     fit_vocabulary(whole, folder / "tokenizer")
     weights = Weights(folder / "model")
-    rows = vocabulary_rows(folder / "tokenizer", weights.shape(INPUT)[0])
+    rows = vocabulary_rows(folder / "tokenizer", weights.shape("model.embed_tokens.weight")[0])
     assert rows is not None
     return whole, empty_model(folder / "model", num_tokens=len(rows)), weights, rows
 

@@ -44,8 +44,8 @@ from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import RecipeError
 from anadil.core.stages import BUILT_IN
 from anadil.model import loss as losses
-from anadil.model.families import check_family
-from anadil.model.kernels import patch_llama
+from anadil.model.family_table import check_family
+from anadil.model.kernels import use_liger_kernels
 from anadil.plan.layout import Layout, Work
 from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.memory import peak_memory
@@ -183,9 +183,9 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
             stack.enter_context(mock.patch.object(where, name, stand_in))
 
         put(parallelize, "multiplies_bf16", lambda _: True)  # precision is what was asked for
-        put(losses, "multiplies_bf16", lambda _: False)
+        put(losses, "has_fast_bf16", lambda _: False)
         put(losses, "CPU_BLOCK_ROWS", sys.maxsize)  # blocks save time in a CPU's cache, and no memory
-        put(losses, "scored", lambda hidden, labels: (hidden, labels))  # all are
+        put(losses, "scored_tokens", lambda hidden, labels: (hidden, labels))  # all are
         # Ranks and borders of documents have content, which the engine reads.
         put(torch, "from_numpy", _real(torch.from_numpy))
         put(torch.Tensor, "numpy", _real(torch.Tensor.numpy))
@@ -206,7 +206,7 @@ def _put_liger_kernels(put: Callable[[Any, str, Any], None], shape: Shape, setti
     for name in LIGER_PATCHES:  # so that they are put back
         put(llama, name, getattr(llama, name))
     config = config_of(shape, settings.sequence_length)
-    patch_llama(settings.activation_checkpointing, config=config)
+    use_liger_kernels(settings.activation_checkpointing, config=config)
 
 
 def _liger_loss(hidden: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:

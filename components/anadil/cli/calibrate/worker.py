@@ -20,7 +20,7 @@ from anadil.cli.calibrate.results import cpu_model, line_of, versions
 from anadil.cli.calibrate.spec import RunSpec, with_layout
 from anadil.core.errors import AnadilError, PreflightError, Stopped
 from anadil.core.format import KIB
-from anadil.model.kernels import patch_llama
+from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.plan.calibration import Measurement, RunStatus
@@ -160,7 +160,7 @@ def _trainer(spec: RunSpec, device: torch.device, processes: Group) -> Trainer:
     work = works(spec, device)[0]
     if uses_liger(work.kernels, device):
         config = config_of(spec.shape, work.sequence_length)
-        patch_llama(spec.layout.recompute, config=config)
+        use_liger_kernels(spec.layout.recompute, config=config)
     recipe = _recipe(spec, work)
     packed = random_tokens(spec.shape, work, spec.layout.batch_size, recipe.seed)
     settings = recipe.pretrain

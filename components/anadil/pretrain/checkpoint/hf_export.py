@@ -18,7 +18,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family, families
 from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoint import directory
@@ -31,8 +31,6 @@ from anadil.pretrain.parallel.sharded_load import empty_model
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
-INPUT = "model.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
 
 
 def open_generation(path: Path) -> VerifiedCheckpoint:
@@ -157,10 +155,13 @@ def _write_config(
 ) -> None:
     """The base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
     tensors: dict[str, Any] = metadata.state_dict_metadata
-    if INPUT not in tensors:
-        raise DataError(f"{base}: the checkpoint holds no {INPUT}; only Llama's architecture can be exported")
     config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
-    rows, width = tensors[INPUT].size
+    inputs, outputs = families()[config.model_type].names.tables
+    if inputs not in tensors:
+        raise DataError(
+            f"{base}: the checkpoint holds no {inputs}; give the base model that it was trained from"
+        )
+    rows, width = tensors[inputs].size
     if width != config.hidden_size:
         raise DataError(
             f"{base}: hidden size {config.hidden_size}, and the checkpoint has {width}; "
@@ -170,8 +171,8 @@ def _write_config(
     ends = end_ids(used)
     config.architectures = config.architectures or [type(empty_model(base)).__name__]
     config.vocab_size = rows
-    config.tie_word_embeddings = OUTPUT not in tensors
-    config.dtype = dtype or tensors[INPUT].properties.dtype
+    config.tie_word_embeddings = outputs not in tensors
+    config.dtype = dtype or tensors[inputs].properties.dtype
     config.bos_token_id = used.bos_token_id
     config.eos_token_id = ends[0] if ends else None
     config.pad_token_id = used.pad_token_id

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from anadil.core.errors import PreflightError
-from anadil.model.attention import attend, choose_attention, flat, no_mask, refuse_unknown
+from anadil.model.attention import attend, choose_attention, flatten_rows, no_mask, refuse_unknown
 from anadil.plan.layout import cuts_evenly
 from anadil.pretrain.data.packing import Batch
 
@@ -120,7 +120,7 @@ def context_attention(
     whole: torch.Tensor = _Gather.apply(own.contiguous(), group)  # type: ignore[no-untyped-call]
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
-        flat(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling
+        flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling
     )
     return attended.view(rows, length, *attended.shape[1:]), None
 

@@ -13,8 +13,13 @@ from anadil.model.activation_checkpointing import checkpoint_layers, decoder_lay
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import compile_layers
 from anadil.model.load import cast_parameters, pick_dtype
-from anadil.model.loss import multiplies_bf16, summed_loss
-from anadil.model.low_precision import after_step, check_low_precision, layers_for, use_low_precision
+from anadil.model.loss import has_fast_bf16, summed_loss
+from anadil.model.low_precision import (
+    check_low_precision,
+    low_precision_layers,
+    update_fp8_scales,
+    use_low_precision,
+)
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
@@ -100,7 +105,7 @@ class ParallelModel:
 
     def after_step(self) -> None:
         """What a format of matrix products has to do when weights have changed."""
-        after_step(self.model)
+        update_fp8_scales(self.model)
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
@@ -198,7 +203,7 @@ def _change_layers(
     model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
 ) -> None:
     """Precision, tensor parallelism, recomputation and compilation, each on the result of the one before."""
-    chosen = layers_for(model, settings.matmul)
+    chosen = low_precision_layers(model, settings.matmul)
     use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
     if mesh.tensor > 1:
         assert mesh.parameters is not None
@@ -217,7 +222,7 @@ def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:
     if settings.state == "bf16":
         return torch.bfloat16
     dtype = pick_dtype(settings.precision, device)
-    return dtype if multiplies_bf16(device) or settings.matmul != "same" else torch.float32
+    return dtype if has_fast_bf16(device) or settings.matmul != "same" else torch.float32
 
 
 def _tables(model: PreTrainedModel) -> frozenset[str]:

@@ -20,6 +20,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from transformers import PreTrainedModel
 
 from anadil.core.errors import PreflightError
+from anadil.model.family_table import families
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.loss_forward import Loss
 
@@ -81,18 +82,21 @@ def cut_stage(model: PreTrainedModel, stage: int, stages: int) -> None:
     Raises:
         PreflightError: See `check_pipeline`.
     """
-    inner: Any = model.base_model
-    whole: Any = model
-    layers = list(inner.layers)
+    names = families()[model.config.model_type].names
+    layers = list(model.get_submodule(names.layers).children())
     check_pipeline(tied=bool(model.config.tie_word_embeddings), layers=len(layers), stages=stages)
-    inner.layers = nn.ModuleDict(
-        {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
-    )
+    held = {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
+    _replace(model, names.layers, nn.ModuleDict(held))
     if stage > 0:
-        inner.embed_tokens = None
+        _replace(model, names.embeddings, None)
     if stage < stages - 1:
-        inner.norm = None
-        whole.lm_head = None
+        _replace(model, names.norm, None)
+        _replace(model, names.head, None)
+
+
+def _replace(model: nn.Module, name: str, part: nn.Module | None) -> None:
+    parent, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(parent), attribute, part)
 
 
 class Pipeline:
@@ -119,7 +123,8 @@ class Pipeline:
             tensor: Processes that share hidden states along the sequence.
         """
         self.model: Any = model
-        self.inner: Any = model.base_model
+        self.names = families()[model.config.model_type].names
+        self._part: Any = model.get_submodule
         self.width: int = model.config.hidden_size
         self.loss, self.group, self.device, self.dtype, self.tensor = loss, group, device, dtype, tensor
         self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
@@ -223,9 +228,9 @@ class Pipeline:
         """
         batch = self._waiting.popleft()
         positions = batch.position_ids.to(self.device, non_blocking=True)
-        hidden = self.inner.embed_tokens(given) if self.is_first else given
-        rotary = self.inner.rotary_emb(hidden, positions)
-        for layer in self.inner.layers.values():
+        hidden = self._part(self.names.embeddings)(given) if self.is_first else given
+        rotary = self.model.base_model.rotary_emb(hidden, positions)
+        for layer in self._part(self.names.layers).values():
             hidden = layer(
                 hidden,
                 attention_mask=None,
@@ -237,8 +242,8 @@ class Pipeline:
         if not self.is_last:
             return hidden
         loss = self.loss(
-            self.inner.norm(hidden),
-            self.model.lm_head.weight,
+            self._part(self.names.norm)(hidden),
+            self._part(self.names.head).weight,
             batch.labels.to(self.device, non_blocking=True),
         )
         self._losses.append(loss.detach())
