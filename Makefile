@@ -19,7 +19,6 @@ check: .venv/installed-dev
 	.venv/bin/lint-imports
 	.venv/bin/mypy
 	.venv/bin/pyright --warnings
-	.venv/bin/python scripts/make_builtin_data.py --check
 	.venv/bin/python scripts/make_reference.py --check
 	.venv/bin/python scripts/make_published.py --check
 	.venv/bin/python scripts/make_manifests.py --check
