@@ -18,14 +18,13 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from anadil.flow import IMAGES, TORCH_IMAGES
+
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
 COMMON = ("s3", "tracking")
 """Extras of every image: S3 and MLflow's client."""
-STAGES = ("clean", "tokenizer", "pretrain", "finetune", "evaluate")
-TORCH = ("pretrain", "finetune", "evaluate")
-"""Images that take torch from its own lock."""
-EXTRAS = {name: (name, *COMMON) for name in (*STAGES, "tools", "pipelines")}
+EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """What the wheels may need. Source: Debian 12 has glibc 2.36."""
@@ -102,7 +101,7 @@ def main() -> int:
 
         for image, names in (EXTRAS | {"mlflow": ()}).items():
             given = [*extras(names), "--constraint", str(joint), *common]
-            given += without(torch_lock("cuda")) if image in TORCH else []
+            given += without(torch_lock("cuda")) if image in TORCH_IMAGES else []
             compile_lock(lock_of(image), [PROJECT if names else server], *given, upgrade=True)
     build = ROOT / "images" / "build"
     compile_lock(build / "requirements.txt", [build / "requirements.in"], upgrade=upgrade)

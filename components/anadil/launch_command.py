@@ -9,9 +9,8 @@ from typing import Any, Literal
 from anadil.doctor import missing_packages
 from anadil.entry import add_recipe_options, add_remake_option
 from anadil.errors import AnadilError, PreflightError, RecipeError, Stopped
-from anadil.flow import STAGES
+from anadil.flow import LAUNCHABLE, STAGES
 from anadil.launch.backend import Backend, Status
-from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launching import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
 from anadil.make import Outcome
 from anadil.notify import Event, notify

@@ -62,7 +62,7 @@ def _first_watched(recipe: Recipe) -> int:
     """
     if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
         return len(FLOW)
-    return [stage.name for stage in FLOW].index("pretrain") if _sizes(recipe) else 0
+    return [stage.launchable for stage in FLOW].index(True) if _sizes(recipe) else 0
 
 
 def _sizes(recipe: Recipe) -> Sequence[int]:

@@ -38,8 +38,6 @@ SHARED_MEMORY = "8Gi"
 """Of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
 SHARE = 0.85
 """Of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
-LAUNCHED = ("pretrain", "finetune")
-"""Stages that `cluster.backend` turns into jobs of their own."""
 NO_CAP = "31536000s"
 """A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
 kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
@@ -67,28 +65,8 @@ LIGHT = Needs(cpu="100m", memory="512Mi", cpu_limit="1")
 """A launcher or the exit handler: Python, one open connection, at most 200 kept log lines a pod."""
 SMALL = Needs(cpu="500m", memory="4Gi")
 """A stage of the tiny base, so that the recipe `smoke` fits a cluster on a laptop."""
-NEEDS = {
-    # One process; the memory is for 3 GB of kept text, and `with_clean_memory` asks for what the files need.
-    "clean": Needs(cpu="1", memory="16Gi"),
-    # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
-    "tokenizer": Needs(cpu="8", memory="32Gi"),
-    # Without GPUs: a small model on a machine of CPUs only. Assumption.
-    "pretrain": Needs(cpu="4", memory="16Gi"),
-    "finetune": Needs(cpu="4", memory="16Gi"),
-    "evaluate": Needs(cpu="4", memory="16Gi"),
-    # Reads the manifests and JSON of five artifacts, renders one page.
-    "report": Needs(cpu="500m", memory="2Gi"),
-}
 MIN_CLEAN_GIB = 2
 """Memory of clean, however small its files are."""
-RETRIES = {
-    # Storage or a node may fail for a moment; what a stage finished is not done again.
-    "clean": 2,
-    "tokenizer": 2,
-    "report": 2,
-    # Hours on a GPU and nothing to resume: one more try, for a lost node.
-    "evaluate": 1,
-}
 LAUNCHER_RETRIES = 3
 """A new launcher adopts the running job."""
 
@@ -110,8 +88,9 @@ def furnish(task: Any, stage: str, recipe: Recipe) -> None:
         _keep_off_gpus(task, recipe)
         retries = LAUNCHER_RETRIES
     else:
-        retries = RETRIES.get(stage, recipe.cluster.restarts)
-        if stage in LAUNCHED or stage == "evaluate":
+        own = STAGES[stage].retries
+        retries = recipe.cluster.restarts if own is None else own
+        if STAGES[stage].uses_model:
             _annotate(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
@@ -136,7 +115,7 @@ def furnish_finish(task: Any, recipe: Recipe) -> None:
 
 def is_launched(stage: str, recipe: Recipe) -> bool:
     """Whether a stage runs as a job of its own on the cluster."""
-    return stage in LAUNCHED and recipe.cluster.backend != "local"
+    return STAGES[stage].launchable and recipe.cluster.backend != "local"
 
 
 def needs_of(stage: str, recipe: Recipe) -> Needs:
@@ -144,7 +123,9 @@ def needs_of(stage: str, recipe: Recipe) -> Needs:
     asked = recipe.cluster.resources.get(stage, Resources())
     kind = _machine(recipe.cluster.instance)
     gpus = asked.gpus if asked.gpus is not None else _gpus(stage, kind)
-    default = SMALL if recipe.base.model == TINY else NEEDS[stage]
+    default = (
+        SMALL if recipe.base.model == TINY else Needs(cpu=STAGES[stage].cpu, memory=STAGES[stage].memory)
+    )
     if gpus and kind is not None and kind.device != CPU:
         share = SHARE * min(1.0, gpus / kind.devices)
         default = Needs(cpu=str(int(kind.vcpus * share)), memory=f"{int(kind.ram_bytes * share / GIB)}Gi")

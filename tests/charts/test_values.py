@@ -108,6 +108,10 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": {"corpus": "/data/run/corpus"}}},
             "launch.inputs: pretrain reads corpus and tokenizer; give the URI of each, and no other",
         ),
+        (
+            {"recipe": {"language": "az"}, "launch": {"enabled": True, "stage": "evaluate"}},
+            "launch.stage: evaluate does not train; give finetune or pretrain",
+        ),
         ({"queue": {"enabled": True}}, "queue.clusterQueue: not set; name the ClusterQueue"),
         (
             {"storage": {"enabled": True}, "jobs": {"namespace": "hyperpod-ns-nlp"}},

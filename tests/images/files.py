@@ -5,10 +5,10 @@ import tomllib
 from pathlib import Path
 
 from anadil.flow import IMAGES
+from anadil.flow import TORCH_IMAGES as TORCH
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images"
-TORCH = ("pretrain", "finetune", "evaluate")
 STAGES = tuple(sorted(set(IMAGES.values()) - {"tools"}))
 NAMES = (*STAGES, "tools", "pipelines", "mlflow")
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)

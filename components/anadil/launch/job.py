@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from anadil.config import Recipe
 from anadil.errors import PreflightError, RecipeError
-from anadil.flow import STAGES
+from anadil.flow import LAUNCHABLE, STAGES
 from anadil.plan.machine import CPU, Machine, machine
 from anadil.plan.preflight import check_shared
 from anadil.remake import may_remake
@@ -27,8 +27,6 @@ TARGET_ANNOTATION = f"{DOMAIN}/artifact"
 HOME = "/home/anadil"
 USER = 10_001
 """Numeric user and group of every image; nothing outside the volumes is written."""
-LAUNCHABLE = ("pretrain", "finetune")
-"""Stages that train, and so may be jobs of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,9 @@ from anadil import executor, outcome
 from anadil import log as logs
 from anadil.entry import guarded
 from anadil.errors import RecipeError
-from anadil.flow import STAGES
+from anadil.flow import LAUNCHABLE, STAGES
 from anadil.launch.again import refuse_again
 from anadil.launch.api.kinds import KINDS
-from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launching import Launch, launch
 from anadil.make import Outcome
 from anadil.recipe import load_recipe
