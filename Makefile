@@ -1,11 +1,11 @@
 # make demo: set up and run the whole pipeline on built-in data.  make test: set up and test.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
-# make images: build every image with docker, podman or buildah.
+# make images: build every image with docker, podman or buildah.  make ci, make ci-full: what CI runs.
 
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil
 
-.PHONY: demo test check golden images clean
+.PHONY: demo test check golden images ci ci-full clean
 
 demo: .venv/installed-laptop
 	$(ANADIL) run
@@ -18,7 +18,6 @@ check: .venv/installed-dev
 	.venv/bin/ruff check
 	.venv/bin/lint-imports
 	.venv/bin/mypy
-	.venv/bin/pyright --warnings
 	.venv/bin/python scripts/make_reference.py --check
 	.venv/bin/python scripts/make_published.py --check
 	.venv/bin/python scripts/make_manifests.py --check
@@ -35,6 +34,12 @@ golden: .venv/installed-dev
 
 images:
 	images/build.sh all
+
+ci:
+	.ci/run
+
+ci-full:
+	.ci/run --full
 
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache
