@@ -38,6 +38,8 @@ class Stage:
     """What becomes of the stage where the recipe names none of them."""
     image: str
     """Name of the image that holds it."""
+    rooms: tuple[str, ...] = ()
+    """Folders of the package that its image holds, beside its own and those of all images."""
     cpu: str
     """CPUs that its pod asks for, where the recipe does not say and no machine with GPUs is named."""
     memory: str
@@ -98,6 +100,7 @@ FLOW = (
         costly=True,
         distributed=True,
         image="pretrain",
+        rooms=("model", "plan", "cli/calibrate"),
         # Without GPUs: a small model on a machine of CPUs only. Assumption, for the next two as well.
         cpu="4",
         memory="16Gi",
@@ -117,6 +120,7 @@ FLOW = (
         uses_model=True,
         costly=True,
         image="finetune",
+        rooms=("model",),
         cpu="4",
         memory="16Gi",
         launchable=True,
@@ -135,6 +139,7 @@ FLOW = (
         without_files="runs",
         uses_model=True,
         image="evaluate",
+        rooms=("model",),
         cpu="4",
         memory="16Gi",
         # Hours on a GPU and nothing to resume: one more try, for a lost node.
@@ -182,3 +187,11 @@ IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}
 """What a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
 TORCH_IMAGES = tuple(stage.image for stage in FLOW if stage.uses_model)
 """Images that hold torch."""
+SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
+"""Folders of the package that every image holds."""
+
+
+def rooms_of(image: str) -> tuple[str, ...] | None:
+    """Folders of the package that an image holds; None: all of them."""
+    stage = STAGES.get(image)
+    return (*SHARED_ROOMS, *stage.rooms, stage.name) if stage and stage.image == image else None
