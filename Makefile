@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil
+# Image locks are made by hand: they ask package indexes.
+GENERATORS = $(filter-out %/make_image_locks.py, $(wildcard scripts/make_*.py))
 
 .PHONY: demo test check golden images ci ci-full clean
 
@@ -18,19 +20,11 @@ check: .venv/installed-dev
 	.venv/bin/ruff check
 	.venv/bin/lint-imports
 	.venv/bin/mypy
-	.venv/bin/python scripts/make_reference.py --check
-	.venv/bin/python scripts/make_published.py --check
-	.venv/bin/python scripts/make_manifests.py --check
-	.venv/bin/python scripts/make_chart_readme.py --check
-	.venv/bin/python scripts/make_dashboards.py --check
+	set -e; for each in $(GENERATORS); do .venv/bin/python $$each --check; done
 
 golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
-	.venv/bin/python scripts/make_reference.py
-	.venv/bin/python scripts/make_published.py
-	.venv/bin/python scripts/make_manifests.py
-	.venv/bin/python scripts/make_chart_readme.py
-	.venv/bin/python scripts/make_dashboards.py
+	set -e; for each in $(GENERATORS); do .venv/bin/python $$each; done
 
 images:
 	images/build.sh all

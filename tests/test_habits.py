@@ -1,6 +1,8 @@
 """What carries the work on: CI's workflow, hooks before commits, forms of issues."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
+GENERATORS = sorted((ROOT / "scripts").glob("make_[!i]*.py"))
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yaml"))
 
 
@@ -40,6 +43,14 @@ def test_hooks_run_the_programs_of_make_check_in_their_versions() -> None:
     for hook in repository["hooks"]:
         program = " ".join(hook["entry"].split()[:2])
         assert program.startswith("make ") or program in makefile, hook["id"]
+
+
+@pytest.mark.parametrize("script", GENERATORS, ids=lambda path: path.stem)
+def test_a_generated_file_is_as_its_script_writes_it(script: Path) -> None:
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+
+    assert done.stdout + done.stderr == ""
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)

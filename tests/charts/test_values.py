@@ -3,8 +3,6 @@
 import json
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,19 +137,6 @@ def test_every_default_is_explained_in_the_readme() -> None:
     ]
 
     assert silent == []
-
-
-@pytest.mark.parametrize("script", ["make_chart_readme", "make_dashboards"])
-def test_generated_files_of_the_chart_are_as_the_script_writes_them(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / f"scripts/{script}.py", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.stderr == ""
-    assert done.returncode == 0
 
 
 def test_the_charts_version_of_the_program_is_the_programs() -> None:
