@@ -67,11 +67,11 @@ class Stage:
 FLOW = (
     Stage(
         name="clean",
+        image="clean",
         writes="corpus",
         sections=("language", "clean"),
         files="clean.inputs",
         files_flag="raw",
-        image="clean",
         # One process; the memory is for 3 GB of kept text. The pipeline asks for what the files need instead.
         cpu="1",
         memory="16Gi",
@@ -81,10 +81,10 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
+        image="tokenizer",
         reads=("corpus",),
         writes="tokenizer",
         sections=("language", "base", "tokenizer"),
-        image="tokenizer",
         # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
         cpu="8",
         memory="32Gi",
@@ -93,14 +93,14 @@ FLOW = (
     ),
     Stage(
         name="pretrain",
+        image="pretrain",
+        rooms=("model", "plan", "cli/calibrate"),
         reads=("corpus", "tokenizer"),
         writes="model",
         sections=("base", "pretrain", "seed"),
         uses_model=True,
         costly=True,
         distributed=True,
-        image="pretrain",
-        rooms=("model", "plan", "cli/calibrate"),
         # Without GPUs: a small model on a machine of CPUs only. Assumption, for the next two as well.
         cpu="4",
         memory="16Gi",
@@ -111,6 +111,8 @@ FLOW = (
     ),
     Stage(
         name="finetune",
+        image="finetune",
+        rooms=("model",),
         reads=("model",),
         writes="adapter",
         sections=("finetune", "seed"),
@@ -119,8 +121,6 @@ FLOW = (
         without_files="skipped",
         uses_model=True,
         costly=True,
-        image="finetune",
-        rooms=("model",),
         cpu="4",
         memory="16Gi",
         launchable=True,
@@ -130,6 +130,8 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
+        image="evaluate",
+        rooms=("model",),
         reads=("corpus", "model", "adapter"),
         optional=("adapter",),
         writes="scores",
@@ -138,8 +140,6 @@ FLOW = (
         files_flag="heldout",
         without_files="runs",
         uses_model=True,
-        image="evaluate",
-        rooms=("model",),
         cpu="4",
         memory="16Gi",
         # Hours on a GPU and nothing to resume: one more try, for a lost node.
@@ -148,6 +148,7 @@ FLOW = (
     ),
     Stage(
         name="report",
+        image="tools",
         reads=("corpus", "tokenizer", "model", "adapter", "scores"),
         optional=("adapter",),
         writes="report",
@@ -163,7 +164,6 @@ FLOW = (
             "evaluate",
             "report",
         ),
-        image="tools",
         # Reads the manifests and JSON of five artifacts, renders one page.
         cpu="500m",
         memory="2Gi",
