@@ -4,11 +4,11 @@ import re
 import tomllib
 from pathlib import Path
 
-from anadil.flow import IMAGES, rooms_of
-from anadil.flow import TORCH_IMAGES as TORCH
+from anadil.flow import IMAGES, TORCH_IMAGES, rooms_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images"
+TORCH = TORCH_IMAGES
 STAGES = tuple(sorted(set(IMAGES.values()) - {"tools"}))
 NAMES = (*STAGES, "tools", "pipelines", "mlflow")
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
