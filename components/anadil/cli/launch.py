@@ -9,10 +9,9 @@ from typing import Any, Literal
 from anadil.cli.doctor.local import missing_packages
 from anadil.core.errors import AnadilError, PreflightError, RecipeError, Stopped
 from anadil.core.format import human_seconds
-from anadil.core.stages import STAGES
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.alerts import Event, notify
 from anadil.launch.backend import Backend, Status
-from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launcher import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option

@@ -83,7 +83,7 @@ def parser(asked: str = "") -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands)
     for stage in FLOW:
-        commands.add_parser(stage.name, help=f"one stage: {stage.says}", add_help=False)
+        commands.add_parser(stage.name, help=f"one stage: {stage.summary}", add_help=False)
     _add_recipe(commands)
     _add_plan(commands)
     _add_compile(commands)
