@@ -56,8 +56,8 @@ found = {
                       for path in package.rglob("*.py")),
 }
 if package.is_dir():
-    from anadil.flow import FLOW
-    from anadil.stage import PACKAGE, code_digest
+    from anadil.core.stages import FLOW
+    from anadil.runtime.job import PACKAGE, code_digest
     found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name).is_dir()}
 print(json.dumps(found))
 """
