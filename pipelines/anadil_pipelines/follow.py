@@ -70,11 +70,11 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
         return errors.Stopped.exit_code
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        statuses = outcomes(str(recipe.storage.root), str(run.run_id), stages)
+        left = outcomes(str(recipe.storage.root), str(run.run_id), stages)
     except AnadilError as error:
-        statuses = []
+        left = []
         log.warning("how its steps ended cannot be read: %s", error)
-    for outcome in statuses:
+    for outcome in left:
         if outcome.exit_code:
             log.error("%s: %s", outcome.stage, outcome.message)
             return outcome.exit_code
