@@ -25,8 +25,10 @@ from kfp.local.status import Status
 
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import PreflightError
+from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.runtime.job import named_files
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, sending, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.threads import ASLEEP
@@ -220,7 +222,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults
 def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     Containers.steps = steps
     Containers.mounts = {str(work): "rw"}
-    inputs = (*recipe.clean.inputs, *recipe.finetune.inputs, *recipe.evaluate.heldout)
+    inputs = [pattern for stage in FLOW if stage.files for pattern in named_files(stage, recipe)]
     for pattern in (*inputs, recipe.base.model):
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():
