@@ -23,8 +23,8 @@ from anadil.core.stages import IMAGES, TORCH_IMAGES
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
 LOCKS = ROOT / "images" / "locks"
-COMMON = ("s3", "tracking")
-"""Extras of every image: S3 and MLflow's client."""
+COMMON = ("s3", "tracking", "metrics")
+"""Extras of every image: S3, and the clients of MLflow and Prometheus."""
 EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"

@@ -54,11 +54,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _launch(name: str, text: str) -> int:
     stage = STAGES[name]
-    call = kfp.parse(stage, text)
+    call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_again(asked)  # outside the record, which would write over what it reads
-    with step_status.recorded(recipe.storage.root, call.run, name) as record:
+    with step_status.record_step_status(recipe.storage.root, call.run, name) as record:
         made = launch(asked)
         assert isinstance(made, Outcome)
         record.uri = made.uri

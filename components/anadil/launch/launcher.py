@@ -51,9 +51,9 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
 
         return Local()
     if name == "sagemaker":
-        from anadil.launch.sagemaker.backend import SageMaker
+        from anadil.launch.sagemaker.backend import SageMakerBackend
 
-        return SageMaker(region=region)
+        return SageMakerBackend(region=region)
     from anadil.launch.kubernetes.backend import Kubernetes
 
     return Kubernetes(kind=name, namespace=namespace)

@@ -36,7 +36,7 @@ def refuse_again(asked: Launch) -> None:
     if _goes_on(asked):
         log.info("an earlier try has failed (%s), but its work goes on", before.message)
         return
-    uri = step_status.outcome_uri(str(root), asked.run, asked.stage)
+    uri = step_status.step_status_uri(str(root), asked.run, asked.stage)
     error = CLASSES.get(before.exit_code, AnadilError)(
         f"{before.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
@@ -45,9 +45,9 @@ def refuse_again(asked: Launch) -> None:
     raise error
 
 
-def _before(root: str, asked: Launch) -> step_status.Outcome | None:
+def _before(root: str, asked: Launch) -> step_status.StepStatus | None:
     try:
-        return next(iter(step_status.outcomes(root, asked.run, [asked.stage])), None)
+        return next(iter(step_status.step_statuses(root, asked.run, [asked.stage])), None)
     except DataError as error:
         log.warning("how an earlier try ended is not known: %s", error)
         return None

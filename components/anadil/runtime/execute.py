@@ -37,7 +37,7 @@ from anadil.runtime.job import (
     in_group,
     origin_of,
 )
-from anadil.runtime.mlflow_spool import has_unsent, settings_of, tracked
+from anadil.runtime.mlflow_spool import SPOOL, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake
 
 log = logging.getLogger(__name__)
@@ -300,9 +300,9 @@ def _run(stage: Stage, job: Job, origin: dict[str, str], target: str, rank: int)
     key = artifact.key_of(origin)
     if rank == 0:
         _clear(job.out)
-    with tracked(stage.name, job.recipe, job.work) as tracker:
+    with track_stage(stage.name, job.recipe, job.work) as tracker:
         tracker.params(settings)
-        tracker.run_params(settings_of(job.recipe))
+        tracker.run_params(run_settings(job.recipe))
         tracker.tags({"anadil.version": __version__, "anadil.artifact": target, "anadil.key": key})
         try:
             if rank == 0:
@@ -354,7 +354,7 @@ def _put(partial: Path, target: str, work: Path, manifest: Manifest) -> Outcome:
         log.warning("%s; what this run has made is thrown away", error)
         shutil.rmtree(partial, ignore_errors=True)
         manifest = found.manifest
-    if not has_unsent(work):
+    if not has_unsent(work / SPOOL):
         shutil.rmtree(work, ignore_errors=True)
     _say_figures(manifest.figures)
     return Outcome(uri=target, manifest=manifest)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.sagemaker.backend import SageMaker
+from anadil.launch.sagemaker.backend import SageMakerBackend
 from tests.kit.jobs import S3, job
 
 FOLDER = Path(__file__).parents[2] / "golden" / "launch"
@@ -46,7 +46,7 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
 
 def request(name: str) -> dict[str, Any]:
     """A request as `anadil launch --dry-run` prints it."""
-    return SageMaker().render(JOBS[name]())
+    return SageMakerBackend().render(JOBS[name]())
 
 
 def text(name: str) -> str:

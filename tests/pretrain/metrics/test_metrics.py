@@ -1,6 +1,7 @@
 """What the loop says once reaches every meter, and what they tell reaches every sink."""
 
 import logging
+import os
 import struct
 import sys
 import time
@@ -52,12 +53,19 @@ def made(tmp_path: Path, group: Group | None = None, **sections: Any) -> Meters:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[prometheus.Gauges]:
-    """Gauges of this process, as where a port is given."""
-    monkeypatch.setattr(prometheus, "_role", lambda: "serves")
-    prometheus.GAUGES.clear()
-    yield prometheus.GAUGES
-    prometheus.GAUGES.clear()
+def gauges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Gauges of this process, as where a port is given and another process listens."""
+    multiprocess = pytest.importorskip("prometheus_client.multiprocess", reason="needs prometheus-client")
+    monkeypatch.setenv(prometheus.PORT_VARIABLE, "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv(prometheus.DIRECTORY_VARIABLE, "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for cached in (prometheus._start, prometheus._gauge):
+        cached.cache_clear()
+    assert prometheus._start()
+    yield multiprocess.MultiProcessCollector(None, os.environ[prometheus.DIRECTORY_VARIABLE])
+    for cached in (prometheus._start, prometheus._gauge):
+        cached.cache_clear()
 
 
 def step(meters: Meters, number: int, data_s: float = 0.002, compute_s: float = 0.006) -> None:
@@ -120,9 +128,7 @@ def test_the_logged_line_holds_rates_goodput_waits_stall_and_cost(tmp_path: Path
     assert sum(meters.time_shares().values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_every_number_has_a_metric_that_the_reference_explains(
-    tmp_path: Path, shown: prometheus.Gauges
-) -> None:
+def test_every_number_has_a_metric_that_the_reference_explains(tmp_path: Path, gauges: Any) -> None:
     meters = made(tmp_path, cluster={"instance": "p5.48xlarge"})
     meters.resumed(0)
     step(meters, 1)
@@ -134,11 +140,12 @@ def test_every_number_has_a_metric_that_the_reference_explains(
     prometheus.set_gauges("pretrain", line, 1)
     meters.show_own(12)
 
-    names = {name for name, _ in shown.values()}
-    assert names <= prometheus.HELP.keys()
-    labels = (("rank", "0"), ("stage", "pretrain"))
-    assert shown.values()["anadil_peak_memory_bytes", labels] == 12
-    assert ("anadil_time_share", (("part", "step"), *labels)) in shown.values()
+    metrics = {metric.name: metric.samples for metric in gauges.collect()}
+    assert metrics.keys() <= prometheus.HELP.keys()
+    assert [sample.value for sample in metrics["anadil_peak_memory_bytes"]] == [12]
+    assert {"part": "step", "rank": "0", "stage": "pretrain"} in [
+        sample.labels for sample in metrics["anadil_time_share"]
+    ]
 
 
 def test_the_budget_is_over_when_the_time_on_the_machines_is(tmp_path: Path) -> None:
@@ -254,7 +261,7 @@ def test_a_full_disk_ends_event_files_with_one_warning(
     assert "the run goes on" in caplog.text
 
 
-def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, shown: prometheus.Gauges) -> None:
+def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, gauges: Any) -> None:
     meters = made(tmp_path)
     meters.resumed(0)
     journal = Journal(tmp_path / "work", 0)
@@ -276,4 +283,4 @@ def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, shown: pro
 
     # 2 % of a step of 50 ms; each tenth step is logged.
     assert sorted(costs)[50] / meters_every < 0.001
-    assert shown.values()
+    assert list(gauges.collect())

@@ -8,6 +8,7 @@ from anadil.cli.doctor.local import Check
 from anadil.cli.doctor.nodes import share_one_node
 from anadil.recipe.cluster import Cluster, Volume
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import CHANNELS
 
 KUEUE = "kueue.x-k8s.io"
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
@@ -15,7 +16,6 @@ ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MOUNTPOINT = "s3.csi.aws.com"
 """Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md."""
-NOTIFICATION_KEYS = {"ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC"}
 
 
 def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
@@ -193,7 +193,8 @@ def check_secrets(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]
     for secret, keys in cluster.secrets.items():
         yield _secret(api, namespace, secret, set(keys), every=True)
     if cluster.notifications:
-        yield _secret(api, namespace, cluster.notifications, NOTIFICATION_KEYS, every=False)
+        variables = {channel.variable for channel in CHANNELS}
+        yield _secret(api, namespace, cluster.notifications, variables, every=False)
 
 
 def _secret(api: Api, namespace: str, secret: str, keys: set[str], *, every: bool) -> Check:
