@@ -114,12 +114,12 @@ def test_an_optimizer_is_added_and_changes_no_key_of_before(project: Path) -> No
     plan = follow(project, "An optimizer")
 
     assert json.loads(plan)["recipe"] == "azerbaijani-1b"
-    key = "from anadil.recipe.load.load import load_recipe; from anadil.runtime.cache_key import recipe_origin; "
+    key = "from anadil.recipe.load import load_recipe; from anadil.runtime.cache_key import recipe_origin; "
     key += "print(recipe_origin(load_recipe('smoke'), ('pretrain',)))"
     assert "optimizer" not in run(project, [sys.executable, "-c", key])
     make_one = (
         "import torch; from anadil.pretrain.optimizer import make_optimizer; "
-        "from anadil.recipe.load.pretrain import Pretrain; settings = Pretrain(optimizer='adam'); "
+        "from anadil.recipe.pretrain import Pretrain; settings = Pretrain(optimizer='adam'); "
         "print(type(make_optimizer({'w': torch.nn.Parameter(torch.ones(2, 2))}, settings.phases[1], settings, ())))"
     )
     assert run(project, [sys.executable, "-c", make_one]) == "<class 'torch.optim.adam.Adam'>\n"
