@@ -177,7 +177,7 @@ def use_low_precision(
 def update_fp8_scales(model: nn.Module) -> None:
     """Find the scales of all gathered FP8 weights in one exchange; nothing where there are none."""
     if any(_wrapped(parameter) is not None for parameter in model.parameters()):
-        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # pyright: ignore[reportMissingImports]  # an option
+        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # an option
 
         precompute_float8_dynamic_scale_for_fsdp(model)
 
@@ -248,7 +248,7 @@ def _check_torchao(kind: MatmulFormat) -> None:
 
 def _has_mxfp8_kernels() -> bool:
     """Whether torchao's compiled kernels are loaded, about which its import only writes a log line."""
-    import torchao.prototype.mx_formats.kernels  # noqa: F401  # pyright: ignore[reportMissingImports]  # defines them
+    import torchao.prototype.mx_formats.kernels  # noqa: F401  # defines them
 
     try:
         # There is no public question for it.
@@ -261,7 +261,7 @@ def _gains(kind: MatmulFormat, emulated: bool) -> Callable[[nn.Module, str], boo
     """Whether a matrix is large enough to be faster in FP8. Source: torchao 0.18.0, measured on H100."""
     if emulated or not kind.startswith("float8_"):
         return lambda _module, _name: True
-    from torchao.float8 import _auto_filter_for_recipe  # pyright: ignore[reportMissingImports]  # an option
+    from torchao.float8 import _auto_filter_for_recipe  # an option
 
     chosen: Callable[[nn.Module, str], bool] = _auto_filter_for_recipe(kind.removeprefix("float8_"), [])
     return chosen
@@ -290,7 +290,7 @@ def _replace(layer: nn.Module, name: str, module: nn.Module) -> None:
 
 def _converted(module: nn.Linear, kind: MatmulFormat, *, sharded: bool, emulated: bool) -> nn.Module:
     if kind.startswith("float8_"):
-        from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # pyright: ignore[reportMissingImports]  # an option
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # an option
 
         config = replace(
             Float8LinearConfig.from_recipe_name(kind.removeprefix("float8_")),
@@ -307,9 +307,9 @@ def _converted(module: nn.Linear, kind: MatmulFormat, *, sharded: bool, emulated
 
 
 def _mxfp8(emulated: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm  # pyright: ignore[reportMissingImports]  # an option
-    from torchao.prototype.mx_formats.config import ScaleCalculationMode  # pyright: ignore[reportMissingImports]  # an option
-    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference  # pyright: ignore[reportMissingImports]  # an option
+    from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm  # an option
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode  # an option
+    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference  # an option
 
     product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(
         _to_mxfp8_then_scaled_mm,
@@ -320,7 +320,7 @@ def _mxfp8(emulated: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 
 
 def _nvfp4(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    from torchao.prototype.moe_training.nvfp4_training.nvfp4_linear import nvfp4_linear  # pyright: ignore[reportMissingImports]  # an option
+    from torchao.prototype.moe_training.nvfp4_training.nvfp4_linear import nvfp4_linear  # an option
 
     # Made on the device, since a copy from the host would wait for it.
     seed = torch.zeros(1, dtype=torch.int64, device=values.device)

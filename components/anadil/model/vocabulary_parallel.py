@@ -98,9 +98,7 @@ class _LossOfRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides its names
-        ctx: Any, upstream: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         held, ctx.gradients = ctx.gradients, None  # else they lie beside those of all layers
         gradients = [
             None if gradient is None else (gradient * upstream).to(dtype)

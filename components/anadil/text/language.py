@@ -10,7 +10,7 @@ from anadil.text import languages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterLimits:
-    """The language's own limits of the document filters; `anadil.config.Rules` names each."""
+    """The language's own limits of the document filters; `anadil.recipe.sections.Rules` names each."""
 
     min_words: int
     max_words: int
