@@ -11,7 +11,7 @@ from pathlib import Path
 
 AGENT = (
     "import sys, pathlib\n"
-    "from anadil import entry\n"
+    "from anadil.runtime import entry_point as entry\n"
     "from anadil.runtime.torchrun import launch\n"
     "entry.TERMINATION_LOG = pathlib.Path({words!r})\n"
     "sys.exit(entry.guarded(lambda: launch('worker_of_a_test', [], {processes})))\n"
@@ -19,7 +19,8 @@ AGENT = (
 WORKER = (
     "import os, pathlib, signal, sys, time\n"
     "import torch\n"
-    "from anadil import entry, errors\n"
+    "from anadil.core import errors\n"
+    "from anadil.runtime import entry_point as entry\n"
     "from anadil.pretrain.resilience.peer_failure import peers\n"
     "from anadil.pretrain.parallel.process_group import group\n"
     "here = pathlib.Path({folder!r})\n"
