@@ -68,7 +68,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     from anadil.model.kernels import patch_llama
     from anadil.model.loss import uses_liger
     from anadil.pretrain.parallel.mesh import Mesh
-    from anadil.pretrain.parallel.parallelize import spread
+    from anadil.pretrain.parallel.parallelize import parallelize
     from anadil.pretrain.parallel.process_group import Group
     from anadil.pretrain.trainer import Trainer
     from anadil.recipe.load import load_recipe
@@ -94,7 +94,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
         patch_llama("none")
     source = packed(given)
     clocks = Clocks(given)
-    net = spread(model(given), recipe.pretrain, Mesh(), device)
+    net = parallelize(model(given), recipe.pretrain, Mesh(), device)
     trainer = Trainer(net, source, recipe, Group())
     trainer.begin_phase(recipe.pretrain.phases[0])
     for step in range(given.all_steps):

@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests import pytorchjob, trainjob
+from tests.kit.compact_yaml import compact
 from tests.kit.jobs import HYPERPOD, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"
@@ -56,8 +55,8 @@ MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def text(name: str) -> str:
-    """A manifest as `anadil launch --dry-run` prints it."""
-    return yaml.safe_dump(MANIFESTS[name](), sort_keys=False, allow_unicode=True, width=10_000)
+    """What `anadil launch --dry-run` prints, in fewer lines."""
+    return compact(MANIFESTS[name]())
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {FOLDER / f"{name}.yaml": partial(text, name) for name in MANIFESTS}

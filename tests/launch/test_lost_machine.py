@@ -13,6 +13,7 @@ from tests.kit.following import Scene
 from tests.kit.machines import Machines
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
@@ -42,7 +42,7 @@ SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "st
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     recipe = make_recipe(base, **pretrain)
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
-    net = spread(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
+    net = parallelize(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
     trainer = Trainer(net, pack(stream, recipe.pretrain.sequence_length), recipe, Group())
     trainer.begin_phase(recipe.pretrain.phases[-1])
     return trainer

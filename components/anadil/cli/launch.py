@@ -1,16 +1,15 @@
 """`anadil launch`, `status`, `logs` and `stop`: training jobs from the command line."""
 
 import argparse
-import json
 import shlex
 import sys
 from typing import Any, Literal
 
-from anadil.cli.doctor.local import missing_packages
-from anadil.core.errors import AnadilError, PreflightError, RecipeError, Stopped
+from anadil.cli.doctor.local import require_packages
+from anadil.cli.output import add_output_option, print_data, print_json
+from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import STAGES
-from anadil.launch.alerts import Event, notify
 from anadil.launch.backend import JobBackend, JobStatus
 from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launcher import (
@@ -22,15 +21,13 @@ from anadil.launch.launcher import (
     launch_job,
 )
 from anadil.recipe.load import load_recipe
+from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
 from anadil.runtime.remake import allow_remake
 
-BACKEND_EXTRAS = {"pytorchjob": "launch", "trainjob": "launch", "sagemaker": "launch"}
-"""Backend -> extra that holds its client."""
 
-
-def add(name: str, commands: Any, text: str) -> None:
+def add_job_command(name: str, commands: Any, text: str) -> None:
     """Put one of the commands among those of `anadil`.
 
     Args:
@@ -47,9 +44,7 @@ def add(name: str, commands: Any, text: str) -> None:
     command.add_argument("--namespace", metavar="NAME", help="of a Kubernetes job; default: your context's")
     command.add_argument("--region", metavar="NAME", help="of a SageMaker job; default: your environment's")
     if name == "status":
-        command.add_argument(
-            "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
-        )
+        add_output_option(command)
     if name == "logs":
         command.add_argument("--follow", action="store_true", help="until the job ends")
     command.set_defaults(command={"status": _status, "logs": _logs, "stop": _stop}[name])
@@ -76,7 +71,7 @@ def _add_launch(commands: Any, text: str) -> None:
     command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
     help_text = "print the exact manifest or request, and start nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
-    command.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="of --dry-run")
+    add_output_option(command, "yaml", "json", text="of --dry-run")
     command.set_defaults(command=_launch)
 
 
@@ -95,16 +90,17 @@ def _launch(options: argparse.Namespace) -> int:
     )
     if options.dry_run:
         job = job_for_dry_run(request, options.backend)
-        _show(backend_for(recipe, options.backend).render(job), options.output)
+        print_data(backend_for(recipe, options.backend).render(job), options.output)
         return 0
-    _need(options.backend or recipe.cluster.backend)
+    if (options.backend or recipe.cluster.backend) != "local":
+        require_packages("launch")
     result = _launch_and_notify(request, options)
-    print(result.uri if isinstance(result, Outcome) else result)
+    print(result.uri if isinstance(result, MadeArtifact) else result)
     return 0
 
 
-def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> Outcome | str:
-    """Launch, and tell those who want to know how it ended (`anadil.launch.alerts`)."""
+def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> MadeArtifact | str:
+    """Launch, and tell those who want to know how it ended (`anadil.runtime.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
         result = launch_job(request, options.backend, detach=options.detach)
@@ -113,7 +109,7 @@ def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> O
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
         notify(Event(kind=kind, run=options.run, stage=request.stage, message=str(error), resume=again))
         raise
-    if isinstance(result, Outcome):
+    if isinstance(result, MadeArtifact):
         figures = {
             name: value for name, value in result.manifest.figures.items() if not isinstance(value, bool)
         }
@@ -125,33 +121,18 @@ def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> O
     return result
 
 
-def _show(rendered: dict[str, Any], output: str) -> None:
-    if output == "json":
-        print(json.dumps(rendered, ensure_ascii=False, indent=2))
-        return
-    import yaml
-
-    sys.stdout.write(yaml.safe_dump(rendered, sort_keys=False, allow_unicode=True, width=10_000))
-
-
-def _need(backend: str) -> None:
-    extra = BACKEND_EXTRAS.get(backend)
-    absent = missing_packages(extra) if extra else []
-    if absent:
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")
-
-
 def _backend(options: argparse.Namespace) -> JobBackend:
     if options.namespace and options.backend in ("local", "sagemaker"):
         raise RecipeError(f"--namespace: a job of the backend {options.backend} has none; leave it out")
-    _need(options.backend)
+    if options.backend != "local":
+        require_packages("launch")
     return backend_of(options.backend, options.namespace, options.region)
 
 
 def _status(options: argparse.Namespace) -> int:
     status = _backend(options).status(options.name)
     if options.output == "json":
-        print(json.dumps(status.as_dict(), ensure_ascii=False, indent=2))
+        print_json(status.as_dict())
     else:
         print("\n".join(_lines(status)))
     return 0

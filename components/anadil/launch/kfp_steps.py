@@ -14,8 +14,8 @@ from anadil.launch.launcher import LaunchRequest, launch_job
 from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
 from anadil.runtime import kfp, step_status
-from anadil.runtime.entry_point import guarded
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logs.set_up(f"launch {options.step}", container=True)
     if options.step == "sweep":
-        return guarded(lambda: _sweep(options))
+        return exit_code_of(lambda: _sweep(options))
     if options.step == "finish":
-        return guarded(lambda: _finish(options.executor_input))
-    return guarded(lambda: _launch(options.step, options.executor_input))
+        return exit_code_of(lambda: _finish(options.executor_input))
+    return exit_code_of(lambda: _launch(options.step, options.executor_input))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,13 +55,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _launch(name: str, text: str) -> int:
     stage = STAGES[name]
-    call = kfp.parse(stage, text)
+    call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_deterministic_retry(request)  # outside the record, which would write over what it reads
-    with step_status.recorded(recipe.storage.root, call.run, name) as record:
+    with step_status.record_step_status(recipe.storage.root, call.run, name) as record:
         result = launch_job(request)
-        assert isinstance(result, Outcome)
+        assert isinstance(result, MadeArtifact)
         record.uri = result.uri
         kfp.write_outputs(stage, call.outputs, result.uri, result.manifest)
     return 0

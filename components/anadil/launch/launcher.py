@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
+from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.launch.backend import JobBackend
@@ -16,7 +17,7 @@ from anadil.plan.preflight import check_finetune, check_fits
 from anadil.preflight.inputs import look_at_base, look_at_files
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
-from anadil.runtime.execute import Outcome, Wanted, reusable, wanted_artifact
+from anadil.runtime.execute import MadeArtifact, PlannedArtifact, planned_artifact, reusable
 from anadil.runtime.remake import refuse_remake
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,9 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
 
         return LocalBackend()
     if name == "sagemaker":
-        from anadil.launch.sagemaker.backend import SageMaker
+        from anadil.launch.sagemaker.backend import SageMakerBackend
 
-        return SageMaker(region=region)
+        return SageMakerBackend(region=region)
     from anadil.launch.kubernetes.backend import KubernetesBackend
 
     return KubernetesBackend(kind=name, namespace=namespace)
@@ -65,7 +66,9 @@ def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
 
-def launch_job(request: LaunchRequest, backend: str | None = None, *, detach: bool = False) -> Outcome | str:
+def launch_job(
+    request: LaunchRequest, backend: str | None = None, *, detach: bool = False
+) -> MadeArtifact | str:
     """The artifact, found or made by a job; the job's name where it is not waited for.
 
     Args:
@@ -95,7 +98,7 @@ def launch_job(request: LaunchRequest, backend: str | None = None, *, detach: bo
     manifest = artifact.read_manifest(wanted.target)
     if manifest is None:
         raise DataError(f"{wanted.target}: job {job.name} ended well, yet there is no artifact; see its log")
-    return Outcome(uri=wanted.target, manifest=manifest)
+    return MadeArtifact(uri=wanted.target, manifest=manifest)
 
 
 def _look(request: LaunchRequest, *, here: bool) -> None:
@@ -140,7 +143,7 @@ def job_for_dry_run(request: LaunchRequest, backend: str | None = None) -> Train
         # Looking at a manifest should not need access to the data.
         stage = STAGES[request.stage]
         identity = {**request.inputs, "recipe": request.recipe.model_dump_json()}
-        target = request.out or storage.join(str(root), stage.writes, artifact.key_of(identity))
+        target = request.out or join(str(root), stage.writes, artifact.origin_key(identity))
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = training_job(request, target)
     try:
@@ -162,7 +165,7 @@ def training_job(request: LaunchRequest, target: str) -> TrainingJob:
     )
 
 
-def target_of(request: LaunchRequest) -> Wanted:
+def target_of(request: LaunchRequest) -> PlannedArtifact:
     """The artifact that a launch leads to.
 
     Raises:
@@ -174,4 +177,4 @@ def target_of(request: LaunchRequest) -> Wanted:
     ]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
-    return wanted_artifact(stage, request.recipe, request.inputs, request.files, request.out)
+    return planned_artifact(stage, request.recipe, request.inputs, request.files, request.out)

@@ -29,8 +29,8 @@ from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
 from anadil.launch.exit_codes import KILLED, error_from_exit_code
 from anadil.launch.job import TrainingJob
 from anadil.launch.kubernetes.pod_log import write_log_line
-from anadil.runtime.entry_point import PARENT_VARIABLE
-from anadil.runtime.job import Stop
+from anadil.runtime.environment import PARENT_VARIABLE
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 

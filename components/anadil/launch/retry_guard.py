@@ -11,8 +11,8 @@ from anadil.launch.backend import FINAL
 from anadil.launch.exit_codes import ERROR_CLASSES
 from anadil.launch.launcher import LaunchRequest, backend_for, target_of, training_job
 from anadil.runtime import step_status
-from anadil.runtime.entry_point import ends_the_same
 from anadil.runtime.execute import reusable
+from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,16 @@ def refuse_deterministic_retry(request: LaunchRequest) -> None:
     """
     root = request.recipe.storage.root
     earlier = _earlier_outcome(root, request) if root and request.run else None
-    if earlier is None or earlier.status != "failed" or not ends_the_same(earlier.exit_code, earlier.message):
+    if (
+        earlier is None
+        or earlier.status != "failed"
+        or not is_deterministic(earlier.exit_code, earlier.message)
+    ):
         return
     if _goes_on(request):
         log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
         return
-    uri = step_status.outcome_uri(str(root), request.run, request.stage)
+    uri = step_status.step_status_uri(str(root), request.run, request.stage)
     error = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
         f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
@@ -45,9 +49,9 @@ def refuse_deterministic_retry(request: LaunchRequest) -> None:
     raise error
 
 
-def _earlier_outcome(root: str, request: LaunchRequest) -> step_status.Outcome | None:
+def _earlier_outcome(root: str, request: LaunchRequest) -> step_status.StepStatus | None:
     try:
-        return next(iter(step_status.outcomes(root, request.run, [request.stage])), None)
+        return next(iter(step_status.step_statuses(root, request.run, [request.stage])), None)
     except DataError as error:
         log.warning("how an earlier try ended is not known: %s", error)
         return None

@@ -8,7 +8,8 @@ import pytest
 
 from anadil.cli import main
 from anadil.cli.doctor import local
-from anadil.cli.doctor.local import Check, missing_packages, run_checks
+from anadil.cli.doctor.local import Check, missing_packages, require_packages, run_checks
+from anadil.core.errors import PreflightError
 
 TINY = "base.model=tiny"
 
@@ -163,3 +164,5 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert missing_packages("report") == ["jinja2"]
     assert "kfp" in missing_packages("laptop")
+    with pytest.raises(PreflightError, match=r"not installed: jinja2; run pip install 'anadil\[report\]'"):
+        require_packages("report")

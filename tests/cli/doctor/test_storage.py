@@ -31,7 +31,7 @@ def test_nothing_stays_where_reading_fails(
     def cut(**_: object) -> None:
         raise ConnectionResetError("cut")
 
-    monkeypatch.setattr(s3.client(), "get_object", cut)
+    monkeypatch.setattr(s3.s3_client(), "get_object", cut)
 
     check = probe(wanted, f"{bucket}/az")
 
@@ -53,7 +53,7 @@ def test_storage_that_is_away_is_given_up(wanted: Recipe, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
     started = time.monotonic()
 
     check = probe(wanted, "s3://bucket/az")

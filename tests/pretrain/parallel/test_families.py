@@ -15,7 +15,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.families import MIXTURES, PROVEN, check_family, is_mixture_of_experts, refuse_mixture
 from anadil.pretrain import build_model as build_module
-from anadil.pretrain import check_architecture as probe_module
 from anadil.pretrain.parallel import sharded_load as load_module
 from tests.kit.families import (
     LENGTH,
@@ -135,7 +134,7 @@ def test_a_constant_that_neither_files_nor_transformers_make_is_refused(tmp_path
 
 def a_late_layer_is_another(rank: int, work: str) -> None:
     """Of a kind that the small model of two layers, which is tried before, does not have."""
-    check = probe_module.check_net
+    check = build_module.check_net
 
     def mixed(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
         return states + 0.1 * states.mean(1, keepdim=True)

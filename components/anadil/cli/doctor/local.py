@@ -111,6 +111,16 @@ def missing_packages(extra: str) -> list[str]:
     return missing
 
 
+def require_packages(extra: str) -> None:
+    """Refuse to go on without the packages of one of this program's extras.
+
+    Raises:
+        PreflightError: One is not installed.
+    """
+    if absent := missing_packages(extra):
+        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")
+
+
 def _names_of(extra: str) -> set[str]:
     names: set[str] = set()
     for line in metadata.requires("anadil") or ():

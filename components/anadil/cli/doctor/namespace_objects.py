@@ -8,6 +8,7 @@ from anadil.cli.doctor.nodes import share_one_node
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.recipe.cluster import Cluster, Volume
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import CHANNELS
 
 KUEUE = "kueue.x-k8s.io"
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
@@ -15,7 +16,6 @@ ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MOUNTPOINT = "s3.csi.aws.com"
 """Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md."""
-NOTIFICATION_KEYS = {"ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC"}
 
 
 def check_queue(api: Api, cluster: Cluster) -> Iterator[Check]:
@@ -195,7 +195,7 @@ def check_secrets(api: Api, cluster: Cluster) -> Iterator[Check]:
     for secret, keys in cluster.secrets.items():
         yield _secret(api, secret, set(keys), every=True)
     if cluster.notifications:
-        yield _secret(api, cluster.notifications, NOTIFICATION_KEYS, every=False)
+        yield _secret(api, cluster.notifications, {channel.variable for channel in CHANNELS}, every=False)
 
 
 def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> Check:

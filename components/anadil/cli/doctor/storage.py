@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from anadil.artifacts import storage
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.cli.doctor.local import Check, failed, passed
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.plan.preflight import check_shared
@@ -52,7 +52,7 @@ def _on_a_volume(recipe: Recipe, root: str) -> Check:
 
 def _probe(root: str) -> str:
     """Leave nothing behind, also where reading fails."""
-    place = storage.join(root, f"doctor-{uuid.uuid4().hex[:12]}")
+    place = join(root, f"doctor-{uuid.uuid4().hex[:12]}")
     store = storage.store(root)
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         source = Path(folder) / "probe"
@@ -61,7 +61,7 @@ def _probe(root: str) -> str:
         readable = False
         try:
             store.put_directory(source, place)
-            store.read(storage.join(place, MANIFEST))
+            store.read(join(place, MANIFEST))
             readable = True
         finally:
             # What stopped the writing is the cause to tell, not that the clearing fails too.

@@ -17,7 +17,7 @@ from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations, labe
 from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.pods import read_workers
 from anadil.launch.kubernetes.watcher import Pace
-from anadil.runtime.entry_point import ends_the_same
+from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     cause = find_root_cause(
         api, kind, read_workers(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
     )
-    return cause is not None and ends_the_same(cause.exit_code, cause.message)
+    return cause is not None and is_deterministic(cause.exit_code, cause.message)
 
 
 def _adopted(api: Api, kind: JobKind, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 
 from anadil.core.errors import AnadilError
-from anadil.launch.alerts import Event, notify
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.diagnosis import TAIL_LINES
@@ -14,6 +13,7 @@ from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations, labe
 from anadil.launch.kubernetes.pod_log import PodLog, write_log_line
 from anadil.launch.kubernetes.restarts import StepCounter
 from anadil.launch.throughput_alert import ThroughputMonitor, step_in_line
+from anadil.runtime.alerts import Event, notify
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from anadil.core.errors import BUG, RetryableError, Stopped
 from anadil.launch.backend import log_fields
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind, labels
-from anadil.runtime.entry_point import DETERMINISTIC, FOLLOWS, ends_the_same
+from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 
 PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
@@ -64,7 +64,7 @@ class ContainerFailure:
     def would_come_again(self) -> bool:
         """Whether the stage says that another start would end the same."""
         last = read_termination_message(self.message)
-        return last.exit_code is not None and ends_the_same(self.stage_code, last.message)
+        return last.exit_code is not None and is_deterministic(self.stage_code, last.message)
 
     @property
     def rank(self) -> int:
@@ -123,7 +123,7 @@ def read_termination_message(message: str) -> TerminationMessage:
 def blame_rank(exit_code: int | None, message: str) -> int:
     """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
     last = read_termination_message(message).message or message
-    if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(last):
+    if exit_code in (RetryableError.exit_code, BUG) and CAUSED_BY_PEER.search(last):
         return 2
     return int(exit_code == Stopped.exit_code)
 

@@ -1,4 +1,4 @@
-"""A model laid over the processes: cut, split, compiled, sharded, in the one order that works."""
+"""Parallelize a model: PP, TP, compile, FSDP, in the one order that works."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut
-from anadil.pretrain.parallel.tensor import check_tensor, split, summed_loss_of_head
+from anadil.pretrain.parallel.pipeline import Pipeline, check_micro_batches, check_pipeline, cut_stage
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel, check_tensor, summed_loss_of_head
 from anadil.recipe.pretrain import Pretrain
 
 
 @dataclass(slots=True, kw_only=True)
-class Net:
+class ParallelModel:
     """A model that is ready to be trained, whole or this process's part of it."""
 
     model: PreTrainedModel
@@ -69,21 +69,13 @@ class Net:
             loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
         return loss
 
-    def backward(
-        self,
-        batches: Sequence[Batch],
-        divisor: float,
-        *,
-        replicas: Replicas,
-        change: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], divisor: float, *, replicas: Replicas) -> torch.Tensor:
         """Forward and backward passes of one optimizer step; the summed loss in FP64.
 
         Args:
-            batches: One for each pass.
+            batches: One for each micro-batch.
             divisor: Gradients are those of the sum over it.
             replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
-            change: What becomes of each loss; the loss itself but in tests of faults.
         """
         if self.pipeline is not None:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
@@ -92,7 +84,7 @@ class Net:
         else:
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for number, batch in enumerate(batches, 1):
-                loss = change(self.loss(batch))
+                loss = self.loss(batch)
                 last = number == len(batches)
                 last_pass(self.model, is_last=last)
                 if last:
@@ -112,7 +104,7 @@ class Net:
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
-    """Refuse what the model, the machine or the recipe's other keys do not go with; before it is loaded.
+    """Refuse what the model, the node or the recipe's other keys do not go with; before it is loaded.
 
     Args:
         settings: Section `pretrain`.
@@ -130,7 +122,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
     check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
     sequences = -(-settings.batch_size // mesh.data)
-    check_passes(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
+    check_micro_batches(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
     dtype = compute_dtype(settings, device)
     check_low_precision(
         settings.matmul,
@@ -142,7 +134,9 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     )
 
 
-def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device) -> Net:
+def parallelize(
+    model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device
+) -> ParallelModel:
     """Make a model ready to be trained as the recipe says; it is changed in place.
 
     Args:
@@ -168,12 +162,14 @@ def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
     loss = partial(_objective, scored, settings.z_loss)
     if mesh.pipeline > 1:
-        cut(model, mesh.pipeline_rank, mesh.pipeline)
+        cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
     _change_layers(model, layers, settings, mesh, config)
     # FSDP casts what it gathers; all else is cast by autocast.
     mixed = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
-    net = Net(model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes)
+    net = ParallelModel(
+        model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes
+    )
     if mesh.pipeline == 1:
         train_on(model, loss)
     else:
@@ -207,7 +203,7 @@ def _change_layers(
     if mesh.tensor > 1:
         assert mesh.parameters is not None
         length = settings.sequence_length // mesh.context
-        split(model, mesh.parameters["tensor"], config=config, sequence_length=length)
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config, sequence_length=length)
     checkpoint_layers(layers, settings.activation_checkpointing)
     if settings.compile:
         compile_layers(layers)

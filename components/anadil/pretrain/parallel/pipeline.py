@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each process holds one stretch of the layers, and hidden states pass between.
+"""Pipeline parallelism: each process holds consecutive layers, and hidden states pass between.
 
 An optimizer step's micro-batches run one forward, one backward (1F1B), by torch 2.13's
 torch.distributed.pipelining. Positions, borders and labels do not travel: every stage reads them
@@ -47,22 +47,22 @@ def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:
         )
 
 
-def check_passes(stages: int, *, sequences: int, micro_batch_size: int) -> None:
+def check_micro_batches(stages: int, *, sequences: int, micro_batch_size: int) -> None:
     """Refuse steps that do not give every stage a micro-batch.
 
     Args:
         stages: `pretrain.parallelism.pipeline`.
         sequences: Of a step, that one pipeline gets.
-        micro_batch_size: Most sequences of a pass.
+        micro_batch_size: Most sequences of a micro-batch.
 
     Raises:
-        PreflightError: There are fewer passes than stages.
+        PreflightError: There are fewer micro-batches than stages.
     """
-    passes = -(-sequences // min(micro_batch_size, sequences))
-    if passes < stages:
+    micro_batches = -(-sequences // min(micro_batch_size, sequences))
+    if micro_batches < stages:
         raise PreflightError(
             f"pretrain.parallelism.pipeline: {stages} stages need as many micro-batches in a step, and "
-            f"there are {passes}; lower pretrain.micro_batch_size ({micro_batch_size}) or raise pretrain.batch_size"
+            f"there are {micro_batches}; lower pretrain.micro_batch_size ({micro_batch_size}) or raise pretrain.batch_size"
         )
 
 
@@ -72,7 +72,7 @@ def layers_of_stage(layers: int, stage: int, stages: int) -> range:
     return range(*list(pairwise(borders))[stage])
 
 
-def cut(model: PreTrainedModel, stage: int, stages: int) -> None:
+def cut_stage(model: PreTrainedModel, stage: int, stages: int) -> None:
     """Take from a Llama-like model what other stages hold; parameters keep their names.
 
     Layers come to lie in an `nn.ModuleDict` by their numbers. The model cannot be called until
@@ -146,7 +146,7 @@ class Pipeline:
         drops gradients that are there.
 
         Args:
-            batches: Micro-batches of one shape, with context parallelism this process's stretches;
+            batches: Micro-batches of one shape, with context parallelism this process's slices;
                 the same in all stages.
             divisor: What the loss is divided by before the backward pass.
 

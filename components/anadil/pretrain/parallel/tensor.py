@@ -1,7 +1,7 @@
 """Tensor parallelism: each matrix product shared by some processes, and the tokens between them.
 
 Queries, keys, values and the MLP's first products are split by columns, the products after them by
-rows, both embeddings by tokens of the vocabulary. Between the products each process holds a stretch
+rows, both embeddings by tokens of the vocabulary. Between the products each process holds a slice
 of the tokens (sequence parallelism), so that norms and sums are shared too. The plan is torchtitan's
 for Llama 3. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
 """
@@ -61,13 +61,13 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
         )
 
 
-def split(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: int) -> None:
+def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: int) -> None:
     """Split a Llama, or the pipeline stage that `part` is, in place; parameters become DTensors.
 
     Called before activation checkpointing, compilation and `fully_shard`, on the meta device or with
     equal weights on every process. Afterwards `part.model` takes full `input_ids` and full
     `position_ids` (which must be given), hands from layer to layer and from stage to stage this
-    process's stretch of the tokens, (sequences, tokens / degree, width), and returns it from the
+    process's slice of the tokens, (sequences, tokens / degree, width), and returns it from the
     norm. The head is not called: see `summed_loss_of_head`. Every parameter requires a gradient
     afterwards.
 
@@ -100,7 +100,7 @@ def split(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: in
 def summed_loss_of_head(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0
 ) -> torch.Tensor:
-    """`summed_loss_of_rows` with the weight of a head that `split` has split.
+    """`summed_loss_of_rows` with the weight of a head that `apply_tensor_parallel` has split.
 
     Args:
         hidden: What the norm returns, (sequences, tokens / degree, width).
@@ -120,7 +120,7 @@ class LocalNorm(ParallelStyle):
 
     torch's `SequenceParallel` hands DTensors to the norm. Liger's (0.8.5, ops/rms_norm.py) gathers
     all tokens of a DTensor and returns a plain tensor of them, which the next module would take
-    for a stretch. A norm looks at one token at a time, so plain tensors do for every kernel; only the
+    for a slice. A norm looks at one token at a time, so plain tensors do for every kernel; only the
     gradient of its weight, a sum over tokens, must be added up, which DTensor does for a partial
     gradient. Liger's rotation and SwiGLU get plain tensors anyway.
     """
@@ -134,7 +134,7 @@ class LocalNorm(ParallelStyle):
         seen = type("Seen", (), settings)
         changed: Any = module
         # A partial, not a closure, so that a deep copy uses its own weight.
-        changed.forward = partial(_norm_of_stretch, module, seen)
+        changed.forward = partial(_norm_of_slice, module, seen)
         return module
 
 
@@ -143,7 +143,7 @@ def _copied(_module: nn.Module, _inputs: Any, states: torch.Tensor) -> torch.Ten
     return states.clone()
 
 
-def _norm_of_stretch(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tensor:
+def _norm_of_slice(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tensor:
     """The norm's own forward on what it takes for itself: its settings, and its weight as a plain tensor."""
     view = seen()
     view.weight = module.weight.to_local(grad_placements=(Partial(),))
