@@ -129,7 +129,7 @@ def test_what_is_no_number_is_left_out_and_what_is_not_finite_is_served(port: in
 
 
 def test_without_a_port_the_client_is_not_even_loaded(tmp_path: Path) -> None:
-    code = "import sys; from anadil import exporter; exporter.begin('clean'); print('prometheus_client' in sys.modules)"
+    code = "import sys; from anadil.runtime import prometheus; prometheus.begin('clean'); print('prometheus_client' in sys.modules)"
 
     ended = subprocess.run(
         [sys.executable, "-c", code],
@@ -192,10 +192,10 @@ def test_where_the_figures_cannot_be_shared_the_run_goes_on(
 
 CHILD = """
 import sys
-from anadil import exporter
-exporter.begin("pretrain")
-exporter.set_own("pretrain", {"own_work_s": float(sys.argv[1]), "part/a b": float("nan")})
-exporter.set_gauges("pretrain", {"loss": 9.0}, step=5)
+from anadil.runtime import prometheus
+prometheus.begin("pretrain")
+prometheus.set_own("pretrain", {"own_work_s": float(sys.argv[1]), "part/a b": float("nan")})
+prometheus.set_gauges("pretrain", {"loss": 9.0}, step=5)
 print("said", flush=True)
 sys.stdin.read()
 """
@@ -281,7 +281,7 @@ def test_the_first_process_of_another_machine_says_its_rank(
 
 
 def test_a_listening_process_ends_when_its_work_does_and_leaves_nothing(port: int, tmp_path: Path) -> None:
-    code = "from anadil import exporter; exporter.begin('clean'); print('done')"
+    code = "from anadil.runtime import prometheus; prometheus.begin('clean'); print('done')"
 
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
