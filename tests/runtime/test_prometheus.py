@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from anadil import __version__
 from anadil.runtime import prometheus
+from tests.kit.gauges import forget_gauges, fresh_gauges
 
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 
@@ -27,15 +27,9 @@ PORT = "ANADIL_METRICS_PORT"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """As in a process that torchrun has just started: its siblings are the children of this one."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(os, "getppid", os.getpid)
-    monkeypatch.setenv(prometheus.DIRECTORY_VARIABLE, "")
-    prometheus._start.cache_clear()
-    prometheus._gauge.cache_clear()
-    yield
-    prometheus._start.cache_clear()
-    prometheus._gauge.cache_clear()
+    with fresh_gauges(monkeypatch, tmp_path):
+        yield
 
 
 @pytest.fixture
@@ -258,8 +252,7 @@ def test_a_rank_that_was_killed_is_gone_and_its_next_start_counts_once(port: int
 def test_a_restarted_pod_shows_nothing_of_the_start_before(port: int) -> None:
     """Its /tmp outlives the container, and the same process ids come again."""
     prometheus.set_gauges("pretrain", {"loss": 2.0}, step=500)
-    prometheus._start.cache_clear()
-    prometheus._gauge.cache_clear()
+    forget_gauges()
     with socket.create_server(("127.0.0.1", 0)) as free:
         os.environ[PORT] = str(free.getsockname()[1])
 
