@@ -81,7 +81,7 @@ def main() -> int:
         if aside.is_dir():
             aside.rename(newest)
         flip(files[number], bit)
-    artifact.verify(newest, manifest, str(newest))
+    artifact.verify_files(newest, manifest, str(newest))
     checkpoints.close()
     shutil.rmtree(folder)
     told = {

@@ -25,9 +25,9 @@ from anadil.finetune.lora import num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model
 from anadil.recipe.load import load_recipe
-from anadil.runtime import entry_point
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Job
+from anadil.runtime.termination import exit_code_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -313,11 +313,10 @@ def test_a_full_disk_is_told_as_such(
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        code = entry_point.guarded(lambda: bool(finetune(model_dir, chats, disk / "adapter")))
+        assert exit_code_of(lambda: bool(finetune(model_dir, chats, disk / "adapter"))) == 4, caplog.text
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
-    assert code == 4, caplog.text
     assert words in caplog.text
     assert "free space or choose another storage.root" in caplog.text
 

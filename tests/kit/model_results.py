@@ -9,7 +9,6 @@ a changed schedule, mask or start differs is more. Generated texts are left out:
 as likely, a rounding error chooses another.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -46,6 +45,7 @@ from tests.kit.pretraining import (
     make_recipe,
     make_tokenizer_artifact,
 )
+from tests.kit.results import digest
 
 Results = dict[str, object]
 
@@ -80,11 +80,6 @@ def model_results(folder: Path) -> dict[str, Results]:
             return {name: results(folder / name) for name, results in stages.items()}
     finally:
         torch.set_num_threads(threads)
-
-
-def digest(content: object) -> str:
-    """Sixteen digits that stand for JSON content."""
-    return hashlib.sha256(json.dumps(content, ensure_ascii=False, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _pretrain(folder: Path) -> Results:

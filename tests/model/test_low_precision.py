@@ -1,8 +1,4 @@
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +24,7 @@ from anadil.model.low_precision import (
     use_low_precision,
 )
 from anadil.pretrain.parallel.tensor import split
+from tests.kit.ranks import in_ranks
 
 pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
 KINDS: tuple[Kind, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
@@ -338,9 +335,8 @@ def states_of(made: LlamaForCausalLM) -> torch.Tensor:
     return states
 
 
-def worker() -> None:
+def worker(_rank: int) -> None:
     """On each of two processes, which see the same batch."""
-    dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     for kind in KINDS:
         expected = trained(converted(kind, torch.bfloat16), sharded=False)
@@ -368,28 +364,8 @@ def worker() -> None:
             assert tensor.dtype == torch.float32
             assert not torch.equal(tensor.full_tensor(), kept[name]), "the memory is that of the weight"
         split_by_tensor_parallelism(kind)
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_fsdp_gathers_weights_and_gives_the_same_losses() -> None:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "tests.model.test_low_precision",
-    ]  # fmt: skip
-
-    ran = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-
-    assert ran.returncode == 0, ran.stderr[-4000:]
-
-
-if __name__ == "__main__":
-    worker()
+    in_ranks(worker, 2)

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.cli.calibrate.fake_run import exact_peak
-from anadil.cli.calibrate.transformers_config import config_of
+from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import PreflightError
 from anadil.model.families import PROVEN
 from anadil.plan.architecture import ARCHITECTURES

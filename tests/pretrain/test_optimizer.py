@@ -1,13 +1,8 @@
 import gc
-import os
-import subprocess
-import sys
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -24,6 +19,7 @@ from anadil.pretrain.optimizer import (
     train_only,
 )
 from anadil.recipe.pretrain import Phase, Pretrain
+from tests.kit.ranks import in_ranks
 
 PHASE = Phase(trains="all", steps=8, lr=0.01, embedding_lr=0.002)
 SETTINGS = Pretrain(phases=(PHASE,), weight_decay=0.1, embedding_weight_decay=0.0)
@@ -199,9 +195,8 @@ def sharded() -> Model:
     return made
 
 
-def worker() -> None:
+def worker(_rank: int) -> None:
     """On each of two processes, which see the same batch, so that averaging changes nothing."""
-    dist.init_process_group("gloo")
     plain = model()
     expected, reference = trained_in_phases(plain, 2)
     made = sharded()
@@ -243,28 +238,7 @@ def worker() -> None:
     changed = [p.full_tensor() if isinstance(p, DTensor) else p for p in mixed.values()]
     assert torch.equal(changed[0], changed[1])
     assert torch.equal(changed[0], changed[2])
-    dist.destroy_process_group()
 
 
 def test_sharded_parameters_train_freeze_and_resume_as_whole_ones() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "tests.pretrain.test_optimizer",
-    ]  # fmt: skip
-
-    ran = subprocess.run(
-        command,
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert ran.returncode == 0, ran.stderr[-4000:]
-
-
-if __name__ == "__main__":
-    worker()
+    in_ranks(worker, 2)

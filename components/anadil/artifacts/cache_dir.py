@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anadil.artifacts import artifact
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import IntegrityError
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def is_whole(folder: Path) -> bool:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:
             return False
-        artifact.verify(folder, manifest, str(folder))
+        artifact.verify_files(folder, manifest, str(folder))
     except IntegrityError as error:
         log.warning("%s; making it again", str(error).partition("; run ")[0])
         shutil.rmtree(folder, ignore_errors=True)

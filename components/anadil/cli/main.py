@@ -84,13 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
     options = parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
     from anadil.core import log as logs
-    from anadil.runtime import entry_point
+    from anadil.runtime.termination import exit_code_of
     from anadil.runtime.threads import wait_asleep
 
     wait_asleep()
     logs.set_up(verbose=options.verbose)
     command: Callable[[argparse.Namespace], int] = options.command
-    return entry_point.guarded(lambda: command(options))
+    return exit_code_of(lambda: command(options))
 
 
 def parser(asked: str = "") -> argparse.ArgumentParser:
@@ -168,19 +168,19 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from anadil.cli.plan import plan
+    from anadil.cli.plan import run_plan
 
-    return plan(options)
+    return run_plan(options)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from anadil.cli.doctor.local import examine
+    from anadil.cli.doctor.local import run_checks
     from anadil.core.errors import PreflightError
 
     if options.cluster:
-        checks = _examine_cluster(options)
+        checks = _cluster_checks(options)
     else:
-        checks = examine(options.recipe, options.set, Path(os.path.realpath(options.work)))
+        checks = run_checks(options.recipe, options.set, Path(os.path.realpath(options.work)))
     if options.output == "json":
         print_json([check.as_dict() for check in checks])
     else:
@@ -189,11 +189,11 @@ def _doctor(options: argparse.Namespace) -> int:
     return PreflightError.exit_code if any(check.status == "failed" for check in checks) else 0
 
 
-def _examine_cluster(options: argparse.Namespace) -> "list[Check]":
-    from anadil.cli.doctor.cluster import examine_cluster
+def _cluster_checks(options: argparse.Namespace) -> "list[Check]":
+    from anadil.cli.doctor.cluster import run_cluster_checks
     from anadil.recipe.load import load_recipe
 
-    return examine_cluster(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
+    return run_cluster_checks(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anadil.artifacts.base_model import model_config
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.contamination import Contamination, find_contamination
@@ -23,7 +24,7 @@ from anadil.evaluate.heldout import Heldout, read_heldout
 from anadil.evaluate.models import Candidate, Encoded, encode_for_all, open_candidate
 from anadil.evaluate.retained import LANGUAGE, read_retained
 from anadil.model.families import refuse_mixture
-from anadil.model.load import load_model, pick_device, pick_dtype, read_config
+from anadil.model.load import load_model, pick_device, pick_dtype
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
@@ -66,7 +67,7 @@ def run(job: Job) -> Figures:
     if "adapter" in job.inputs:
         candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
-        refuse_mixture(read_config(candidate.path), f"{candidate.name} ({candidate.path})")
+        refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     encoded = encode_for_all(candidates, heldout.documents)
     retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")

@@ -185,8 +185,8 @@ def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
         if manifest is None:
             return "incomplete: the run was killed while it was written"
         if manifest.origin != origin:
-            return f"of another run: {'; '.join(artifact.differences(manifest.origin, origin))}"
-        artifact.verify(folder, manifest, folder.name)
+            return f"of another run: {'; '.join(artifact.origin_differences(manifest.origin, origin))}"
+        artifact.verify_files(folder, manifest, folder.name)
     except IntegrityError as error:
         return str(error)
     return None

@@ -15,6 +15,8 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import model_config
+from anadil.artifacts.uri import absolute
 from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
@@ -24,7 +26,8 @@ from anadil.finetune.chats import Dropped, read_chats, refuse_none
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
 from anadil.model.families import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
-from anadil.runtime.job import Figures, Job, recipe_origin, result_version
+from anadil.runtime.cache_key import recipe_origin, result_version
+from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ def run(job: Job) -> Figures:
         Stopped: A signal came while training; a checkpoint is saved.
     """
     _one_process()
-    refuse_mixture(_model_config(job), str(job.inputs["model"]))
+    refuse_mixture(model_config(job.inputs["model"]), str(job.inputs["model"]))
     _quiet_libraries()
     settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])
@@ -101,7 +104,7 @@ def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dat
         DataError: None can.
     """
     limit = job.recipe.finetune.max_length
-    context = int(_model_config(job).get("max_position_embeddings", limit))
+    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
     if context < limit:
         log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
         limit = context
@@ -187,30 +190,19 @@ def _export(job: Job, source: Path) -> None:
     shutil.copyfile(source / weights, job.out / weights)
     config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
     # PEFT writes the directory that was read, which may be a copy; which bytes it was is in the manifest.
-    config["base_model_name_or_path"] = _place_of_base(job)
+    # An absolute path or a URI, because PEFT looks from where it is started.
+    config["base_model_name_or_path"] = absolute(job.uris.get("model", str(base)))
     job.varying.append("adapter_config.json")  # another place makes no other adapter
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
     model = lora.merged(base, job.out)
-    stored = _model_config(job)
+    stored = model_config(job.inputs["model"])
     dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
     save_model(model, base, job.out / "merged", dtype)
     copy_tokenizer(base, job.out)
     for folder in (job.out, job.out / "merged"):
         shutil.copyfile(TEMPLATE, folder / "chat_template.jinja")
-
-
-def _place_of_base(job: Job) -> str:
-    """Where the adapted model lies: a URI, or an absolute path, since PEFT looks from where it is started."""
-    uri = job.uris.get("model", str(job.inputs["model"]))
-    return uri if "://" in uri else str(Path(uri).absolute())
-
-
-def _model_config(job: Job) -> dict[str, Any]:
-    file = job.inputs["model"] / "config.json"
-    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return config
 
 
 def _model_digest(job: Job) -> str:

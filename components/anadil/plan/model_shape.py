@@ -1,12 +1,11 @@
 """The sizes of a decoder of a known type, and what follows from them alone: parameters and FLOPs."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub
+from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub, model_config
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.families import check_family
 from anadil.plan.architecture import ARCHITECTURES, LLAMA, Architecture
@@ -159,11 +158,6 @@ class Shape:
         """Parameters of the model, tied ones once."""
         return self.layers * self.layer + self.hidden + self.embeddings
 
-    @property
-    def matmul_parameters(self) -> int:
-        """Numbers that each token is multiplied with: the layers' matrices and the output table."""
-        return self.layers * self.layer_matrices + self.embedding
-
     def flops_per_token(self, context: int, trains: Trains = "all") -> float:
         """FLOPs of one training step per token: 6 for each multiplied number, and attention.
 
@@ -234,6 +228,7 @@ def base_shape(recipe: Recipe) -> Shape:
 
     Raises:
         DataError: The model's directory or `config.json` is not there or names no sizes.
+        IntegrityError: It names code to run.
         PreflightError: The hub cannot be reached, or the model's type is not trained or not planned.
     """
     model = recipe.base.model
@@ -246,16 +241,7 @@ def base_shape(recipe: Recipe) -> Shape:
         return shape_from(known, model)
     if not folder.is_dir():
         folder = from_hub(recipe.base, ("config.json",))
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"base.model: {folder} holds no config.json; give a Hugging Face model directory"
-        ) from None
-    except ValueError as error:
-        raise DataError(f"{folder}/config.json: not JSON ({error}); fetch the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{folder}/config.json: holds no JSON object; fetch the model again")
+    config = model_config(folder)
     check_family(config, {})
     kind = str(config["model_type"])
     if kind not in ARCHITECTURES:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from anadil.artifacts import storage
-from anadil.artifacts.base_model import TINY, base_tokenizer, read_tokenizer
+from anadil.artifacts.base_model import TINY, base_tokenizer, model_config, read_tokenizer
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.core.format import MIB, human_bytes
@@ -150,7 +150,7 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return _unseen(key, {model: claim})
     check_base(recipe.base)
     if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
-        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
+        check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
 
     def look() -> Look:
         if folder.is_dir():
@@ -159,25 +159,6 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
 
     return _as_seen(key, look, here=here)
-
-
-def check_config(folder: Path) -> dict[str, Any]:
-    """The content of a model's `config.json`, which has to be readable and to name no code.
-
-    Raises:
-        DataError: It is not a JSON object.
-        IntegrityError: It names code.
-    """
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: is not JSON ({error}); fetch the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: holds no JSON object; fetch the model again")
-    if "auto_map" in config:
-        raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
-    return config
 
 
 def check_weights(folder: Path) -> None:
@@ -202,8 +183,8 @@ def check_weights(folder: Path) -> None:
         size = file.stat().st_size
         wanted = _size_by_header(file)
         if size != wanted or not wanted:
-            told = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
-            raise IntegrityError(f"{file}: has {size:,} bytes, {told}; fetch the model again")
+            problem = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
+            raise IntegrityError(f"{file}: has {size:,} bytes, {problem}; fetch the model again")
 
 
 def _size_by_header(file: Path) -> int:

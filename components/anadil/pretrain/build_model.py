@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from anadil.artifacts.base_model import model_config
 from anadil.model.attention import use_packed_attention
 from anadil.model.families import check_family
-from anadil.model.load import load_model, read_config
+from anadil.model.load import load_model
 from anadil.pretrain.check_architecture import check_architecture, check_net
 from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.mesh import Mesh
@@ -47,7 +48,7 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
             asked for.
         RecipeError: Keys of `pretrain` contradict each other.
     """
-    check_family(read_config(base), settings.parallelism.model_dump())
+    check_family(model_config(base), settings.parallelism.model_dump())
     if not mesh.shares_model:
         model = load_model(base)
         check_layout(settings, model.config, mesh, device)

@@ -32,7 +32,9 @@ from anadil.pretrain.resilience.replica_check import check_replicas, peers_of
 from anadil.pretrain.resilience.watchdog import Watchdog
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.pretrain.validation import Validation
-from anadil.runtime.job import Job, Stop, base_files, recipe_origin, result_version
+from anadil.runtime.cache_key import base_files, recipe_origin, result_version
+from anadil.runtime.job import Job
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
@@ -323,5 +325,5 @@ def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
         "input tokens": trainer.packed.stream.digest,
         "input tokenizer": digest_of(job.inputs["tokenizer"]),
         **base_files(job.recipe.base.model),
-        "model shapes": artifact.key_of(shapes),
+        "model shapes": artifact.origin_key(shapes),
     }

@@ -19,7 +19,7 @@ from pydantic import (
 
 from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
-from anadil.recipe.fields import Fraction, Place, Table, Text
+from anadil.recipe.fields import Fraction, Place, StrictModel, Text
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 
@@ -28,7 +28,7 @@ PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
 """What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
 
 
-class Base(Table):
+class Base(StrictModel):
     """The foundation model that is taught."""
 
     model: Text = "meta-llama/Llama-3.2-1B"
@@ -37,7 +37,7 @@ class Base(Table):
     """Commit of a hub model; pin it, so that the run can be repeated."""
 
 
-class Rules(Table):
+class Rules(StrictModel):
     """Limits of the document filters; a key left out takes the language's own limit."""
 
     min_words: NonNegativeInt | None = None
@@ -64,7 +64,7 @@ class Rules(Table):
     """Least share of letters that belong to the language's script."""
 
 
-class Clean(Table):
+class Clean(StrictModel):
     """raw -> corpus."""
 
     inputs: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Clean(Table):
     """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
 
 
-class Tokenizer(Table):
+class Tokenizer(StrictModel):
     """corpus -> tokenizer."""
 
     strategies: Annotated[tuple[Strategy, ...], Field(min_length=1)] = ("base", "extend", "replace")
@@ -112,7 +112,7 @@ class Tokenizer(Table):
         return next(name for name in PREFERENCE if name in self.strategies)
 
 
-class Finetune(Table):
+class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Finetune(Table):
     """Optimizer steps between checkpoints."""
 
 
-class Gate(Table):
+class Gate(StrictModel):
     """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
 
     max_fertility_ratio: PositiveFloat = 1.0
@@ -150,7 +150,7 @@ class Gate(Table):
     """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
 
 
-class Evaluate(Table):
+class Evaluate(StrictModel):
     """model, adapter -> scores."""
 
     heldout: tuple[str, ...] = ()
@@ -166,21 +166,21 @@ class Evaluate(Table):
     gate: Gate = Gate()
 
 
-class Report(Table):
+class Report(StrictModel):
     """scores of all stages -> one page."""
 
     title: str | None = None
     """Heading of the page; left out, it names the language and the base model."""
 
 
-class Storage(Table):
+class Storage(StrictModel):
     """Where artifacts live."""
 
     root: Place | None = None
     """Directory or `s3://` URI under which every artifact is written; `anadil run` takes its `--work`."""
 
 
-class Tracking(Table):
+class Tracking(StrictModel):
     """Where MLflow listens."""
 
     uri: str | None = None
@@ -202,7 +202,7 @@ class Tracking(Table):
         return uri
 
 
-class Recipe(Table):
+class Recipe(StrictModel):
     """Everything that a run does."""
 
     language: Literal["az", "ja"] = "az"

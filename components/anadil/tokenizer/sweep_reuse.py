@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import read_tokenizer
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe, Strategy
-from anadil.runtime.job import Job, origin_of
+from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.job import Job
 from anadil.tokenizer.candidate import Candidate
 from anadil.tokenizer.usage import Usage
 
@@ -61,13 +64,13 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
     settings = recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
     alone = recipe.model_copy(update={"tokenizer": settings})
     stage = STAGES["tokenizer"]
-    origin = origin_of(stage, alone, {"corpus": corpus}, ())
-    uri = storage.join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
+    origin = stage_origin(stage, alone, {"corpus": corpus}, ())
+    uri = join(str(recipe.storage.root), stage.writes, artifact.origin_key(origin))
     try:
         manifest = artifact.read_manifest(uri)
         if manifest is None or manifest.origin != origin:
             return None
-        return artifact.fetch(uri, stage.writes)
+        return fetch(uri, stage.writes)
     except IntegrityError as error:
         log.warning("%s; its size is trained again", error)
         return None

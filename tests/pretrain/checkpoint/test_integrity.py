@@ -30,7 +30,7 @@ def forge(path: Path) -> None:
     """Make the manifest agree with the files, as an attacker who can write there would."""
     manifest = artifact.read_manifest(str(path))
     assert manifest is not None
-    entries = {name: artifact.describe(path / name) for name in manifest.files}
+    entries = {name: artifact.file_entry(path / name) for name in manifest.files}
     (path / "manifest.json").write_text(directory.sealed(replace(manifest, files=entries)))
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from anadil.artifacts import s3, storage
+from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.manager import Checkpoints
@@ -102,7 +103,7 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
         first = make(place)
         save(first, step)
         end(first)
-    name = storage.join(place, "step-00000004", "__0_0.distcp")
+    name = join(place, "step-00000004", "__0_0.distcp")
     content = bytearray(storage.store(place).read(name))
     content[500] ^= 1
     storage.store(place).write(name, bytes(content))
@@ -174,7 +175,7 @@ def test_of_two_processes_that_start_at_once_one_wins_and_the_other_ends_with_4(
 
 def test_a_run_that_died_is_succeeded(bucket: str, make: Make) -> None:
     uri = f"{bucket}/archive"
-    lock = storage.join(uri, LOCK)
+    lock = join(uri, LOCK)
     storage.store(uri).write(
         lock, json.dumps({"owner": "dead", "host": "node-1", "released": False}).encode()
     )
@@ -191,7 +192,7 @@ def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
 ) -> None:
     uri = f"{bucket}/archive"
     first = make(uri)
-    storage.store(uri).write(storage.join(uri, LOCK), b'{"owner": "other", "host": "node-2"}')
+    storage.store(uri).write(join(uri, LOCK), b'{"owner": "other", "host": "node-2"}')
 
     save(first, 2)
 
@@ -203,7 +204,7 @@ def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
 
 def test_the_lock_is_renewed_by_itself(bucket: str, make: Make) -> None:
     uri = f"{bucket}/archive"
-    lock = storage.join(uri, LOCK)
+    lock = join(uri, LOCK)
     make(uri)
     before = storage.store(uri).fingerprint(lock)
 
@@ -217,7 +218,7 @@ def test_an_upload_that_fails_does_not_stop_training(
 ) -> None:
     caplog.set_level(logging.INFO)
     checkpoints = make(f"{bucket}/archive")
-    client = s3.client()
+    client = s3.s3_client()
 
     def refused(*_: Any, **__: Any) -> None:
         raise OSError("connection reset")

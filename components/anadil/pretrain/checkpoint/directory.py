@@ -20,7 +20,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.pretrain.checkpoint.state import State
 
@@ -118,7 +118,8 @@ def describe(paths: list[Path]) -> Entries:
     """Bytes and SHA-256 of files, by name."""
     with ThreadPoolExecutor(HASHING_THREADS) as threads:
         return {
-            path.name: entry for path, entry in zip(paths, threads.map(artifact.describe, paths), strict=True)
+            path.name: entry
+            for path, entry in zip(paths, threads.map(artifact.file_entry, paths), strict=True)
         }
 
 
@@ -143,9 +144,9 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
     write_flushed(partial / STATE, state.to_json())
     manifest = Manifest(
         kind=KIND,
-        key=artifact.key_of(origin),
+        key=artifact.origin_key(origin),
         origin=dict(origin),
-        files={**dict(sorted(files.items())), STATE: artifact.describe(partial / STATE)},
+        files={**dict(sorted(files.items())), STATE: artifact.file_entry(partial / STATE)},
         records={"step": state.step, "tokens": state.tokens},
         program={"version": __version__},
     )

@@ -14,11 +14,12 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import Metadata
 from transformers import AutoConfig, GenerationConfig
 
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.base_model import model_config
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.model.families import check_family
-from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer, read_config
+from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
@@ -74,7 +75,7 @@ def export(
         IntegrityError: It is damaged, or was made to run code.
         PreflightError: The base model is of a type that is not trained.
     """
-    check_family(read_config(base), {})
+    check_family(model_config(base), {})
     found = open_generation(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):

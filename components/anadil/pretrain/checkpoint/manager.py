@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from anadil.artifacts import artifact
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, IntegrityError, PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, local_part, read_tensors, write_tensors
@@ -315,7 +315,7 @@ class Checkpoints:
                 )
             return None
         manifest = directory.manifest_of(path)
-        causes = artifact.differences(manifest.origin, self._origin)
+        causes = artifact.origin_differences(manifest.origin, self._origin)
         if causes:
             raise RecipeError(
                 f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
@@ -356,7 +356,7 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
         layout: The degrees of parallelism, such as their JSON.
         group: The processes of the run.
     """
-    key = artifact.key_of({**origin, "layout": layout, "processes": str(group.size)})
+    key = artifact.origin_key({**origin, "layout": layout, "processes": str(group.size)})
     return path / key / f"rank-{group.rank}"
 
 

@@ -11,7 +11,7 @@ from time import monotonic
 
 from anadil.artifacts import artifact, prefetch, storage
 from anadil.artifacts.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.replica_lock import REMEDY, FileLock, Lock
@@ -39,7 +39,7 @@ class Archive:
         self._keep = keep
         self._is_remote = "://" in uri
         self._lock: Lock = (
-            ObjectLock(storage.join(uri, LOCK), REMEDY, renew_s, silent_s)
+            ObjectLock(join(uri, LOCK), REMEDY, renew_s, silent_s)
             if self._is_remote
             else FileLock(Path(uri) / LOCK)
         )
@@ -133,7 +133,7 @@ class Archive:
         for step in self._steps():
             if step <= above:
                 return
-            source = storage.join(self.uri, directory.path_of(Path(), step).name)
+            source = join(self.uri, directory.path_of(Path(), step).name)
             target = directory.path_of(folder, step)
             draft = target.with_suffix(directory.DOWNLOAD)
             try:
@@ -142,7 +142,7 @@ class Archive:
                 log.warning("damaged copy in the archive left out: %s", error)
                 shutil.rmtree(draft, ignore_errors=True)
                 continue
-            storage.Local().put_directory(draft, str(target))
+            storage.LocalStore().put_directory(draft, str(target))
             log.info("checkpoint of step %s comes from %s", f"{step:,}", self.uri)
             return
 
@@ -150,7 +150,7 @@ class Archive:
         """Make `draft` hold a generation; what an earlier start has fetched of it is kept."""
         fetch = prefetch.fetch_from(source)
 
-        def counted(name: str, path: Path, count: storage.Count) -> None:
+        def counted(name: str, path: Path, count: Count) -> None:
             def both(num: int) -> None:
                 count(num)
                 self._count(num)
@@ -160,7 +160,7 @@ class Archive:
         try:
             fetch(MANIFEST, draft / MANIFEST, self._count)
             manifest = directory.manifest_of(draft)
-            causes = artifact.differences(manifest.origin, origin)
+            causes = artifact.origin_differences(manifest.origin, origin)
             if causes:
                 raise RecipeError(
                     f"{source}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
@@ -192,11 +192,11 @@ class Archive:
 
     def _has(self, path: Path) -> bool:
         """Whether this very generation was copied, to be told from one of the same step before a roll-back."""
-        store, manifest = storage.store(self.uri), storage.join(self.uri, path.name, MANIFEST)
+        store, manifest = storage.store(self.uri), join(self.uri, path.name, MANIFEST)
         return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
 
     def _copy(self, path: Path) -> None:
-        target = storage.join(self.uri, path.name)
+        target = join(self.uri, path.name)
         store = storage.store(self.uri)
         # put_directory moves its source: for an upload, names of their own for the same files.
         source = path.with_suffix(directory.UPLOAD) if self._is_remote else Path(target + directory.PARTIAL)
@@ -204,7 +204,7 @@ class Archive:
         try:
             with directory.held(path):
                 shutil.copytree(path, source, copy_function=_link if self._is_remote else self._copy_file)
-            if store.exists(storage.join(target, MANIFEST)):
+            if store.exists(join(target, MANIFEST)):
                 store.remove_directory(target)
             if self._is_remote:
                 from anadil.artifacts.s3 import S3
@@ -216,7 +216,7 @@ class Archive:
             shutil.rmtree(source, ignore_errors=True)
 
     def _copy_file(self, source: str, target: str) -> None:
-        storage.Local().download(source, Path(target), self._count)
+        storage.LocalStore().download(source, Path(target), self._count)
 
     def _count(self, num: int) -> None:
         """A piece has gone or come; raises where the run ends."""
@@ -242,7 +242,7 @@ class Archive:
     def _remove(self, steps: Iterable[int]) -> None:
         for step in steps:
             name = directory.path_of(Path(), step).name
-            storage.store(self.uri).remove_directory(storage.join(self.uri, name))
+            storage.store(self.uri).remove_directory(join(self.uri, name))
 
     def _settle(self) -> None:
         """Remove what has no manifest, or not its final name; nobody else writes here."""
@@ -251,7 +251,7 @@ class Archive:
         present = {PurePosixPath(file).relative_to(self.uri).parts[0] for file in store.files(self.uri)}
         for name in sorted(present - finished):
             if name.startswith("step-"):
-                store.remove_directory(storage.join(self.uri, name))
+                store.remove_directory(join(self.uri, name))
         if self._is_remote:
             from anadil.artifacts.s3 import S3
 

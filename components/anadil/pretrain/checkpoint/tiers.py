@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
+from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError
 from anadil.pretrain.checkpoint.in_memory import MemoryCopies
 from anadil.pretrain.checkpoint.manager import Checkpoints, local_folder, newest_of
@@ -64,9 +65,7 @@ class Tiers:
         folder = work / CHECKPOINTS
         archive = (
             # A directory for each run: one lock, one origin.
-            Archive(
-                storage.join(self._copies.archive, artifact.key_of(dict(origin))), self._copies.archive_keep
-            )
+            Archive(join(self._copies.archive, artifact.origin_key(dict(origin))), self._copies.archive_keep)
             if self._copies.archive and self.is_shared
             else None
         )

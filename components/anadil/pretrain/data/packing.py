@@ -100,7 +100,7 @@ def packed_stream(stream: Stream, length: int, work: Path, *, write: bool) -> Pa
         DataError: There is nothing to predict, or nobody made it.
     """
     origin = {"tokens": stream.digest, "length": str(length)}
-    folder = work / f"sequences-{artifact.key_of(origin)}"
+    folder = work / f"sequences-{artifact.origin_key(origin)}"
     if write and not is_whole(folder):
         packed = pack(stream, length)
         with making(folder, origin) as draft:

@@ -102,7 +102,7 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> S
         PreflightError: The disk is full, or a process was killed for lack of memory.
     """
     origin = {"corpus": digest_of(corpus), "tokenizer": digest_of(tokenizer)}
-    folder = work / f"tokens-{artifact.key_of(origin)}"
+    folder = work / f"tokens-{artifact.origin_key(origin)}"
     files = document_files(corpus, "train")
     shards = [folder / file.name.partition(".")[0] for file in files]
     if write:

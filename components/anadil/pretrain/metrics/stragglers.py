@@ -64,8 +64,8 @@ class Slow:
         """What is slow, where, by how much, and what to look at."""
         return (
             f"process {self.rank} takes {self.ratio:.2f} x the median of the processes for its own work: "
-            f"{self.section} {human_milliseconds(self.section_s)} a step, median "
-            f"{human_milliseconds(self.median_s)}; {REMEDIES[self.section]}"
+            f"{self.section} {human_seconds(self.section_s)} a step, median "
+            f"{human_seconds(self.median_s)}; {REMEDIES[self.section]}"
         )
 
 
@@ -258,8 +258,3 @@ class _Probe:
         end.record()
         torch.cuda.synchronize(self.device)
         return float(begin.elapsed_time(end)) / 1e3
-
-
-def human_milliseconds(seconds: float) -> str:
-    """Text such as `12 ms` or `3.1 s`."""
-    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else human_seconds(seconds)

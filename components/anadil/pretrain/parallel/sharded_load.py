@@ -1,6 +1,5 @@
 """A model that no process holds whole: made without memory, then filled shard by shard from its files."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.pretrain.embedding_init import means
 from anadil.pretrain.parallel.safetensors_slices import Weights
@@ -34,12 +34,8 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
         DataError: The directory holds no config, or an unknown architecture.
         IntegrityError: Code of its own would have to run.
     """
-    file = folder / "config.json"
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
+    model_config(folder)
     try:
-        if "auto_map" in json.loads(file.read_text(encoding="utf-8")):
-            raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config.vocab_size = num_tokens or config.vocab_size
         config.use_cache = False

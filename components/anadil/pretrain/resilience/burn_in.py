@@ -21,6 +21,7 @@ import torch
 from torch import distributed as dist
 
 from anadil.artifacts import storage
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience.replica_check import checksum
@@ -245,8 +246,8 @@ def _test_disk(mine: Result, folder: Path, test: str, key: str) -> None:
 
 
 def _test_archive(mine: Result, archive: str) -> None:
-    place = storage.join(archive, f"{PROBE}-{mine.host}-{mine.rank}")
-    uri, content = storage.join(place, storage.MANIFEST), b"anadil"
+    place = join(archive, f"{PROBE}-{mine.host}-{mine.rank}")
+    uri, content = join(place, MANIFEST), b"anadil"
     try:
         store = storage.store(archive)
         store.write(uri, content)

@@ -18,14 +18,14 @@ from torch.distributed.tensor import DTensor
 from anadil.core.errors import RecipeError
 from anadil.pretrain.resilience.replica_check import INTEGERS
 from anadil.pretrain.resilience.watchdog import Section
-from anadil.recipe.fields import Table
+from anadil.recipe.fields import StrictModel
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "ANADIL_INJECT"
 
 
-class Place(Table):
+class Place(StrictModel):
     """Where a fault happens; once in the life of a process."""
 
     step: PositiveInt
@@ -54,7 +54,7 @@ class Flip(Place):
     seed: NonNegativeInt = 0
 
 
-class Faults(Table):
+class Faults(StrictModel):
     """What ANADIL_INJECT may hold."""
 
     sleep: Sleep | None = None

@@ -38,7 +38,7 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: i
 from anadil.core.errors import RetryableError
 from anadil.pretrain.parallel.process_group import PATIENCE
 from anadil.pretrain.resilience.hang_report import Progress, culprits
-from anadil.runtime.entry_point import last_words
+from anadil.runtime.termination import report_failure
 
 log = logging.getLogger(__name__)
 
@@ -316,7 +316,7 @@ def connect(rank: int) -> Store | None:
 def _exit(message: str) -> None:
     """End this process at once, whatever its main thread waits for."""
     if message:
-        last_words(message, RetryableError.exit_code)
+        report_failure(message, RetryableError.exit_code)
     for handler in logging.getLogger().handlers:
         handler.flush()
     os._exit(RetryableError.exit_code)
