@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         name = arguments[first]
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
-    options = parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
+    options = command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
     from anadil.core import log as logs
     from anadil.runtime.termination import exit_code_of
     from anadil.runtime.threads import wait_asleep
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code_of(lambda: command(options))
 
 
-def parser(asked: str = "") -> argparse.ArgumentParser:
+def command_parser(asked: str = "") -> argparse.ArgumentParser:
     """The whole command line; stages parse their own options (`anadil clean --help`).
 
     Args:

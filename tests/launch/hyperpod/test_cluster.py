@@ -353,7 +353,7 @@ def test_the_command_describes_a_cluster(
     cloud.fakes.answer("eks", "describe_cluster", eks())
     told = []
     for output in ("table", "json"):
-        options = main.parser("cluster").parse_args(["cluster", "describe", str(file), "-o", output])
+        options = main.command_parser("cluster").parse_args(["cluster", "describe", str(file), "-o", output])
         assert options.command(options) == 0
         told.append(capsys.readouterr().out)
 
