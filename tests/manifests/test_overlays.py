@@ -58,16 +58,6 @@ def plain(job: Object) -> Object:
     return job
 
 
-def test_rendered_files_are_what_the_launcher_renders() -> None:
-    differing = [
-        path.name
-        for path, render in make_manifests.GOLDEN.items()
-        if path.read_text(encoding="utf-8") != render()
-    ]
-
-    assert differing == [], "run python scripts/make_manifests.py"
-
-
 @every_overlay
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_overlay_is_valid_in_every_version(name: str, version: str) -> None:

@@ -340,7 +340,11 @@ class TestFollow:
         settings = [f"storage.root={root}", "cluster.volumes=[{claim: fsx, path: %s}]" % Path(root)]  # noqa: UP031  braces
         recipe = load_recipe(recipe_file, settings)
         server = Kubeflow(kubeflow.url)
-        return server, recipe, submit.submit(server, submit.prepare(recipe, submit.Asked(name="first")))
+        return (
+            server,
+            recipe,
+            submit.submit(server, submit.prepare(recipe, submit.SubmitOptions(name="first"))),
+        )
 
     def test_the_end_of_a_run_is_waited_for(
         self,

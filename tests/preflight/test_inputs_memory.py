@@ -10,7 +10,7 @@ from anadil.core.format import GIB
 from anadil.preflight import inputs
 from anadil.preflight.inputs import look_at_clean_memory
 from anadil.recipe.sections import Recipe
-from anadil_pipelines.submit import Asked, prepare
+from anadil_pipelines.submit import SubmitOptions, prepare
 from tests.kit.harness import again
 
 LARGE = 10**9
@@ -71,10 +71,10 @@ def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     settings = [f"clean.inputs=[{raw_text}]", f"cluster.volumes={volumes}"]
     asked = "cluster.resources={clean: {memory: 2Gi}}"
 
-    prepare(again(recipe, *settings), Asked(name="first"), dry=True)
+    prepare(again(recipe, *settings), SubmitOptions(name="first"), dry=True)
     fitting = [line for line in caplog.messages if line.startswith("memory of clean: ")]
     caplog.clear()
-    prepare(again(recipe, *settings, asked), Asked(name="first"), dry=True)
+    prepare(again(recipe, *settings, asked), SubmitOptions(name="first"), dry=True)
     [short] = [line for line in caplog.messages if line.startswith("memory of clean: ")]
 
     assert fitting[0].endswith("it has 6.0 GiB")

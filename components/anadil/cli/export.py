@@ -50,7 +50,9 @@ def run_export(options: argparse.Namespace) -> int:
     shutil.rmtree(draft, ignore_errors=True)
     try:
         base = base_model(recipe.base, base_cache(recipe))
-        told = exporting.export(options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision])
+        told = exporting.export_checkpoint(
+            options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision]
+        )
         if options.out.is_dir():
             options.out.rmdir()  # an empty one
         draft.rename(options.out)

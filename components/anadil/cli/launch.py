@@ -9,9 +9,8 @@ from anadil.cli.doctor.local import require_packages
 from anadil.cli.output import add_output_option, print_data, print_json
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
-from anadil.core.stages import STAGES
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.backend import JobBackend, JobStatus
-from anadil.launch.job import LAUNCHABLE
 from anadil.launch.launcher import (
     BACKENDS,
     LaunchRequest,

@@ -32,7 +32,7 @@ class Command(NamedTuple):
     """Function of the module that adds the command with its options; called as `add(name, commands, help)`."""
 
 
-STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.says}", "", "") for stage in FLOW}
+STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.summary}", "", "") for stage in FLOW}
 JOBS = ("anadil.cli.launch", "add_job_command")
 PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
 COMMANDS = {

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.core.stages import STAGES
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.plan.preflight import check_shared
 from anadil.recipe.sections import Recipe
@@ -25,8 +25,6 @@ TARGET_ANNOTATION = f"{DOMAIN}/artifact"
 HOME = "/home/anadil"
 IMAGE_USER = 10_001
 """Numeric user and group of every image; nothing outside the volumes is written."""
-LAUNCHABLE = ("pretrain", "finetune")
-"""Stages that train, and so may be jobs of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

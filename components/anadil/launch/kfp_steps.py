@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from anadil.core import log as logs
 from anadil.core.errors import RecipeError
-from anadil.core.stages import STAGES
-from anadil.launch.job import LAUNCHABLE
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.kubernetes.kinds import JOB_KINDS
 from anadil.launch.launcher import LaunchRequest, launch_job
 from anadil.launch.retry_guard import refuse_deterministic_retry

@@ -9,6 +9,7 @@ runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks
 from dataclasses import dataclass
 from functools import cache
 
+from anadil.model.family_table import families
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
 
@@ -58,8 +59,9 @@ def _bytes(state: str, product: str, sharded: bool) -> Bytes:
 
 
 def has_liger_layers(shape: Shape, work: Work) -> bool:
-    """Whether Liger's kernels compute the layers, and not the loss alone: it has them for Llamas."""
-    return work.kernels == "liger" and shape.model_type == "llama"
+    """Whether Liger's kernels compute the layers, and not the loss alone."""
+    family = families().get(shape.model_type)
+    return work.kernels == "liger" and family is not None and family.liger is not None
 
 
 def norm_bytes(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool = False) -> float:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anadil.plan.model_shape import Shape, Trains
+from anadil.recipe.pretrain import OPTIMIZERS, OptimizerFacts
 
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["liger", "torch"]
@@ -80,6 +81,8 @@ class Work:
     """Parameters that learn."""
     state: Precision = "fp32"
     """Precision of weights, gradients and moments."""
+    optimizer: str = "adamw"
+    """Name among `OPTIMIZERS`."""
     compute: Precision = "bf16"
     """Precision of matrix products and of what is kept for the backward pass."""
     kernels: Kernels = "liger"
@@ -88,6 +91,11 @@ class Work:
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
     """Whether attention gets a mask, as transformers makes one for several documents in a sequence."""
+
+    @property
+    def optimizer_facts(self) -> OptimizerFacts:
+        """What the optimizer keeps and moves."""
+        return OPTIMIZERS[self.optimizer]
 
 
 def shared_by_tensor(shape: Shape) -> dict[str, int]:

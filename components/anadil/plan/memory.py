@@ -147,10 +147,10 @@ class _Stage:
 
     def state(self) -> dict[str, float]:
         """Between two steps: weights and moments."""
-        learning = self.learning_layers + self.tables
+        learning, moments = self.learning_layers + self.tables, len(self.work.optimizer_facts.moments)
         return {
             "weights": self.size.weight * self.parameters / self.layout.shard,
-            "optimizer": 2 * self.size.weight * learning / self.layout.shard,
+            "optimizer": moments * self.size.weight * learning / self.layout.shard,
             "pipeline buffers": self.buffers(),
         }
 

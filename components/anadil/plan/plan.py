@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from anadil import __version__
-from anadil.model.families import PROVEN, check_family
+from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.budget import MFU_RANGE, PhaseWork, RunBudget, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
@@ -121,7 +121,7 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
     """
     degrees = request.recipe.pretrain.parallelism
     if not best:
-        check_family({"model_type": request.shape.model_type}, degrees.model_dump(include=set(PROVEN)))
+        check_family({"model_type": request.shape.model_type}, degrees.model_dump(include=set[str](LAYOUTS)))
     if not request.has_speed:
         own = layout_of(request.recipe, request.machine, request.nodes)
         return PlanResult(layout=own, origin="recipe", search=None)
@@ -270,7 +270,10 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> RunBudget:
         for each in phases
     ]
     size = checkpoint_bytes(
-        shape.parameters, max(learning[p.trains] for p in settings.phases), settings.state
+        shape.parameters,
+        max(learning[p.trains] for p in settings.phases),
+        settings.state,
+        settings.optimizer,
     )
     # How far the time may be off: by what published runs reached, or by what was measured.
     measured = request.calibration

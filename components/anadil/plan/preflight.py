@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_bytes, human_parameters
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine

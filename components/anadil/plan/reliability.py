@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anadil.plan.instances import PCIE
+from anadil.recipe.pretrain import OPTIMIZERS
 
 NODE_MTBF_S = 2_048 * 150 * 60.0
 """A node of 8 GPUs fails once in 5,120 hours: 150 minutes between failures of 2,048 nodes.
@@ -66,20 +67,23 @@ class CheckpointPlan:
     storage_bytes: int
 
 
-def checkpoint_bytes(parameters: int, trained: int, state: Literal["fp32", "bf16"]) -> int:
-    """Bytes of a checkpoint: weights, and two moments of each trained parameter.
+def checkpoint_bytes(
+    parameters: int, trained: int, state: Literal["fp32", "bf16"], optimizer: str = "adamw"
+) -> int:
+    """Bytes of a checkpoint: weights, and the optimizer's moments of each trained parameter.
 
-    With everything trained that is 6 bytes a parameter in bf16 and 12 in fp32. A phase that
+    With everything trained by AdamW that is 6 bytes a parameter in bf16 and 12 in fp32. A phase that
     trains only embeddings stores fewer moments; plan for the phase that trains most.
 
     Args:
         parameters: Of the model, tied ones once.
         trained: Parameters that learn in the phase that trains most.
         state: Precision of weights and moments.
+        optimizer: Name among `OPTIMIZERS`.
 
     Source: AWS's guide to large-scale training, which gives 6 bytes (70B 420 GB, 405B 2.43 TB).
     """
-    return (parameters + 2 * trained) * (4 if state == "fp32" else 2)
+    return (parameters + len(OPTIMIZERS[optimizer].moments) * trained) * (4 if state == "fp32" else 2)
 
 
 def save_stall(num_bytes: int, devices: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import get_args
 
-from anadil.model.families import PROVEN
+from anadil.model.family_table import LAYOUTS, supports
 from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
 from anadil.plan.memory_limit import FitVerdict, fit
@@ -141,7 +141,7 @@ def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: 
 
 def is_proven(shape: Shape, layout: Layout) -> bool:
     """Whether each way in which a layout shares a model is proven for the model's type."""
-    return all(shape.model_type in PROVEN[name] for name, degree in layout.degrees.items() if degree > 1)
+    return all(supports(shape.model_type, name) for name in LAYOUTS if layout.degrees[name] > 1)
 
 
 def _divided(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:

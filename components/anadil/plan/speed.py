@@ -72,9 +72,6 @@ FUSED_GRADIENT_BYTES = 8
 Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py, for the size of a chunk too."""
 CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES = 512, 256 * MIB
 """Most tokens of a chunk of the fused loss on a CPU, and most bytes of its FP32 logits. Source: anadil.model.loss."""
-OPTIMIZER_NUMBERS = 10
-"""Numbers that a step moves per parameter: a gradient read for its norm, read and written to be scaled;
-weight, gradient and two moments read, weight and moments written. Source: torch's fused AdamW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +294,7 @@ def _update(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple
     num_bytes = trained * (compute + 2 * width)
     if compute != width:
         num_bytes += weights / layout.shard * (compute + width)
-    optimizer = OPTIMIZER_NUMBERS * width * trained / layout.shard
+    optimizer = work.optimizer_facts.numbers_moved * width * trained / layout.shard
     return _memory_s(num_bytes, machine), _memory_s(optimizer, machine)
 
 

@@ -15,7 +15,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import number
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from anadil.text.languages import language
+from anadil.text.language import load_language
 
 Json = dict[str, object]
 
@@ -53,7 +53,7 @@ def read_facts(job: Job) -> Facts:
     found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
         recipe=job.recipe,
-        language_name=language(job.recipe.language).name,
+        language_name=load_language(job.recipe.language).name,
         base_name=base_name(job.recipe.base.model),
         manifests={word: manifest for word, manifest in found.items() if manifest is not None},
         stats=_table(corpus / "stats.json"),

@@ -17,12 +17,11 @@ from anadil.report.format import (
     words_of,
 )
 from anadil.report.read import Facts, Json, field, first, list_of, named_tables, table_of
+from anadil.text.metrics import SURE_DOCUMENTS
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
 CANDIDATES = tuple(COLOURS)
 MAX_DIFFERENCES = 40
-FEWEST_SURE_DOCUMENTS = 100
-"""Fewer documents than these make an interval that says little; what the evaluate stage warns at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,12 +266,10 @@ def _differences(scores: Json) -> TextTable:
 
 def _few(candidates: dict[str, Json]) -> str:
     counts = [number(item.get("num_documents")) for item in candidates.values()]
-    fewest = min((count for count in counts if count is not None), default=FEWEST_SURE_DOCUMENTS)
-    if fewest >= FEWEST_SURE_DOCUMENTS:
+    fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
+    if fewest >= SURE_DOCUMENTS:
         return ""
-    return (
-        f"Only {figure(fewest)} documents were scored; under {FEWEST_SURE_DOCUMENTS} an interval says little."
-    )
+    return f"Only {figure(fewest)} documents were scored; under {SURE_DOCUMENTS} an interval says little."
 
 
 def _checks(scores: Json) -> TextTable:

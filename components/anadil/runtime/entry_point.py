@@ -39,7 +39,7 @@ def stage_parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
     """The command line of a stage: a recipe, a URI for each input, one for the output."""
     built = argparse.ArgumentParser(
         prog=prog or f"python -m anadil.{stage.name}",
-        description=f"{stage.name}: {stage.says}",
+        description=f"{stage.name}: {stage.summary}",
         epilog="Prints the URI of the artifact. An artifact that is there already is not made again.",
     )
     add_recipe_options(built)

@@ -44,8 +44,8 @@ from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import RecipeError
 from anadil.core.stages import BUILT_IN
 from anadil.model import loss as losses
-from anadil.model.families import check_family
-from anadil.model.kernels import patch_llama
+from anadil.model.family_table import check_family
+from anadil.model.kernels import use_liger_kernels
 from anadil.plan.layout import Layout, Work
 from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.memory import peak_memory
@@ -128,11 +128,11 @@ def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage
         model = AutoModelForCausalLM.from_config(
             config_of(shape, work.sequence_length), dtype=torch.float32, trust_remote_code=False
         )
-        net = parallelize.spread(model, settings, mesh, FAKE_DEVICE)
+        net = parallelize.parallelize(model, settings, mesh, FAKE_DEVICE)
         return _second_step(net, settings, borders)
 
 
-def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor) -> int:
+def _second_step(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> int:
     phase = settings.phases[0]
     parameters = net.parameters()
     train_only(parameters, list(parameters) if phase.trains == "all" else net.tables & parameters.keys())
@@ -147,7 +147,7 @@ def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor
         for _ in range(2):
             allocated.peak = 0
             batches = [_batch(net, settings, borders) for _ in range(micro_batches)]
-            net.backward(batches, 1.0, replicas=replicas, change=_same)
+            net.backward(batches, 1.0, replicas=replicas)
             replicas.wait()
             if optimizer is not None:
                 optimizer.step()
@@ -155,14 +155,10 @@ def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor
     return allocated.peak
 
 
-def _batch(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor) -> Batch:
+def _batch(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> Batch:
     size = (settings.micro_batch_size, settings.sequence_length)
     ids, positions, labels = (torch.zeros(size, dtype=torch.long) for _ in range(3))
     return net.share(Batch(input_ids=ids, position_ids=positions, labels=labels, borders=borders))
-
-
-def _same(loss: torch.Tensor) -> torch.Tensor:
-    return loss
 
 
 @contextmanager
@@ -187,9 +183,9 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
             stack.enter_context(mock.patch.object(where, name, stand_in))
 
         put(parallelize, "multiplies_bf16", lambda _: True)  # precision is what was asked for
-        put(losses, "multiplies_bf16", lambda _: False)
+        put(losses, "has_fast_bf16", lambda _: False)
         put(losses, "CPU_BLOCK_ROWS", sys.maxsize)  # blocks save time in a CPU's cache, and no memory
-        put(losses, "scored", lambda hidden, labels: (hidden, labels))  # all are
+        put(losses, "scored_tokens", lambda hidden, labels: (hidden, labels))  # all are
         # Ranks and borders of documents have content, which the engine reads.
         put(torch, "from_numpy", _real(torch.from_numpy))
         put(torch.Tensor, "numpy", _real(torch.Tensor.numpy))
@@ -210,7 +206,7 @@ def _put_liger_kernels(put: Callable[[Any, str, Any], None], shape: Shape, setti
     for name in LIGER_PATCHES:  # so that they are put back
         put(llama, name, getattr(llama, name))
     config = config_of(shape, settings.sequence_length)
-    patch_llama(settings.activation_checkpointing, config=config)
+    use_liger_kernels(settings.activation_checkpointing, config=config)
 
 
 def _liger_loss(hidden: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:

@@ -20,16 +20,16 @@ from anadil.cli.calibrate.results import cpu_model, line_of, versions
 from anadil.cli.calibrate.spec import RunSpec, with_layout
 from anadil.core.errors import AnadilError, PreflightError, Stopped
 from anadil.core.format import KIB
-from anadil.model.kernels import patch_llama
+from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.plan.calibration import Measurement, RunStatus
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Packed, pack
-from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.parallelize import check_layout, spread
+from anadil.pretrain.parallel.parallelize import check_layout, parallelize
 from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
@@ -160,14 +160,14 @@ def _trainer(spec: RunSpec, device: torch.device, processes: Group) -> Trainer:
     work = works(spec, device)[0]
     if uses_liger(work.kernels, device):
         config = config_of(spec.shape, work.sequence_length)
-        patch_llama(spec.layout.recompute, config=config)
+        use_liger_kernels(spec.layout.recompute, config=config)
     recipe = _recipe(spec, work)
     packed = random_tokens(spec.shape, work, spec.layout.batch_size, recipe.seed)
     settings = recipe.pretrain
     mesh = mesh_of(settings.parallelism, processes, device.type)
     model = random_model(spec.shape, work, device, recipe.seed)
     check_layout(settings, model.config, mesh, device)
-    return Trainer(spread(model, settings, mesh, device), packed, recipe, processes)
+    return Trainer(parallelize(model, settings, mesh, device), packed, recipe, processes)
 
 
 def _recipe(spec: RunSpec, work: Work) -> Recipe:
@@ -226,7 +226,7 @@ def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Pa
     pairs[0] += length - pairs.sum()
     ends = np.cumsum(np.tile(pairs + 1, num_sequences), dtype=np.int64)
     ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(ends[-1]), dtype=np.int32)
-    stream = Stream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
+    stream = TokenStream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
     return pack(stream, length)
 
 
