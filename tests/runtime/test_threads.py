@@ -9,7 +9,8 @@ from anadil.runtime.threads import ASLEEP, OWN, wait_asleep
 
 SPINS = """
 import ctypes, sys
-from anadil import cli, entry
+from anadil.cli import main as cli
+from anadil.runtime import entry_point as entry
 if sys.argv[1] == "cli":
     try:
         cli.main(["recipe", "list"])

@@ -1,10 +1,10 @@
 """`anadil plan`: what a run needs and costs, before a machine is rented."""
 
 import argparse
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,6 +12,7 @@ from anadil.cli.calibrate.local import measure_layouts
 from anadil.cli.calibrate.pytorchjobs import job_manifests
 from anadil.cli.calibrate.results import default_folder, device_of, load_measurements, read_logs
 from anadil.cli.doctor.local import missing_packages
+from anadil.cli.output import add_output_option, print_json
 from anadil.core.errors import PreflightError
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
@@ -29,6 +30,45 @@ log = logging.getLogger(__name__)
 
 MAX_MEASURED = 3
 """Most layouts that are measured; each takes a minute or so."""
+
+
+def add_plan(name: str, commands: Any, text: str) -> None:
+    """Add `anadil plan`."""
+    plan = commands.add_parser(name, help=text, description=text)
+    plan.add_argument("recipe", metavar="RECIPE")
+    plan.add_argument(
+        "--instance", metavar="TYPE", help="such as p5.48xlarge (default: cluster.instance, or this machine)"
+    )
+    plan.add_argument("--nodes", type=_positive, metavar="N", help="machines (default: cluster.nodes)")
+    plan.add_argument(
+        "--tokens", type=_positive, metavar="N", help="tokens of the corpus, for epochs and hours per epoch"
+    )
+    plan.add_argument(
+        "--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices"
+    )
+    plan.add_argument(
+        "--exact", action="store_true", help="also run the real model on fake tensors (needs torch, no GPU)"
+    )
+    plan.add_argument("--write", action="store_true", help="put the fastest layout that fits into RECIPE")
+    plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
+    text = "correct the speed by short runs of the best layouts on this machine"
+    plan.add_argument("--measure", action="store_true", help=text)
+    text = "write such runs as PyTorchJobs for a cluster instead"
+    plan.add_argument("--jobs", type=Path, metavar="DIR", help=text)
+    plan.add_argument(
+        "--measured", type=Path, nargs="+", default=[], metavar="LOG", help="take in what such jobs printed"
+    )
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add_output_option(plan)
+    plan.set_defaults(command=run_plan)
+
+
+def _positive(text: str) -> int:
+    """A count as people write it: 2500000000 or 2.5e9."""
+    number = float(text)
+    if not 1 <= number < 1e18 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is no positive whole number")
+    return int(number)
 
 
 def run_plan(options: argparse.Namespace) -> int:
@@ -55,7 +95,7 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.page is not None:
         _write_page(options.page, plan)
     if options.output == "json":
-        print(json.dumps(plan.as_json(), ensure_ascii=False, indent=2))
+        print_json(plan.as_json())
     else:
         print("\n".join(plan_lines(plan)))
     return 0

@@ -24,6 +24,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
+from tests.kit.gauges import fresh_gauges
 
 CPU = torch.device("cpu")
 CONFIG = LlamaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
@@ -56,16 +57,11 @@ def made(tmp_path: Path, group: Group | None = None, **sections: Any) -> Metrics
 def gauges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Gauges of this process, as where a port is given and another process listens."""
     multiprocess = pytest.importorskip("prometheus_client.multiprocess", reason="needs prometheus-client")
-    monkeypatch.setenv(prometheus.PORT_VARIABLE, "1")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv(prometheus.DIRECTORY_VARIABLE, "")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for cached in (prometheus._start, prometheus._gauge):
-        cached.cache_clear()
-    assert prometheus._start()
-    yield multiprocess.MultiProcessCollector(None, os.environ[prometheus.DIRECTORY_VARIABLE])
-    for cached in (prometheus._start, prometheus._gauge):
-        cached.cache_clear()
+    with fresh_gauges(monkeypatch, tmp_path):
+        monkeypatch.setenv(prometheus.PORT_VARIABLE, "1")
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        assert prometheus._start()
+        yield multiprocess.MultiProcessCollector(None, os.environ[prometheus.DIRECTORY_VARIABLE])
 
 
 def step(metrics: Metrics, number: int, data_s: float = 0.002, compute_s: float = 0.006) -> None:
