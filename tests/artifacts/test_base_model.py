@@ -24,7 +24,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_importing_the_module_loads_no_heavy_library() -> None:
     import subprocess
 
-    code = "import sys, anadil.base; print(any(m in sys.modules for m in ('torch', 'tokenizers', 'transformers')))"
+    code = "import sys, anadil.artifacts.base_model; print(any(m in sys.modules for m in ('torch', 'tokenizers', 'transformers')))"
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 

@@ -206,9 +206,9 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
 
 SCRIPT = """
 import logging, sys
-from anadil import artifact, preload
+from anadil.artifacts import artifact, prefetch
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-preload.copy_to_cache(sys.argv[1], artifact.read_manifest(sys.argv[1]))
+prefetch.copy_to_cache(sys.argv[1], artifact.read_manifest(sys.argv[1]))
 """
 
 
