@@ -4,9 +4,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
+from filelock import FileLock
 
 from anadil.artifacts import artifact, prefetch, s3, storage
 from anadil.core.errors import IntegrityError, PreflightError, Stopped
@@ -202,6 +204,21 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
     found = [after_a_start(*start) for start in (("one", 7), ("one", 7), ("one", 8), ("two", 8))]
 
     assert found == ["iki", "ik1", "iki", "iki"]  # damaged after each; the second is a sibling's look
+
+
+def test_who_finds_another_process_copying_waits_for_it(tmp_path: Path) -> None:
+    source = make_artifact(tmp_path / "mount")
+    path = copied(source)
+    shutil.rmtree(path)
+    second = Thread(target=copied, args=(source,))
+
+    with FileLock(f"{path}.lock"):
+        second.start()
+        second.join(0.3)
+        before = path.exists()
+    second.join(60)
+
+    assert (before, path.exists()) == (False, True)
 
 
 SCRIPT = """
