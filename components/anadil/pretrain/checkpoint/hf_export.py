@@ -34,7 +34,7 @@ INPUT = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 
 
-def open_generation(path: Path) -> VerifiedCheckpoint:
+def open_checkpoint(path: Path) -> VerifiedCheckpoint:
     """One checkpoint, whoever wrote it, every byte compared with its manifest.
 
     Raises:
@@ -75,7 +75,7 @@ def export_checkpoint(
         PreflightError: The base model is of a type that is not trained.
     """
     check_family(read_config(base), {})
-    found = open_generation(path)
+    found = open_checkpoint(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
