@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
 from anadil.recipe.load import find_recipe, load_recipe, parse_recipe, shipped
+from anadil.recipe.sections import Recipe
 from anadil.text import languages
+from anadil.text.language import language_codes
 from tests.golden.render import GOLDEN, SCHEMA
 
 SHIPPED = ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "smoke"]
