@@ -10,12 +10,13 @@ import pytest
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import _has_rendezvous, _num_processes, guarded
-from anadil.runtime.torchrun import launch
 from tests.kit.ranks import Fork
 
 
 def launch_guarded(arguments: list[str], processes: int) -> None:
     """A launch of processes that run the module `worker_of_a_test`, as a stage's entry makes it."""
+    from anadil.runtime.torchrun import launch
+
     sys.exit(guarded(lambda: launch("worker_of_a_test", arguments, processes)))
 
 
