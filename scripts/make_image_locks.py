@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
-COMMON = ("s3", "tracking")
-"""Extras of every image: S3 and MLflow's client."""
+COMMON = ("s3", "tracking", "metrics")
+"""Extras of every image: S3, and the clients of MLflow and Prometheus."""
 STAGES = ("clean", "tokenizer", "pretrain", "finetune", "evaluate")
 TORCH = ("pretrain", "finetune", "evaluate")
 """Images that take torch from its own lock."""

@@ -22,7 +22,7 @@ from forked import EVERY, Start, make_inputs, start
 
 from anadil.artifacts import artifact
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.parallel.process_group import Group
 
 GENERATIONS = 3
@@ -62,7 +62,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="anadil-flips-"))
     newest = checkpoint_of(folder)
     manifest = directory.manifest_of(newest)
-    checkpoints = Checkpoints(newest.parent, Group(), manifest.origin, keep=GENERATIONS)
+    checkpoints = CheckpointManager(newest.parent, Group(), manifest.origin, keep=GENERATIONS)
     before = next(step for step in directory.steps(newest.parent) if step < manifest.records["step"])
     files = sorted(path for path in newest.iterdir() if path.is_file())
     sizes = [path.stat().st_size for path in files]
@@ -81,7 +81,7 @@ def main() -> int:
         if aside.is_dir():
             aside.rename(newest)
         flip(files[number], bit)
-    artifact.verify(newest, manifest, str(newest))
+    artifact.verify_files(newest, manifest, str(newest))
     checkpoints.close()
     shutil.rmtree(folder)
     told = {

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 EXPERIMENT = "anadil"
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_pipeline_command(name: str, commands: Any, text: str) -> None:
     """Add one of the two commands to the command line.
 
     Args:

@@ -26,8 +26,8 @@ from kfp.local.status import Status
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import PreflightError
 from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import PARENT_VARIABLE
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, sending, tracking_uri
+from anadil.runtime.environment import PARENT_VARIABLE
+from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
@@ -194,7 +194,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    tracking = sending(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    tracking = run_sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
     if runner == "docker":
         local.init(

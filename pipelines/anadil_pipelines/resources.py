@@ -25,6 +25,7 @@ from anadil.preflight.clean_memory import clean_memory_bytes
 from anadil.preflight.inputs import claim_of
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.job import is_left_out
 from anadil.runtime.remake import VARIABLE, may_remake
 
@@ -246,7 +247,7 @@ def _equip(task: Any, stage: str, image: str, needs: Needs, recipe: Recipe) -> N
 def _look_after(task: Any, recipe: Recipe) -> None:
     """What pods get that watch over others: word of the end, and peace from autoscalers."""
     if recipe.cluster.notifications:
-        variables = {key: key for key in ("ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC")}
+        variables = {channel.variable: channel.variable for channel in CHANNELS}
         kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)
     _annotate(task)
 

@@ -21,7 +21,7 @@ def wanted(*extras: str) -> Iterator[Requirement]:
             yield requirement
 
 
-EXTRAS = {name: (name, "s3", "tracking") for name in NAMES if name != "mlflow"}
+EXTRAS = {name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"}
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from anadil.evaluate import run as evaluating
 from anadil.evaluate.bits_per_byte import windows
 from anadil.finetune import run as finetuning
-from anadil.finetune.chats import Dropped, read_chats
+from anadil.finetune.chats import DroppedChats, read_chats
 from anadil.finetune.encode import encode_chats
 from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
@@ -149,7 +149,7 @@ def _finetune(folder: Path) -> Results:
     recipe = Recipe.model_validate({"seed": 7, "finetune": settings})
     job = _job(folder, recipe, {"model": model}, (str(chats),))
     finetuning.run(job)
-    dropped = Dropped()
+    dropped = DroppedChats()
     examples = encode_chats(load_tokenizer(model), read_chats((str(chats),), dropped), 200, dropped)
     lines = _lines(job.out / "training.jsonl")
     adapter = json.loads((job.out / "adapter_config.json").read_text(encoding="utf-8"))

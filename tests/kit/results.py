@@ -13,8 +13,8 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.execute import Outcome
-from anadil.runtime.job import recipe_origin
+from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.execute import MadeArtifact
 from anadil.text.corpus import read_documents
 
 FILE = Path(__file__).parents[1] / "golden" / "results.json"
@@ -80,7 +80,7 @@ def _results(folder: Path) -> dict[str, Entry]:
     }
 
 
-def _corpus(corpus: Outcome) -> dict[str, str]:
+def _corpus(corpus: MadeArtifact) -> dict[str, str]:
     texts = {
         part: [document.text for document in read_documents(Path(corpus.uri), part)]
         for part in ("train", "heldout")
@@ -92,7 +92,7 @@ def _corpus(corpus: Outcome) -> dict[str, str]:
     }
 
 
-def _files(tokenizer: Outcome, candidate: str) -> dict[str, str]:
+def _files(tokenizer: MadeArtifact, candidate: str) -> dict[str, str]:
     # A new vocabulary alone: the base's own differs with the text that each release of Python carries.
     folder = Path(tokenizer.uri) / "candidates" / candidate
     model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]

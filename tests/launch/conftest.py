@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from anadil.launch.kubernetes.backend import Kubernetes
+from anadil.launch.kubernetes.backend import KubernetesBackend
 from tests.kit.crds import PYTORCHJOB, mistakes
-from tests.kit.fake_kubernetes import Cluster, serving
+from tests.kit.fake_kubernetes import Cluster
+from tests.kit.fake_server import serving
 from tests.kit.following import PACE, QUICK, Scene
 
 
@@ -26,7 +27,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 @pytest.fixture
 def scene(cluster: Cluster, tmp_path: Path) -> Scene:
     """A launcher with little patience."""
-    backend = Kubernetes("pytorchjob", pace=PACE, patience=QUICK)
+    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK)
     return Scene(cluster=cluster, target=tmp_path / "model", backend=backend)
 
 

@@ -35,14 +35,14 @@ def hyperpod() -> TrainingJob:
 
 
 MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "cpu-one-node": lambda: pytorchjob.render(cpu()),
-    "cpu-two-nodes": lambda: pytorchjob.render(cpu("cluster.nodes=2", "cluster.restarts=1")),
-    "azerbaijani-1b-hyperpod": lambda: pytorchjob.render(hyperpod()),
-    "japanese-70b-efa": lambda: pytorchjob.render(japanese()),
-    "finetune-one-gpu": lambda: pytorchjob.render(
+    "cpu-one-node": lambda: pytorchjob.render_pytorchjob(cpu()),
+    "cpu-two-nodes": lambda: pytorchjob.render_pytorchjob(cpu("cluster.nodes=2", "cluster.restarts=1")),
+    "azerbaijani-1b-hyperpod": lambda: pytorchjob.render_pytorchjob(hyperpod()),
+    "japanese-70b-efa": lambda: pytorchjob.render_pytorchjob(japanese()),
+    "finetune-one-gpu": lambda: pytorchjob.render_pytorchjob(
         job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", stage="finetune")
     ),
-    "azerbaijani-1b-trainjob": lambda: trainjob.render(
+    "azerbaijani-1b-trainjob": lambda: trainjob.render_trainjob(
         job(
             "azerbaijani-1b",
             *ON_A_VOLUME,

@@ -15,12 +15,13 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import check_compiler, compile_layers
+from tests.kit.llama import small_llama
 from tests.kit.ranks import in_ranks
 
 # torch's own, while it loads its compiler, and where it looks at every tensor's gradient.
@@ -45,16 +46,7 @@ def forget_programs() -> Iterator[None]:
 
 
 def llama(num_layers: int = NUM_LAYERS) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=num_layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    made = LlamaForCausalLM(config).eval()
+    made = small_llama(num_hidden_layers=num_layers)
     made.config.use_cache = False
     use_packed_attention(made)
     return made

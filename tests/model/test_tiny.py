@@ -11,7 +11,7 @@ from anadil.core.errors import DataError
 from anadil.model import tiny
 from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.sections import Base
-from anadil.runtime.job import base_files
+from anadil.runtime.cache_key import base_files
 
 
 @pytest.fixture

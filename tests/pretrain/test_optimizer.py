@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
 from anadil.pretrain.optimizer import (
+    MAKERS,
     allocate_state,
     free_state,
     make_optimizer,
@@ -18,7 +19,7 @@ from anadil.pretrain.optimizer import (
     state_tensors,
     train_only,
 )
-from anadil.recipe.pretrain import Phase, Pretrain
+from anadil.recipe.pretrain import OPTIMIZERS, Phase, Pretrain
 from tests.kit.ranks import in_ranks
 
 PHASE = Phase(trains="all", steps=8, lr=0.01, embedding_lr=0.002)
@@ -142,6 +143,21 @@ def test_a_resume_is_equal_to_the_bit(dtype: torch.dtype) -> None:
     )
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_keeps_the_moments_that_the_table_says(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pretrain, "optimizer", name)
+    made = model()
+    optimizer = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
+    step(made, optimizer)
+
+    for parameter, state in optimizer.state.items():
+        kept = {key for key, value in state.items() if value.shape == parameter.shape}
+        assert kept == set(OPTIMIZERS[name].moments)
+    assert MAKERS.keys() == OPTIMIZERS.keys()
+
+
 def test_allocated_moments_are_those_that_a_step_would_make() -> None:
     made = model()
     stepped = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
@@ -195,7 +211,7 @@ def sharded() -> Model:
     return made
 
 
-def worker(_rank: int) -> None:
+def sharded_as_whole(_rank: int) -> None:
     """On each of two processes, which see the same batch, so that averaging changes nothing."""
     plain = model()
     expected, reference = trained_in_phases(plain, 2)
@@ -241,4 +257,4 @@ def worker(_rank: int) -> None:
 
 
 def test_sharded_parameters_train_freeze_and_resume_as_whole_ones() -> None:
-    in_ranks(worker, 2)
+    in_ranks(sharded_as_whole, 2)

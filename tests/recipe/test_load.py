@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.recipe.load import find, load_recipe, parse_recipe, shipped
+from anadil.recipe.load import find_recipe, load_recipe, parse_recipe, shipped
 from anadil.recipe.sections import Recipe
 from tests.golden.render import GOLDEN, SCHEMA
 
@@ -265,7 +265,7 @@ def test_a_recipe_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
     path.write_text("seed: 4", encoding="utf-8")
 
-    assert find("smoke").name == "smoke.yaml"
+    assert find_recipe("smoke").name == "smoke.yaml"
     assert load_recipe(str(path)).seed == 4
 
 

@@ -18,12 +18,13 @@ from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.mlflow_spool import (
     CLOSED,
     DONE,
+    SPOOL,
     SPOOL_VARIABLE,
     Tracker,
     has_unsent,
-    sending,
-    settings_of,
-    tracked,
+    run_sender,
+    run_settings,
+    track_stage,
     tracking_uri,
 )
 
@@ -91,7 +92,7 @@ def seconds_of(tracker: Tracker) -> float:
 
 
 def test_without_a_server_named_there_is_no_spool(tmp_path: Path) -> None:
-    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+    with track_stage("clean", parse_recipe("", "r"), tmp_path) as tracker:
         tracker.metrics({"kept": 1})
         tracker.end("FINISHED")
 
@@ -129,7 +130,7 @@ def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
 def test_a_run_is_known_by_what_is_not_the_default() -> None:
     recipe = parse_recipe("", "r", ["seed=3", "pretrain.batch_size=8", "clean.inputs=[a.txt]"])
 
-    assert settings_of(recipe) == {
+    assert run_settings(recipe) == {
         "language": "az", "base.model": "meta-llama/Llama-3.2-1B", "seed": "3",
         "pretrain.batch_size": "8", "clean.inputs": '["a.txt"]',
     }  # fmt: skip
@@ -140,7 +141,9 @@ def test_inside_a_run_a_stage_writes_to_the_runs_spool(
 ) -> None:
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
 
-    with tracked("clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path) as tracker:
+    with track_stage(
+        "clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path
+    ) as tracker:
         tracker.metrics({"kept": 1}, 3)
 
     lines = [json.loads(line) for line in (tmp_path / "spool" / "clean.jsonl").read_text().splitlines()]
@@ -152,7 +155,7 @@ def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
 
-    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+    with track_stage("clean", parse_recipe("", "r"), tmp_path) as tracker:
         tracker.metrics({"kept": 1})
 
     assert not (tmp_path / "spool").exists()
@@ -193,7 +196,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_nothing(
     uri = silent if server == "silent" else "http://127.0.0.1:9"
 
     started = time.monotonic()
-    with tracked("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
+    with track_stage("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
         call_s = seconds_of(tracker)
         tracker.end("FINISHED")
     took = time.monotonic() - started
@@ -201,7 +204,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_nothing(
     assert call_s < MAX_CALL_S
     assert took < 5
     assert "MLflow did not take everything; it stays in" in caplog.text
-    assert has_unsent(tmp_path)
+    assert has_unsent(tmp_path / SPOOL)
     assert len((tmp_path / "tracking" / "pretrain.jsonl").read_text().splitlines()) == 102
 
 
@@ -217,7 +220,7 @@ def test_a_password_is_in_no_argument_of_the_sender(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(subprocess, "Popen", Watched)
     monkeypatch.setattr(mlflow_spool, "PATIENCE_S", 0.1)
 
-    with sending(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
+    with run_sender(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
         pass
 
     assert len(started) == 1
@@ -377,8 +380,8 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
 ) -> None:
     spool = tmp_path / "spool"
     code = (
-        "import sys, time; from pathlib import Path; from anadil.runtime.mlflow_spool import sending\n"
-        f"with sending(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
+        "import sys, time; from pathlib import Path; from anadil.runtime.mlflow_spool import run_sender\n"
+        f"with run_sender(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
         "    print('started', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as run:

@@ -1,58 +1,63 @@
-"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.Store`."""
+"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.LocalStore`."""
 
 import fnmatch
 import functools
-import hashlib
 import logging
-import os
 import shutil
-import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from anadil.artifacts.publish import publish
-from anadil.artifacts.s3_errors import code_of, explained, fetched
-from anadil.artifacts.storage import MANIFEST, ConditionsError, Count, join
-from anadil.core.errors import DataError, PreflightError
+from anadil.artifacts.uri import MANIFEST, ConditionsError, Count, join
+from anadil.core.aws import DamagedError, aws_client, aws_errors, error_code, error_status
+from anadil.core.errors import DataError, PreflightError, RetryableError
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Attempts for a call, the first included, with exponential pauses between them."""
 
+DOWNLOADS = 3
+"""Times that an object is fetched whose bytes come damaged or cut off."""
+
+T = TypeVar("T")
+
+s3_errors = functools.partial(
+    aws_errors,
+    action="s3:GetObject, PutObject and ListBucket",
+    service="storage",
+    place="bucket and key",
+    invalid=DataError,
+    refused=PreflightError,
+)
+"""Context manager of a URI: turn boto3's errors into ours."""
+
 
 class S3:
     """Objects of an S3 bucket; credentials come from the environment, as boto3 finds them."""
 
     def __init__(self) -> None:
-        self._client: Any = client()
+        self._client: Any = s3_client()
 
     def exists(self, uri: str) -> bool:
         """Whether an object is there."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
         return any(item["Key"] == key for item in found.get("Contents", ()))
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small object."""
-        bucket, key = _split(uri)
-
-        def fetch() -> bytes:
-            body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
-            return body
-
-        return fetched(uri, fetch)
+        return self.read_tagged(uri)[0]
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of an object and its size; a negative start counts from its end."""
+        """Some bytes of an object and the size of all of it; a negative start counts from its end."""
         bucket, key = _split(uri)
-        asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
-        with explained(uri):
+        byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
+        with s3_errors(uri):
             try:
-                answer = self._client.get_object(Bucket=bucket, Key=key, Range=asked)
+                response = self._client.get_object(Bucket=bucket, Key=key, Range=byte_range)
             except self._client.exceptions.ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] != 416:
                     raise
@@ -60,13 +65,13 @@ class S3:
                 head = self._client.head_object(Bucket=bucket, Key=key)
                 return b"", int(head["ContentLength"])
             # A server that knows no ranges sends the whole object, and no size.
-            size = str(answer.get("ContentRange", "")).rpartition("/")[2] or answer["ContentLength"]
-            return answer["Body"].read(num_bytes), int(size)
+            size = str(response.get("ContentRange", "")).rpartition("/")[2] or response["ContentLength"]
+            return response["Body"].read(num_bytes), int(size)
 
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             self._client.put_object(Bucket=bucket, Key=key, Body=content)
 
     def write_if(self, uri: str, content: bytes, tag: str) -> str | None:
@@ -81,14 +86,14 @@ class S3:
             Its new tag; None where it was written or removed meanwhile, and is left as it is.
         """
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             try:
-                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
+                response = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
             except self._client.exceptions.ClientError as error:
                 if _was_changed(error, uri):
                     return None
                 raise
-        return str(answer["ETag"])
+        return str(response["ETag"])
 
     def upload(self, path: Path, uri: str, tag: str | None, count: Count | None = None) -> bool:
         """Send one file, in parts where it is large, if the object is as it was seen last.
@@ -112,7 +117,7 @@ class S3:
             if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
                 params.update(_condition(tag))
 
-        with explained(uri):
+        with s3_errors(uri):
             for event in events:
                 self._client.meta.events.register(event, add_condition)
             try:
@@ -131,10 +136,10 @@ class S3:
         bucket, key = _split(uri)
 
         def fetch() -> tuple[bytes, str]:
-            answer = self._client.get_object(Bucket=bucket, Key=key)
-            return answer["Body"].read(), str(answer["ETag"])
+            response = self._client.get_object(Bucket=bucket, Key=key)
+            return response["Body"].read(), str(response["ETag"])
 
-        return fetched(uri, fetch)
+        return _fetch(uri, fetch)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
@@ -155,52 +160,23 @@ class S3:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
         return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
 
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Upload every file, the manifest last, so that of several runs one alone writes there.
-
-        Raises:
-            AlreadyThereError: Another run has finished it first.
-            RetryableError: Another run is at it for too long.
-        """
-        publish(self, source, uri)
-        shutil.rmtree(source)
-
     def upload_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
-        """The same for who holds a lock; `count` may raise CancelledError to stop."""
+        """Upload every file, the manifest last, for who holds a lock; `count` may raise CancelledError to stop."""
         files = [file for file in sorted(source.rglob("*")) if file.is_file()]
         for file in sorted(files, key=lambda path: path == source / MANIFEST):
             self.upload(file, join(uri, file.relative_to(source).as_posix()), None, count)
         shutil.rmtree(source)
 
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
-        """Download into the cache (`ANADIL_CACHE`, else the temporary directory).
-
-        Objects that are not of `names` stay where they are: a run that was killed may have left some.
-        """
-        cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
-        # Keyed by the manifest, so that a directory that was written anew is fetched anew.
-        identity = uri.encode() + self.read(join(uri, MANIFEST))
-        target = cache / hashlib.sha256(identity).hexdigest()[:16]
-        for name, item in self._named(uri):
-            if names is not None and name not in {MANIFEST, *names}:
-                continue
-            path = target / name
-            if not path.resolve().is_relative_to(target.resolve()):
-                raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
-            if not path.is_file() or path.stat().st_size != item["Size"]:
-                self.download(join(uri, name), path)
-        return target
-
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
         bucket, key = _split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
-        fetched(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
+        _fetch(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
 
     def remove_directory(self, uri: str) -> None:
         """Delete the objects below the prefix, the manifest first."""
         bucket, prefix = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
             for item in self._objects(bucket, _below(prefix)):
                 self._client.delete_object(Bucket=bucket, Key=item["Key"])
@@ -208,7 +184,7 @@ class S3:
     def remove(self, uri: str) -> None:
         """Delete one object."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             self._client.delete_object(Bucket=bucket, Key=key)
 
     def directory_sizes(self, uri: str) -> dict[str, int]:
@@ -223,7 +199,7 @@ class S3:
         """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
         bucket, prefix = _split(uri)
         uploads = self._client.get_paginator("list_multipart_uploads")
-        with explained(uri):
+        with s3_errors(uri):
             for page in uploads.paginate(Bucket=bucket, Prefix=_below(prefix)):
                 for upload in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(
@@ -233,7 +209,7 @@ class S3:
     def fingerprint(self, uri: str) -> str:
         """ETag and size of the object, which the listing gives without reading it."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             head = self._client.head_object(Bucket=bucket, Key=key)
         return f"{head['ETag']}-{head['ContentLength']}"
 
@@ -257,13 +233,13 @@ class S3:
 
     def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        with explained(f"s3://{bucket}/{prefix}"):
+        with s3_errors(f"s3://{bucket}/{prefix}"):
             for page in pages:
                 yield from page.get("Contents", ())
 
 
 @functools.cache
-def client() -> Any:
+def s3_client() -> Any:
     """The one client of this process; making one takes longer than most calls.
 
     A dead endpoint is given up after some 10 s of retries, a silent one after a minute;
@@ -272,21 +248,25 @@ def client() -> Any:
     Raises:
         PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
     """
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        raise PreflightError("s3:// needs boto3: pip install 'anadil[s3]'") from None
-    retries: dict[str, Any] = {"mode": "standard"}
-    if "AWS_MAX_ATTEMPTS" not in os.environ:
-        retries["total_max_attempts"] = ATTEMPTS
-    with explained("s3"):
+    return aws_client("s3", attempts=ATTEMPTS)
+
+
+def _fetch(uri: str, fetch: Callable[[], T]) -> T:
+    """What `fetch` gives; tried again where the bytes come damaged or cut off.
+
+    Raises:
+        RetryableError: They do so each time.
+    """
+    for attempt in range(1, DOWNLOADS + 1):
         try:
-            return boto3.Session().client(
-                "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
-            )
-        except ValueError as error:
-            raise PreflightError(f"s3: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
+            with s3_errors(uri):
+                return fetch()
+        except DamagedError as error:
+            log.warning("%s; time %d of %d", error, attempt, DOWNLOADS)
+    raise RetryableError(
+        f"{uri}: its bytes came damaged or cut off {DOWNLOADS} times; look at the network and any proxy, "
+        "then run the same command again"
+    )
 
 
 def _below(prefix: str) -> str:
@@ -310,7 +290,7 @@ def _was_changed(error: Exception, uri: str) -> bool:
     Raises:
         ConditionsError: The storage knows no conditions.
     """
-    code, status = code_of(error)
+    code, status = error_code(error), error_status(error)
     if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":
         raise ConditionsError(
             f"{uri}: the storage has no conditional writes (If-None-Match, If-Match)"

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact, storage
-from anadil.cli.doctor.local import missing_packages
-from anadil.core.errors import PreflightError, RecipeError
+from anadil.artifacts.prefetch import fetch
+from anadil.cli.doctor.local import require_packages
+from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_recipe_options
@@ -17,7 +18,7 @@ from anadil.runtime.execute import base_cache
 log = logging.getLogger(__name__)
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_export(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     told = f"{text}; every byte of the checkpoint is compared with its manifest first"
     command = commands.add_parser(name, help=text, description=told)
@@ -29,13 +30,12 @@ def add(name: str, commands: Any, text: str) -> None:
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="directory to write")
     told = "precision of the weights (default: as they were trained)"
     command.add_argument("--precision", choices=["bf16", "fp32"], help=told)
-    command.set_defaults(command=export)
+    command.set_defaults(command=run_export)
 
 
-def export(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
     """Write the directory whole or not at all, and print where it is."""
-    if absent := missing_packages("pretrain"):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[pretrain]'")
+    require_packages("pretrain")
     import torch
 
     from anadil.model.tiny import base_model
@@ -44,13 +44,15 @@ def export(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     refuse_finished(options.checkpoint)
     storage.refuse_occupied(str(options.out))
-    tokenizer, _ = artifact.fetch(options.tokenizer, "tokenizer")
+    tokenizer, _ = fetch(options.tokenizer, "tokenizer")
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32, None: None}
     draft = options.out.with_name(f"{options.out.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         base = base_model(recipe.base, base_cache(recipe))
-        told = exporting.export(options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision])
+        told = exporting.export_checkpoint(
+            options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision]
+        )
         if options.out.is_dir():
             options.out.rmdir()  # an empty one
         draft.rename(options.out)

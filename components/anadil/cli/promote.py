@@ -12,7 +12,9 @@ from typing import Any
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.cli.doctor.local import missing_packages
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import absolute, join
+from anadil.cli.doctor.local import require_packages
 from anadil.core.errors import (
     DataError,
     GateError,
@@ -33,7 +35,7 @@ PROMOTED = {"model": "adapted", "adapter": "finetuned"}
 """Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_promote(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     told = f"{text}. Prints the version; exits 6 where the gate was not passed, and moves nothing."
     command = commands.add_parser(name, help=text, description=told)
@@ -63,8 +65,7 @@ def promote(options: argparse.Namespace) -> int:
     uri = tracking_uri(recipe)
     if uri is None:
         raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
-    if absent := missing_packages("tracking"):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[tracking]'")
+    require_packages("tracking")
     if uri.startswith("http") and "://" not in model:
         raise PreflightError(
             f"--model {model}: a path of this machine, which an MLflow server neither takes nor reaches; put "
@@ -75,11 +76,6 @@ def promote(options: argparse.Namespace) -> int:
     return 0
 
 
-def absolute(uri: str) -> str:
-    """The same place as whoever loads it from elsewhere must call it."""
-    return uri if "://" in uri else str(Path(uri).absolute())
-
-
 def check_promotable(scores: str, model: str) -> Manifest:
     """The manifest of a model whose scores passed the gate: the checks of what it is itself.
 
@@ -88,7 +84,7 @@ def check_promotable(scores: str, model: str) -> Manifest:
         IntegrityError: The scores are of another model, or a file of the model is missing or changed.
         DataError: One of the two is no such artifact.
     """
-    folder, judged = artifact.fetch(scores, "scores")
+    folder, judged = fetch(scores, "scores")
     checks = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]["checks"]
     manifest = artifact.read_manifest(model)
     if manifest is None or manifest.kind not in PROMOTED:
@@ -112,11 +108,11 @@ def check_promotable(scores: str, model: str) -> Manifest:
 def _verify(model: str, manifest: Manifest) -> None:
     """Look whether the model can be loaded; of what lies on S3, whether each file is there."""
     if "://" not in model:
-        artifact.verify(Path(model), manifest, model)
+        artifact.verify_files(Path(model), manifest, model)
         return
     files = storage.store(model)
     for name in manifest.files:
-        if not files.exists(storage.join(model, name)):
+        if not files.exists(join(model, name)):
             raise IntegrityError(
                 f"{model}/{name}: missing, but its manifest names it; make the artifact again"
             )

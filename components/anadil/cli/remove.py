@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 from anadil.artifacts import artifact, storage
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.core.stages import FLOW
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 KINDS = {stage.writes for stage in FLOW}
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_remove(name: str, commands: Any, text: str) -> None:
     """Add the command's options."""
     command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
     command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
@@ -32,7 +33,7 @@ def remove(options: argparse.Namespace) -> int:
     for uri in options.uri:
         manifest = artifact.read_manifest(uri)
         if manifest is None:
-            raise DataError(f"{uri}: no artifact there (no {storage.MANIFEST}); nothing is removed")
+            raise DataError(f"{uri}: no artifact there (no {MANIFEST}); nothing is removed")
         if manifest.kind not in KINDS:
             raise DataError(
                 f"{uri}: holds a {manifest.kind}, which is no artifact of a stage; nothing is removed"

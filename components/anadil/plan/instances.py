@@ -27,7 +27,7 @@ from pydantic import (
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
 from anadil.recipe import strict_yaml
-from anadil.recipe.fields import Table, Text
+from anadil.recipe.fields import StrictModel, Text
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Machine:
     """EFA interfaces that a pod can ask for; None where the number is not known."""
 
 
-class Price(Table):
+class Price(StrictModel):
     """USD an hour of one machine; a number alone is a price without date and source."""
 
     usd_per_hour: PositiveFloat
@@ -102,7 +102,7 @@ class Price(Table):
         return f"{date}, {self.source}" if self.source else date
 
 
-class Instance(Table):
+class Instance(StrictModel):
     """A row of instances.yaml, in the units that data sheets use; the file says more."""
 
     device: Text
@@ -178,7 +178,7 @@ def _read(path: Path) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"--prices {path}: cannot be read: {error}") from None
-    data, lines = strict_yaml.parse(text, str(path))
+    data, lines = strict_yaml.parse_yaml(text, str(path))
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -322,8 +322,8 @@ def _gpus() -> list[tuple[str, int]]:
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("nvidia-smi does not answer (%s); planning for the CPU", error)
         return []
-    found = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
-    return [(match[1], int(match[2]) * MIB) for match in found if match]
+    matches = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
+    return [(match[1], int(match[2]) * MIB) for match in matches if match]
 
 
 def _with_gpus(host: Machine, gpus: Sequence[tuple[str, int]]) -> Machine:

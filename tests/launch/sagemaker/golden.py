@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.sagemaker.backend import SageMaker
+from anadil.launch.sagemaker.backend import SageMakerBackend
 from tests.kit.compact_yaml import compact
 from tests.kit.jobs import S3, job
 
@@ -45,7 +45,7 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
 
 def request(name: str) -> dict[str, Any]:
     """A request as `anadil launch --dry-run` prints it."""
-    return SageMaker().render(JOBS[name]())
+    return SageMakerBackend().render(JOBS[name]())
 
 
 def text(name: str) -> str:

@@ -15,14 +15,14 @@ from torch.utils import collect_env
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, maker, save, state_of
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
+    """Makes `CheckpointManager` of one process in `tmp_path/checkpoints`, and closes them."""
     yield from maker(tmp_path / "checkpoints")
 
 
@@ -30,7 +30,7 @@ def forge(path: Path) -> None:
     """Make the manifest agree with the files, as an attacker who can write there would."""
     manifest = artifact.read_manifest(str(path))
     assert manifest is not None
-    entries = {name: artifact.describe(path / name) for name in manifest.files}
+    entries = {name: artifact.file_entry(path / name) for name in manifest.files}
     (path / "manifest.json").write_text(directory.sealed(replace(manifest, files=entries)))
 
 
@@ -40,7 +40,7 @@ def flip(file: Path, bit: int) -> None:
     file.write_bytes(content)
 
 
-def flips_found(checkpoints: Checkpoints, folder: Path, trials: int, seed: int = 0) -> int:
+def flips_found(checkpoints: CheckpointManager, folder: Path, trials: int, seed: int = 0) -> int:
     """Flip one random bit of the newest of two generations, `trials` times; how often it was noticed."""
     numbers = random.Random(seed)
     found = 0
@@ -126,7 +126,7 @@ def change_the_manifest(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (truncate, "__0_0.distcp: has not the"),
+        (truncate, "__0_0.distcp: size differs from the manifest: "),
         (fill_with_zeros, "__0_0.distcp: differs from its manifest"),
         (lose_a_file, "__0_0.distcp: missing, but its manifest names it"),
         (lose_metadata, ".metadata: missing, but its manifest names it"),

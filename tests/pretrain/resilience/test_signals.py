@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import Stopped
 from tests.kit.pretraining import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
 
 PATIENCE_S = 180
-WORDS = "stopped by SIGTERM; run the same command again to go on"
+WORDS = "stopped by SIGTERM; run the same command again to resume"
 PLACES = {
     "load": r"running: nothing to reuse",
     "data": r"documents, .* sequences of",

@@ -1,5 +1,6 @@
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -7,15 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anadil.launch import alerts as notifications
-from anadil.launch.alerts import (
+from anadil.runtime import alerts
+from anadil.runtime.alerts import (
+    CHANNELS,
     MAX_MESSAGE_CHARS,
-    SLACK_VARIABLE,
-    SNS_VARIABLE,
+    SLACK,
+    SNS,
+    Channel,
     Event,
     notify,
     plain_text,
@@ -63,7 +67,7 @@ def webhook(
 def test_slack_gets_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     event = replace(FAILED, artifact="s3://b/model/1", figures={"loss": 2.31, "tokens_per_s": 9000})
     with webhook() as (url, got):
-        monkeypatch.setenv(SLACK_VARIABLE, url)
+        monkeypatch.setenv(SLACK.variable, url)
 
         notify(event)
 
@@ -73,6 +77,37 @@ def test_slack_gets_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
             "Artifact: `s3://b/model/1`\nTo go on: submit it again"
         }
     ]
+
+
+def test_a_channel_is_one_row_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[tuple[str, str]] = []
+
+    def page(address: str, event: Event) -> None:
+        got.append((address, event.run))
+
+    def fail(address: str, event: Event) -> None:
+        raise KeyError(address, event)
+
+    rows = (Channel("ANADIL_PAGER", page), Channel("ANADIL_BROKEN", fail))
+    monkeypatch.setattr(alerts, "CHANNELS", rows)
+    monkeypatch.setenv("ANADIL_PAGER", "pager:canary")
+    monkeypatch.setenv("ANADIL_BROKEN", "canary")
+
+    notify(replace(FAILED, message="pager:canary is full"))
+
+    assert got == [("pager:canary", "run-7")]
+    assert "ANADIL_BROKEN: notification not sent: KeyError" in caplog.text
+    assert "canary" not in caplog.text + plain_text(replace(FAILED, message="pager:canary is full"))
+
+
+def test_the_guide_lists_every_channel() -> None:
+    root = next(path for path in Path(__file__).parents if (path / "pyproject.toml").is_file())
+    text = (root / "docs/guides/follow-a-job.md").read_text(encoding="utf-8")
+    table = text.partition("## Notifications")[2].partition("\n## ")[0]
+
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [channel.variable for channel in CHANNELS]
 
 
 def test_without_an_address_nothing_happens() -> None:
@@ -99,7 +134,7 @@ def test_an_address_that_is_no_webhook_is_refused_without_telling_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str, text: str
 ) -> None:
     # D15, F8
-    monkeypatch.setenv(SLACK_VARIABLE, address)
+    monkeypatch.setenv(SLACK.variable, address)
 
     notify(FAILED)
 
@@ -111,7 +146,7 @@ def test_a_webhook_that_is_gone_is_a_warning_without_its_address(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with webhook(status=404) as (url, _):
-        monkeypatch.setenv(SLACK_VARIABLE, url)
+        monkeypatch.setenv(SLACK.variable, url)
         notify(FAILED)
     notify(FAILED)  # nobody listens any more
 
@@ -124,7 +159,7 @@ def test_a_redirect_is_not_followed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with webhook() as (elsewhere, stolen), webhook(status=302, location=elsewhere) as (url, _):
-        monkeypatch.setenv(SLACK_VARIABLE, url)
+        monkeypatch.setenv(SLACK.variable, url)
         notify(FAILED)
 
     assert stolen == []
@@ -134,18 +169,18 @@ def test_a_redirect_is_not_followed(
 def test_a_webhook_that_does_not_answer_does_not_hold_the_run_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notifications, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(alerts, "PATIENCE_S", 0.3)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
-        monkeypatch.setenv(SLACK_VARIABLE, f"http://127.0.0.1:{deaf.getsockname()[1]}/{SECRET}")
+        monkeypatch.setenv(SLACK.variable, f"http://127.0.0.1:{deaf.getsockname()[1]}/{SECRET}")
 
         began = time.monotonic()
         notify(FAILED)
         took = time.monotonic() - began
 
     assert took < 1.0
-    assert f"{SLACK_VARIABLE}: no answer in 0.3 s" in caplog.text
+    assert f"{SLACK.variable}: no answer in 0.3 s" in caplog.text
 
 
 def test_markup_in_a_message_is_harmless() -> None:
@@ -159,7 +194,7 @@ def test_markup_in_a_message_is_harmless() -> None:
 
 def test_a_message_is_cut_and_its_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_canary_4711")
-    monkeypatch.setenv(SLACK_VARIABLE, f"https://hooks.slack.com/services/{SECRET}")
+    monkeypatch.setenv(SLACK.variable, f"https://hooks.slack.com/services/{SECRET}")
     event = replace(
         FAILED,
         message=f"https://leyla:canary4711@host/x hf_canary_4711 https://hooks.slack.com/services/{SECRET} "
@@ -184,7 +219,7 @@ def test_sns_gets_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
         boto3.client("sns", region_name="eu-central-1").subscribe(
             TopicArn=topic, Protocol="sqs", Endpoint=inbox
         )
-        monkeypatch.setenv(SNS_VARIABLE, topic)
+        monkeypatch.setenv(SNS.variable, topic)
 
         notify(replace(FAILED, run="qaçış"))
 
@@ -201,7 +236,7 @@ def test_a_topic_that_is_none_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topic: str
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setenv(SNS_VARIABLE, topic)
+    monkeypatch.setenv(SNS.variable, topic)
 
     notify(FAILED)
 

@@ -1,7 +1,8 @@
-"""Telling people how a run goes: a Slack webhook, an SNS topic, both or none.
+"""Alerts: tell people how a run goes, by every channel of `CHANNELS` whose variable is set.
 
-ANADIL_SLACK_WEBHOOK and ANADIL_SNS_TOPIC name them. A message that cannot be sent is a warning
-in the log, never an error: nobody loses a run because Slack is down.
+An alert that cannot be sent is a warning in the log, never an error: nobody loses a run because
+Slack is down. The doctor and the pipeline read the table too, so a channel is one row here and one
+in docs/guides/follow-a-job.md.
 """
 
 import ipaddress
@@ -17,15 +18,13 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from anadil.core.log import masked
 
 log = logging.getLogger(__name__)
 
-SLACK_VARIABLE = "ANADIL_SLACK_WEBHOOK"
-SNS_VARIABLE = "ANADIL_SNS_TOPIC"
 PATIENCE_S = 10.0
 """For all channels together."""
 CALL_S = 4.0
@@ -78,14 +77,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def notify(event: Event) -> None:
-    """Tell about an event wherever the environment says; never fails, returns within ten seconds."""
-    senders: dict[str, Callable[[str, Event], None]] = {SLACK_VARIABLE: _to_slack, SNS_VARIABLE: _to_sns}
-    places = {name: os.environ.get(name, "").strip() for name in senders}
+    """Send an alert by every channel that has an address; never fails, returns within ten seconds."""
     # In threads, as looking up a name knows no time limit.
     threads = {
-        name: threading.Thread(target=_guarded, args=(name, senders[name], place, event), daemon=True)
-        for name, place in places.items()
-        if place
+        channel.variable: threading.Thread(target=_guarded, args=(channel, event), daemon=True)
+        for channel in CHANNELS
+        if channel.address()
     }
     deadline = time.monotonic() + PATIENCE_S
     for thread in threads.values():
@@ -126,14 +123,14 @@ def title(event: Event) -> str:
     return masked(f"anadil{stage} {event.kind}: {event.run or 'a run'}")
 
 
-def _guarded(name: str, send: Callable[[str, Event], None], place: str, event: Event) -> None:
+def _guarded(channel: "Channel", event: Event) -> None:
     try:
-        send(place, event)
+        channel.send(channel.address(), event)
     except _Unsent as error:
-        log.warning("%s: notification not sent: %s", name, error)
+        log.warning("%s: notification not sent: %s", channel.variable, error)
     except Exception as error:  # noqa: BLE001  the promise of this module; an SDK raises anything
         # Not its text: that may hold the address, which is the secret.
-        log.warning("%s: notification not sent: %s", name, type(error).__name__)
+        log.warning("%s: notification not sent: %s", channel.variable, type(error).__name__)
 
 
 def _to_slack(url: str, event: Event) -> None:
@@ -213,13 +210,10 @@ def _figures(event: Event) -> str:
 
 
 def _cut(text: str) -> str:
-    text = _without_webhook(masked(text))
+    text = masked(text)
+    for address in filter(None, (channel.address() for channel in CHANNELS)):
+        text = text.replace(address, "***")
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[: MAX_MESSAGE_CHARS - 4]} ..."
-
-
-def _without_webhook(text: str) -> str:
-    webhook = os.environ.get(SLACK_VARIABLE, "").strip()
-    return text.replace(webhook, "***") if webhook else text
 
 
 def _escaped(text: str) -> str:
@@ -229,3 +223,21 @@ def _escaped(text: str) -> str:
 
 def _code(text: str) -> str:
     return _escaped(masked(text).replace("`", "'").replace("\n", " "))
+
+
+class Channel(NamedTuple):
+    """A way to reach people."""
+
+    variable: str
+    """Environment variable, and key of the Secret `cluster.notifications`, that holds the address."""
+    send: Callable[[str, Event], None]
+    """Sends an event to an address; raises what it likes."""
+
+    def address(self) -> str:
+        """Where the environment says that alerts go; empty for nowhere."""
+        return os.environ.get(self.variable, "").strip()
+
+
+SLACK = Channel("ANADIL_SLACK_WEBHOOK", _to_slack)
+SNS = Channel("ANADIL_SNS_TOPIC", _to_sns)
+CHANNELS = (SLACK, SNS)
