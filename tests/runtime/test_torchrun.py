@@ -11,12 +11,13 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import _has_rendezvous, _num_processes
 from anadil.runtime.termination import exit_code_of
-from anadil.runtime.torchrun import launch_group
 from tests.kit.ranks import Fork
 
 
 def launch_guarded(arguments: list[str], processes: int) -> None:
     """A launch of processes that run the module `worker_of_a_test`, as a stage's entry makes it."""
+    from anadil.runtime.torchrun import launch_group
+
     sys.exit(exit_code_of(lambda: launch_group("worker_of_a_test", arguments, processes)))
 
 
