@@ -228,6 +228,25 @@ def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(
     assert shown(capsys) == expected
 
 
+def test_a_log_that_cannot_be_read_at_first_begins_where_the_launcher_began(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def story(cluster: Cluster) -> None:
+        cluster.denied.add(("get", "pods/log"))
+        cluster.job()
+        cluster.run(0, 1)
+        cluster.log(0, "the first line")
+        time.sleep(2.2)  # longer than the age of the job's first heartbeat, which is told in whole seconds
+        cluster.denied.clear()
+        cluster.await_requests("GET", "worker-0/log")
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story)
+
+    assert shown(capsys)[-1] == "the first line"
+
+
 def test_the_last_lines_before_a_crash_are_not_lost(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     def story(cluster: Cluster) -> None:
         cluster.job()

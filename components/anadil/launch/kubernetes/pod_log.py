@@ -38,7 +38,7 @@ class PodLog:
             container: Of the pod.
             pod: Its name; empty while there is none.
             retry_s: Time between attempts.
-            since_s: Leave out what is older; left out, nothing is.
+            since_s: Leave out what is older now; left out, nothing is.
         """
         self._api = api
         self._container = container
@@ -83,11 +83,12 @@ class PodLog:
 
     def _read(self, pod: str, *, previous: bool, follow: bool) -> Iterator[str]:
         query: dict[str, bool | int] = {"follow": follow, "previous": previous, "timestamps": True}
+        # By our clock since the last line came, as the node's clock may differ; before the first line, since we began.
+        silent_s = time.monotonic() - self._heard
         if self._last is not None:
-            # By our clock since the last line came, as the node's clock may differ.
-            query["sinceSeconds"] = math.ceil(time.monotonic() - self._heard) + SLACK_S
+            query["sinceSeconds"] = math.ceil(silent_s) + SLACK_S
         elif self._since_s is not None:
-            query["sinceSeconds"] = max(1, math.ceil(self._since_s))
+            query["sinceSeconds"] = max(1, math.ceil(self._since_s + silent_s))
         again = self._num_last
         with self._api.log(pod, self._container, SILENCE_S, **query) as stream:
             self._open = stream if follow else None
