@@ -1,5 +1,6 @@
 """A launcher at work against the fake cluster, while a story tells what happens to its job."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -49,6 +50,18 @@ class Scene:
         self.cluster.run(0, 1)
         self.seal()
         self.cluster.succeed(0)
+
+
+def begin(cluster: Cluster) -> None:
+    """Both machines run, and the launcher has seen it."""
+    cluster.job()
+    cluster.run(0, 1)
+    cluster.await_requests("GET", "pytorchjobs/", 2)
+
+
+def words(code: int, message: str) -> str:
+    """A termination message as our stages write it."""
+    return json.dumps({"exit_code": code, "message": message})
 
 
 def telling(story: Callable[[Cluster], None], cluster: Cluster) -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ import pytest
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kubernetes.backend import KubernetesBackend
-from anadil.launch.kubernetes.client import Api, Patience
+from anadil.launch.kubernetes.client import Api, JobApi, Patience
 from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB
 from tests.kit.fake_kubernetes import Cluster, LogCut
 from tests.kit.fake_server import Reply, refused
@@ -72,10 +72,10 @@ def test_an_outage_that_ends_is_waited_for(scene: Scene, caplog: pytest.LogCaptu
 def test_the_server_says_how_long_to_wait(scene: Scene) -> None:
     scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(429, "later", Retry_After="1"))
     patience = Patience(pause_s=0.0, longest_pause_s=0.3)
-    api = Api(patience=patience)
+    api = JobApi(PYTORCHJOB, patience=patience)
 
     began = time.monotonic()
-    api.get(PYTORCHJOB, "x")
+    api.get("x")
 
     assert time.monotonic() - began >= 0.3
 
@@ -92,7 +92,7 @@ def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None
         with pytest.raises(
             RetryableError, match=r"the Kubernetes API does not answer \(.*timed out.*run the same"
         ):
-            Api(patience=Patience(attempts=2, pause_s=0.01, read_s=0.05)).get(PYTORCHJOB, "x")
+            JobApi(PYTORCHJOB, patience=Patience(attempts=2, pause_s=0.01, read_s=0.05)).get("x")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_token_that_has_run_out_is_an_error_without_the_token(scene: Scene) ->
     scene.cluster.fail_next("GET", "pytorchjobs/", 9, refused(401, "Unauthorized"))
 
     with pytest.raises(PreflightError, match=r"\(401\): the token has run out") as failed:
-        Api(patience=QUICK).get(PYTORCHJOB, "x")
+        JobApi(PYTORCHJOB, patience=QUICK).get("x")
 
     assert "canary" not in str(failed.value)
 
@@ -188,7 +188,7 @@ def test_a_token_that_has_run_out_is_an_error_without_the_token(scene: Scene) ->
 def test_a_token_that_was_replaced_is_read_again(scene: Scene) -> None:
     scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(401, "Unauthorized"))
 
-    assert Api(patience=QUICK).get(PYTORCHJOB, "x") is None
+    assert JobApi(PYTORCHJOB, patience=QUICK).get("x") is None
 
 
 def test_without_a_kubeconfig_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_server_that_speaks_no_tls_is_not_trusted_silently(scene: Scene) -> No
     config.write_text(config.read_text().replace("http://", "https://"))
 
     with pytest.raises(AnadilError, match="does not answer"):
-        Api(patience=Patience(attempts=1)).get(TRAINJOB, "x")
+        JobApi(TRAINJOB, patience=Patience(attempts=1)).get("x")
 
 
 def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(
@@ -226,25 +226,6 @@ def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(
     scene.launch(story)
 
     assert shown(capsys) == expected
-
-
-def test_a_log_that_cannot_be_read_at_first_begins_where_the_launcher_began(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def story(cluster: Cluster) -> None:
-        cluster.denied.add(("get", "pods/log"))
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.log(0, "the first line")
-        time.sleep(2.2)  # longer than the age of the job's first heartbeat, which is told in whole seconds
-        cluster.denied.clear()
-        cluster.await_requests("GET", "worker-0/log")
-        scene.seal()
-        cluster.succeed(0)
-
-    scene.launch(story)
-
-    assert shown(capsys)[-1] == "the first line"
 
 
 def test_the_last_lines_before_a_crash_are_not_lost(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,26 +16,15 @@ from anadil.core.errors import (
 )
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import now
-from tests.kit.following import PACE, Scene, shown, telling
+from tests.kit.following import PACE, Scene, begin, shown, telling, words
 
 NO_RESTART = "cluster.restarts=0"
-
-
-def words(code: int, message: str) -> str:
-    """A termination message as our stages write it."""
-    return json.dumps({"exit_code": code, "message": message})
 
 
 def error_line(message: str, second: float) -> str:
     return json.dumps(
         {"ts": f"2026-03-01T10:00:{second:09.6f}Z", "level": "error", "rank": 0, "msg": message}
     )
-
-
-def begin(cluster: Cluster) -> None:
-    cluster.job()
-    cluster.run(0, 1)
-    cluster.await_requests("GET", "pytorchjobs/", 2)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +288,7 @@ def test_a_step_that_is_tried_again_tells_the_failure_again_and_starts_nothing(s
 
 def test_a_failed_job_s_other_machines_are_given_back(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.await_requests("GET", "pytorchjobs/", 2)
+        begin(cluster)
         cluster.crash(0, 3, words(3, "corpus is empty"))
 
     with pytest.raises(DataError, match="corpus is empty"):

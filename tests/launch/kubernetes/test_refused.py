@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.launch.kubernetes.connection import Connection
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import Reply, refused
-from tests.kit.following import PACE, Scene, shown
+from tests.kit.following import PACE, Scene, begin, shown, words
 
 REFUSED = {
     "403": refused(403, 'pytorchjobs is forbidden: User "launcher" cannot get resource "pytorchjobs"'),
@@ -39,9 +40,7 @@ def test_a_refusal_after_a_good_look_is_waited_for(scene: Scene, reply: Reply, p
 
 def test_a_refusal_that_lasts_ends_the_launcher_and_leaves_the_job(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.await_requests("GET", "pytorchjobs/", 2)
+        begin(cluster)
         cluster.denied.add(("get", "pytorchjobs"))
 
     with pytest.raises(PreflightError, match="may not get pytorchjobs in namespace team; add this rule"):
@@ -67,9 +66,7 @@ def test_a_certificate_that_is_not_trusted_for_a_moment_is_waited_for(
     monkeypatch.setattr(Connection, "request", once_bad)
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.await_requests("GET", "pytorchjobs/", 2)
+        begin(cluster)
         bad[0] = 3
         cluster.await_requests("GET", "pytorchjobs/", 2)
         scene.finish()
@@ -109,6 +106,7 @@ def test_a_log_that_is_refused_for_a_moment_is_shown_whole(
         cluster.run(0, 1)
         cluster.log(0, "one")
         cluster.await_requests("GET", "/log", 3)
+        time.sleep(2.2)  # longer than the job's first heartbeat is old, which is told in whole seconds
         cluster.denied.clear()
         cluster.log(0, "two")
         cluster.await_requests("GET", "/log")
@@ -123,10 +121,8 @@ def test_a_right_to_read_logs_that_is_missing_does_not_hide_why_a_job_failed(sce
     scene.cluster.denied |= {("get", "pods/log"), ("list", "events")}
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.await_requests("GET", "pytorchjobs/", 2)
-        cluster.crash(0, 3, '{"exit_code": 3, "message": "record 7 is no JSON"}')
+        begin(cluster)
+        cluster.crash(0, 3, words(3, "record 7 is no JSON"))
 
     with pytest.raises(DataError, match="record 7 is no JSON"):
         scene.launch(story, "cluster.restarts=0")

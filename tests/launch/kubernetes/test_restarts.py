@@ -4,8 +4,7 @@ import pytest
 
 from anadil.core.errors import AnadilError, DataError
 from tests.kit.fake_kubernetes import Cluster
-from tests.kit.following import Scene, shown
-from tests.launch.kubernetes.test_failures import begin, words
+from tests.kit.following import Scene, begin, shown, words
 
 
 @pytest.mark.parametrize("code", [3, 7, 70])

@@ -12,7 +12,7 @@ from anadil.launch.kubernetes.backend import stop_run
 from anadil.launch.kubernetes.ledger import HEARTBEAT_ANNOTATION, sweep
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
-from tests.kit.following import QUICK, Scene
+from tests.kit.following import QUICK, Scene, begin
 
 # A signal may come in the midst of opening a connection, whose socket is then left to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -22,9 +22,7 @@ LONG_AGO = "2026-01-01T00:00:00Z"
 
 def signalled(number: int) -> Callable[[Cluster], None]:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.await_requests("GET", "pytorchjobs/", 2)
+        begin(cluster)
         os.kill(os.getpid(), number)
 
     return story

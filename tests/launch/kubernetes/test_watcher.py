@@ -16,7 +16,7 @@ from anadil.launch.kubernetes.ledger import COUNTS_ANNOTATION, DETACHED_ANNOTATI
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
-from tests.kit.following import QUICK, Scene, shown
+from tests.kit.following import QUICK, Scene, begin, shown
 from tests.kit.jobs import job
 
 
@@ -169,9 +169,7 @@ def test_a_follower_leaves_a_heartbeat_and_its_counts(scene: Scene) -> None:
 
 def test_a_job_that_somebody_deleted_is_not_waited_for(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
-        cluster.await_requests("GET", "pytorchjobs/", 2)
+        begin(cluster)
         cluster.vanish()
 
     with pytest.raises(Stopped, match="somebody deleted it while it was followed; launch it again"):

@@ -9,13 +9,12 @@ from anadil.core.errors import DataError
 from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.cancel import cancel_on_signal
-from anadil.launch.kubernetes.client import Api, Patience
+from anadil.launch.kubernetes.client import JobApi, Patience
 from anadil.launch.kubernetes.create import find_or_create
 from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.kinds import (
     TRAINJOB,
     ApiObject,
-    JobKind,
     annotations,
     is_final,
     job_kind,
@@ -24,7 +23,7 @@ from anadil.launch.kubernetes.kinds import (
 from anadil.launch.kubernetes.ledger import JobLedger
 from anadil.launch.kubernetes.pending import pending_message, queue_message
 from anadil.launch.kubernetes.pod_log import PodLog
-from anadil.launch.kubernetes.pods import Worker, parse_time, read_workers
+from anadil.launch.kubernetes.pods import Worker, parse_time
 from anadil.launch.kubernetes.watcher import Pace, Watcher
 from anadil.launch.manifests.pytorchjob import render_pytorchjob
 from anadil.launch.manifests.trainjob import render_trainjob
@@ -75,14 +74,14 @@ class KubernetesBackend:
             AnadilError: It failed; the class is that of its exit code where that is known.
         """
         manifest = self.render(job)
-        api = self._api(job.recipe.cluster.namespace)
+        api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._patience)
         ledger = JobLedger(self._pace.live_s)
         if detach:
-            find_or_create(api, self._kind, manifest, self._pace, ledger, detach=True)
+            find_or_create(api, manifest, self._pace, ledger, detach=True)
             return
-        with cancel_on_signal(api, self._kind, manifest["metadata"]["name"], ledger):
-            found = find_or_create(api, self._kind, manifest, self._pace, ledger, detach=False)
-            Watcher(api, self._kind, found, job, self._pace, ledger).follow()
+        with cancel_on_signal(api, manifest["metadata"]["name"], ledger):
+            found = find_or_create(api, manifest, self._pace, ledger, detach=False)
+            Watcher(api, found, job, self._pace, ledger).follow()
 
     def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
@@ -90,9 +89,8 @@ class KubernetesBackend:
         Raises:
             DataError: There is no such job.
         """
-        api = self._api()
-        job = self._found(api, name)
-        workers = read_workers(self._kind, api.pods(self._kind.pods_of(name)))
+        api, job = self._found(name)
+        workers = api.workers(name)
         running = sum(worker.running for worker in workers)
         state, message = self._kind.state(job, running=running), ""
         if "deletionTimestamp" in job["metadata"] and state not in FINAL:
@@ -100,7 +98,7 @@ class KubernetesBackend:
         nodes = _num_nodes(job) or len(workers)
         reason, exit_code = "", None
         failed = state not in FINAL and any(worker.failures for worker in workers)
-        cause = find_root_cause(api, self._kind, workers, [], []) if state == "failed" or failed else None
+        cause = find_root_cause(api, workers, [], []) if state == "failed" or failed else None
         if cause and failed and running == nodes:
             # What ended is the start before; the job itself is well.
             message = f"runs again; before, {cause.text}"
@@ -135,20 +133,20 @@ class KubernetesBackend:
         Raises:
             DataError: There is no such job, or it has no worker that has started.
         """
-        api = self._api()
-        self._found(api, name)
+        api, _ = self._found(name)
 
         def ended() -> bool:
-            job = api.get(self._kind, name)
+            job = api.get(name)
             return not follow or job is None or is_final(self._kind, job)
 
         def pod() -> str:
-            workers = read_workers(self._kind, api.pods(self._kind.pods_of(name)))
-            return next((worker.pod for worker in workers if worker.index == 0 and _has_begun(worker)), "")
+            return next(
+                (worker.pod for worker in api.workers(name) if worker.index == 0 and _has_begun(worker)), ""
+            )
 
         if not follow and not pod():
             raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
-        yield from PodLog(api, self._kind.container, pod, retry_s=self._pace.poll_s).lines(ended)
+        yield from PodLog(api, pod, retry_s=self._pace.poll_s).lines(ended)
 
     def stop(self, name: str) -> None:
         """Tell the job to end; it saves first, and what it saved stays.
@@ -156,20 +154,17 @@ class KubernetesBackend:
         Raises:
             DataError: There is no such job.
         """
-        api = self._api()
-        uid = self._found(api, name)["metadata"]["uid"]
-        api.delete(self._kind, name, uid)
+        api, job = self._found(name)
+        api.delete(name, job["metadata"]["uid"])
 
-    def _api(self, namespace: str | None = None) -> Api:
-        return Api(self._namespace or namespace, self._patience)
-
-    def _found(self, api: Api, name: str) -> ApiObject:
-        job = api.get(self._kind, name)
+    def _found(self, name: str) -> tuple[JobApi, ApiObject]:
+        api = JobApi(self._kind, self._namespace, self._patience)
+        job = api.get(name)
         if job is None:
             raise DataError(
                 f"{name}: no such {self._kind.title} in namespace {api.namespace}; look with --namespace"
             )
-        return job
+        return api, job
 
 
 def stop_run(
@@ -183,20 +178,20 @@ def stop_run(
         namespace: Left out, that of this pod or of the kubeconfig's context.
         patience: How often a call of the API is tried.
     """
-    api, chosen = Api(namespace, patience), job_kind(kind)
+    api = JobApi(job_kind(kind), namespace, patience)
     stopped = []
-    for job in api.jobs(chosen, f"{OUR_JOBS},{RUN_LABEL}={run}"):
-        if "deletionTimestamp" in job["metadata"] or (is_final(chosen, job) and not _keeps(api, chosen, job)):
+    for job in api.jobs(f"{OUR_JOBS},{RUN_LABEL}={run}"):
+        if "deletionTimestamp" in job["metadata"] or (is_final(api.kind, job) and not _keeps(api, job)):
             continue
-        if api.delete(chosen, job["metadata"]["name"], job["metadata"]["uid"]):
+        if api.delete(job["metadata"]["name"], job["metadata"]["uid"]):
             stopped.append(job["metadata"]["name"])
     return stopped
 
 
-def _keeps(api: Api, kind: JobKind, job: ApiObject) -> bool:
+def _keeps(api: JobApi, job: ApiObject) -> bool:
     """Whether a job that has failed keeps workers; those of one that ended well may still write."""
-    pods = api.pods(kind.pods_of(job["metadata"]["name"])) if "Failed" in true_conditions(job) else []
-    return any(worker.holds_node for worker in read_workers(kind, pods))
+    workers = api.workers(job["metadata"]["name"]) if "Failed" in true_conditions(job) else []
+    return any(worker.holds_node for worker in workers)
 
 
 def _num_nodes(job: ApiObject) -> int:

@@ -14,8 +14,7 @@ from types import FrameType
 
 from anadil.core.errors import AnadilError, Stopped
 from anadil.launch.exit_codes import RESUME_HINT
-from anadil.launch.kubernetes.client import ONCE, Api
-from anadil.launch.kubernetes.kinds import JobKind
+from anadil.launch.kubernetes.client import ONCE, JobApi
 from anadil.launch.kubernetes.ledger import JobLedger
 
 log = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ class _Cancelled(BaseException):
 
 
 @contextmanager
-def cancel_on_signal(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterator[None]:
+def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None]:
     """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
 
     Raises:
@@ -49,7 +48,7 @@ def cancel_on_signal(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> I
     try:
         yield
     except _Cancelled:
-        if _deleted(apart, kind, name, ledger):
+        if _deleted(apart, name, ledger):
             text = f"{name} was told to end, and saves first; {RESUME_HINT}"
         else:
             text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
@@ -62,16 +61,16 @@ def cancel_on_signal(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> I
             signal.signal(number, handler)
 
 
-def _deleted(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> bool:
+def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:
     """Delete the job; False where it is another launcher's."""
     for patience in (ONCE, api.patience):
         api.patience = patience
         try:
-            if not ledger.is_known and (found := api.get(kind, name)):
+            if not ledger.is_known and (found := api.get(name)):
                 ledger.see(found)  # the answer to its creation may be lost, or have been that it is there
             if ledger.is_guest:
                 return False
-            api.delete(kind, name)
+            api.delete(name)
         except AnadilError as error:
             failed = error
         else:

@@ -14,6 +14,7 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kubernetes.connection import connect, short
 from anadil.launch.kubernetes.errors import ApiCall, ErrorResponse, error_from_response, error_response
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind
+from anadil.launch.kubernetes.pods import Worker, read_workers
 
 log = logging.getLogger(__name__)
 
@@ -129,55 +130,10 @@ class Api:
         path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
         return f"{path}/{quote(name)}" if name else path
 
-    def apart(self) -> "Api":
-        """The same namespace through connections of its own."""
-        return Api(self.namespace, self.patience)
-
-    def get(self, kind: JobKind, name: str) -> ApiObject | None:
-        """A job, or None where there is none of the name."""
-        call = self._about("get", kind, name)
-        return self._unless((404,), "GET", _path(self.namespace, kind, name), call)
-
-    def jobs(self, kind: JobKind, selector: str) -> list[ApiObject]:
-        """Jobs with these labels."""
-        path = f"{_path(self.namespace, kind)}?{urlencode({'labelSelector': selector})}"
-        return self._items(path, self._about("list", kind))
-
-    def create(self, kind: JobKind, body: ApiObject) -> ApiObject | None:
-        """The new job, or None where there is one of its name already."""
-        call = self._about("create", kind, body["metadata"]["name"])
-        return self._unless((409,), "POST", _path(self.namespace, kind), call, body)
-
-    def patch(self, kind: JobKind, name: str, change: ApiObject) -> ApiObject | None:
-        """Merge a change into a job; None where it is gone, or is not the one of the change."""
-        call = self._about("patch", kind, name)
-        return self._unless((404, 409), "PATCH", _path(self.namespace, kind, name), call, change)
-
-    def delete(self, kind: JobKind, name: str, uid: str = "", patience: Patience | None = None) -> bool:
-        """Tell a job to end, its pods first; False where it is gone, or another has its name.
-
-        Args:
-            kind: Of the job.
-            name: Of the job.
-            uid: Left out, whichever has the name.
-            patience: How often it is tried.
-        """
-        body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
-        if uid:
-            body["preconditions"] = {"uid": uid}
-        call = self._about("delete", kind, name)
-        path = _path(self.namespace, kind, name)
-        return self._unless((404, 409), "DELETE", path, call, body, patience) is not None
-
     def pod(self, name: str) -> ApiObject | None:
         """A pod, or None where there is none of the name."""
         call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
         return self._unless((404,), "GET", self.core_path("pods", name), call)
-
-    def pods(self, selector: str) -> list[ApiObject]:
-        """Pods with these labels."""
-        path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
-        return self._items(path, ApiCall(verb="list", resource="pods", namespace=self.namespace))
 
     def events(self, name: str) -> list[ApiObject]:
         """What happened to objects of this name, oldest first."""
@@ -186,45 +142,6 @@ class Api:
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
         )
-
-    @contextlib.contextmanager
-    def log(self, pod: str, container: str, silence_s: float, **query: Any) -> Iterator[LogStream]:
-        """The log of a container.
-
-        Args:
-            pod: Name of the pod.
-            container: Of the pod.
-            silence_s: Time without a byte after which the connection counts as lost.
-            query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
-
-        Raises:
-            NotReady: There is no log yet, or no longer.
-            RetryableError: The connection is lost.
-        """
-        from urllib3 import Timeout
-        from urllib3.exceptions import HTTPError
-
-        words = {
-            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
-        }
-        path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
-        call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
-        timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
-        headers = self._connection.headers()
-        try:
-            answer = self._connection.request(
-                "GET", path, headers=headers, timeout=timeout, preload_content=False
-            )
-            try:
-                if answer.status >= 400:
-                    raise _no_log(
-                        call, error_response(answer.status, answer.read(PIECE_BYTES), answer.headers)
-                    )
-                yield LogStream(answer)
-            finally:
-                answer.close()
-        except (HTTPError, OSError) as error:
-            raise RetryableError(f"log of {pod}: {short(error)}") from None
 
     def _items(self, path: str, call: ApiCall) -> list[ApiObject]:
         found: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
@@ -237,27 +154,24 @@ class Api:
         path: str,
         call: ApiCall,
         body: ApiObject | None = None,
-        patience: Patience | None = None,
     ) -> ApiObject | None:
         """The answer; None where it is one of `nothing` and about the object itself."""
         try:
-            return self._call(method, path, body, patience)
+            return self._call(method, path, body)
         except Refused as error:
             answer = error.answer
             if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
                 return None
             raise error_from_response(call, answer) from None
 
-    def _call(
-        self, method: str, path: str, body: ApiObject | None = None, patience: Patience | None = None
-    ) -> ApiObject:
+    def _call(self, method: str, path: str, body: ApiObject | None = None) -> ApiObject:
         """The answer, after as many attempts as it takes.
 
         Raises:
             Refused: An answer of 400 and above.
             RetryableError: No answer.
         """
-        patience = patience or self.patience
+        patience = self.patience
         signed_in_again = False
         for attempt in range(1, patience.attempts + 1):
             is_last, wait_s = attempt == patience.attempts, None
@@ -311,16 +225,105 @@ class Api:
             "finds the job"
         )
 
-    def _about(self, verb: str, kind: JobKind, name: str = "") -> ApiCall:
+
+class JobApi(Api):
+    """The jobs of one kind, their pods and logs."""
+
+    def __init__(self, kind: JobKind, namespace: str | None = None, patience: Patience | None = None) -> None:
+        """Connect, as `Api` does, for jobs of this kind."""
+        super().__init__(namespace, patience)
+        self.kind = kind
+        self._path = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(self.namespace)}/{kind.plural}"
+
+    def apart(self) -> "JobApi":
+        """The same namespace through connections of its own."""
+        return JobApi(self.kind, self.namespace, self.patience)
+
+    def get(self, name: str) -> ApiObject | None:
+        """A job, or None where there is none of the name."""
+        return self._unless((404,), "GET", f"{self._path}/{quote(name)}", self._about("get", name))
+
+    def jobs(self, selector: str) -> list[ApiObject]:
+        """Jobs with these labels."""
+        return self._items(f"{self._path}?{urlencode({'labelSelector': selector})}", self._about("list"))
+
+    def create(self, body: ApiObject) -> ApiObject | None:
+        """The new job, or None where there is one of its name already."""
+        call = self._about("create", body["metadata"]["name"])
+        return self._unless((409,), "POST", self._path, call, body)
+
+    def patch(self, name: str, change: ApiObject) -> ApiObject | None:
+        """Merge a change into a job; None where it is gone, or is not the one of the change."""
+        path = f"{self._path}/{quote(name)}"
+        return self._unless((404, 409), "PATCH", path, self._about("patch", name), change)
+
+    def delete(self, name: str, uid: str = "") -> bool:
+        """Tell a job to end, its pods first; False where it is gone, or another has its name.
+
+        Args:
+            name: Of the job.
+            uid: Left out, whichever has the name.
+        """
+        body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        call, path = self._about("delete", name), f"{self._path}/{quote(name)}"
+        return self._unless((404, 409), "DELETE", path, call, body) is not None
+
+    def pods(self, job: str) -> list[ApiObject]:
+        """Pods of a job that train."""
+        selector = f"{self.kind.job_label}={job}{self.kind.selector}"
+        path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
+        return self._items(path, ApiCall(verb="list", resource="pods", namespace=self.namespace))
+
+    def workers(self, job: str) -> list[Worker]:
+        """Workers of a job, in order."""
+        return read_workers(self.kind, self.pods(job))
+
+    @contextlib.contextmanager
+    def log(self, pod: str, silence_s: float, **query: Any) -> Iterator[LogStream]:
+        """The log of the container that trains.
+
+        Args:
+            pod: Name of the pod.
+            silence_s: Time without a byte after which the connection counts as lost.
+            query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
+
+        Raises:
+            NotReady: There is no log yet, or no longer.
+            RetryableError: The connection is lost.
+        """
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError
+
+        words = {
+            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
+        }
+        path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': self.kind.container, **words})}"
+        call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
+        timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
+        headers = self._connection.headers()
+        try:
+            answer = self._connection.request(
+                "GET", path, headers=headers, timeout=timeout, preload_content=False
+            )
+            try:
+                if answer.status >= 400:
+                    raise _no_log(
+                        call, error_response(answer.status, answer.read(PIECE_BYTES), answer.headers)
+                    )
+                yield LogStream(answer)
+            finally:
+                answer.close()
+        except (HTTPError, OSError) as error:
+            raise RetryableError(f"log of {pod}: {short(error)}") from None
+
+    def _about(self, verb: str, name: str = "") -> ApiCall:
+        kind = self.kind
         return ApiCall(
             verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
             operator=kind.operator,
         )  # fmt: skip
-
-
-def _path(namespace: str, kind: JobKind, name: str = "") -> str:
-    base = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(namespace)}/{kind.plural}"
-    return f"{base}/{quote(name)}" if name else base
 
 
 def _pause(patience: Patience, attempt: int, wait_s: float | None) -> float:

@@ -11,11 +11,10 @@ from anadil.launch.job import (
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
 )
-from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.client import Api, JobApi
 from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
-from anadil.launch.kubernetes.pods import read_workers
 from anadil.launch.kubernetes.watcher import Pace
 from anadil.runtime.termination import is_deterministic
 
@@ -29,13 +28,12 @@ start (`Pace.startup_s`)."""
 
 
 def find_or_create(
-    api: Api, kind: JobKind, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
+    api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
 ) -> ApiObject:
     """The job of a manifest: a new one, or the one of the same name that does the same.
 
     Args:
         api: Where it shall run.
-        kind: Of the job.
         manifest: As rendered.
         pace: How long to wait for an old job to go.
         ledger: Learns who follows the job.
@@ -45,27 +43,27 @@ def find_or_create(
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = job_body(api, kind, manifest, ledger, detach=detach)
+    body = job_body(api, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(CREATE_ATTEMPTS):
-        made = api.create(kind, body)
+        made = api.create(body)
         if made is not None:
             ledger.see(made)
-            log.info("made %s %s in namespace %s", kind.title, name, api.namespace)
+            log.info("made %s %s in namespace %s", api.kind.title, name, api.namespace)
             return made
-        found = api.get(kind, name)
+        found = api.get(name)
         if found is None:
             continue  # gone in this moment
         if "deletionTimestamp" not in found["metadata"]:
-            if not _is_useless(kind, found, body) or _would_fail_again(api, kind, found):
-                return _adopted(api, kind, found, ledger, detach=detach)
+            if not _is_useless(api.kind, found, body) or _would_fail_again(api, found):
+                return _adopted(api, found, ledger, detach=detach)
             log.info("%s: of an earlier start; deleting it and starting over", name)
-            api.delete(kind, name, found["metadata"]["uid"])
-        await_gone(api, kind, name, found["metadata"]["uid"], pace)
+            api.delete(name, found["metadata"]["uid"])
+        await_gone(api, name, found["metadata"]["uid"], pace)
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def job_body(api: Api, kind: JobKind, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     """The manifest with all that is not of the work itself: place, owner, who follows it.
 
     A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
@@ -75,7 +73,7 @@ def job_body(api: Api, kind: JobKind, manifest: ApiObject, ledger: JobLedger, *,
     added = ledger.adoption(detach=True) if detach else ledger.heartbeat()
     owners = [] if detach else workflow_owner(api)
     return {
-        **(manifest if detach else kind.with_later_deadline(manifest, START_UP_S)),
+        **(manifest if detach else api.kind.with_later_deadline(manifest, START_UP_S)),
         "metadata": {
             **metadata,
             "namespace": api.namespace,
@@ -107,7 +105,7 @@ def workflow_owner(api: Api) -> list[ApiObject]:
     ]
 
 
-def await_gone(api: Api, kind: JobKind, name: str, uid: str, pace: Pace) -> None:
+def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
     """Wait until a deleted job and its pods are gone: new pods have the names of the old.
 
     Raises:
@@ -115,9 +113,9 @@ def await_gone(api: Api, kind: JobKind, name: str, uid: str, pace: Pace) -> None
     """
     deadline = time.monotonic() + pace.deletion_s
     while True:
-        found = api.get(kind, name)
+        found = api.get(name)
         is_there = found is not None and found["metadata"]["uid"] == uid
-        if not is_there and (found is not None or not api.pods(kind.pods_of(name))):
+        if not is_there and (found is not None or not api.pods(name)):
             return
         if time.monotonic() > deadline:
             raise RetryableError(
@@ -147,7 +145,7 @@ def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
     return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
 
 
-def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
+def _would_fail_again(api: JobApi, found: ApiObject) -> bool:
     """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
 
     Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
@@ -156,19 +154,17 @@ def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     job_labels = labels(found)
     if job_labels.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
         return False
-    cause = find_root_cause(
-        api, kind, read_workers(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
-    )
+    cause = find_root_cause(api, api.workers(found["metadata"]["name"]), [], [])
     return cause is not None and is_deterministic(cause.exit_code, cause.message)
 
 
-def _adopted(api: Api, kind: JobKind, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+def _adopted(api: JobApi, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     name = found["metadata"]["name"]
     log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
     ledger.see(found)
     if ledger.is_guest and not detach:
         return found
-    adopted = api.patch(kind, name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
+    adopted = api.patch(name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
     if adopted is None:
         raise RetryableError(f"{name}: deleted in this moment; run the same command again")
     return adopted

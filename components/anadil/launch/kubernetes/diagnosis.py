@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from anadil.core.errors import AnadilError
 from anadil.launch.backend import log_fields
 from anadil.launch.exit_codes import error_from_exit_code
-from anadil.launch.kubernetes.client import Api
-from anadil.launch.kubernetes.kinds import ApiObject, JobKind, true_conditions
+from anadil.launch.kubernetes.client import JobApi
+from anadil.launch.kubernetes.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.pod_log import tail, write_log_line
 from anadil.launch.kubernetes.pods import (
     INFRASTRUCTURE,
@@ -73,8 +73,7 @@ class RootCause:
 
 
 def find_root_cause(
-    api: Api,
-    kind: JobKind,
+    api: JobApi,
     workers: Sequence[Worker],
     seen: Sequence[ContainerFailure],
     streamed: Sequence[str],
@@ -83,7 +82,6 @@ def find_root_cause(
 
     Args:
         api: Where the logs are.
-        kind: Of the job.
         workers: The workers that are still there.
         seen: Failures of this round that were seen before; their pods may be gone.
         streamed: Last lines of worker 0, for the case that its log is gone.
@@ -96,15 +94,14 @@ def find_root_cause(
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
     found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
-    causes = [_cause(api, kind, failure, workers, streamed) for failure in found]
+    causes = [_cause(api, failure, workers, streamed) for failure in found]
     # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
     return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
 
 
 def report_failure(
-    api: Api,
-    kind: JobKind,
+    api: JobApi,
     job: ApiObject,
     cause: RootCause | None,
     workers: Sequence[Worker],
@@ -113,7 +110,6 @@ def report_failure(
 
     Args:
         api: Where the events are.
-        kind: Of the job.
         job: As it was seen last.
         cause: The failure that came first.
         workers: The workers that are still there.
@@ -128,7 +124,7 @@ def report_failure(
     for line in _circumstances(api, name, cause, workers):
         log.error("%s", line)
     if text:
-        log.error("%s %s: %s", kind.title, name, text)
+        log.error("%s %s: %s", api.kind.title, name, text)
     is_deadline = (
         failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text
     )
@@ -142,21 +138,21 @@ def report_failure(
 
 
 def _cause(
-    api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
+    api: JobApi, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
 ) -> RootCause:
-    lines = _tail(api, kind, failure, workers)
+    lines = _tail(api, failure, workers)
     if not lines and failure.index == 0:
         lines = list(streamed)[-TAIL_LINES:]
     return RootCause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
 
 
-def _tail(api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[Worker]) -> list[str]:
+def _tail(api: JobApi, failure: ContainerFailure, workers: Sequence[Worker]) -> list[str]:
     """The end of the log of a start, if its container is the current one or that before."""
     uid, _, number = failure.life.rpartition(":")
     pod = next((worker for worker in workers if worker.uid == uid), None)
     if pod is None or pod.restarts - int(number) > 1:
         return []
-    return tail(api, failure.pod, kind.container, lines=TAIL_LINES, previous=pod.restarts > int(number))
+    return tail(api, failure.pod, lines=TAIL_LINES, previous=pod.restarts > int(number))
 
 
 def _error_time(lines: Sequence[str]) -> datetime | None:
@@ -169,7 +165,7 @@ def _error_time(lines: Sequence[str]) -> datetime | None:
     return None
 
 
-def _circumstances(api: Api, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
+def _circumstances(api: JobApi, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
     """Other workers' ends, and events of the job and of the worker that failed first."""
     lines = []
     for worker in workers:

@@ -44,10 +44,6 @@ class JobKind:
         """`apiVersion` of the manifest."""
         return f"{self.group}/{self.version}"
 
-    def pods_of(self, job: str) -> str:
-        """Label selector of the pods of a job."""
-        return f"{self.job_label}={job}{self.selector}"
-
     def suspending(self, *, yes: bool) -> ApiObject:
         """Merge patch of the spec that suspends a job or resumes it."""
         patch: Any = yes

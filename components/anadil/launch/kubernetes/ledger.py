@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from anadil.core.errors import PreflightError
 from anadil.launch.job import DOMAIN, OUR_JOBS
-from anadil.launch.kubernetes.client import Api, Patience
+from anadil.launch.kubernetes.client import JobApi, Patience
 from anadil.launch.kubernetes.errors import MissingResourceKind
 from anadil.launch.kubernetes.kinds import (
     JOB_KINDS,
@@ -133,12 +133,12 @@ def sweep(
     Raises:
         PreflightError: None of the kinds may be looked at.
     """
-    api = Api(namespace, patience)
     oldest = datetime.now(UTC) - timedelta(minutes=stale_minutes)
     swept, refused = [], []
     for kind in map(job_kind, kinds):
+        api = JobApi(kind, namespace, patience)
         try:
-            jobs = api.jobs(kind, OUR_JOBS)
+            jobs = api.jobs(OUR_JOBS)
         except MissingResourceKind as error:
             log.info("nothing to sweep: %s", error)
             continue
@@ -147,7 +147,7 @@ def sweep(
             refused.append(error)
             continue
         orphans = [job for job in jobs if _is_orphan(kind, job, oldest)]
-        swept += [job["metadata"]["name"] for job in orphans if _suspend(api, kind, job)]
+        swept += [job["metadata"]["name"] for job in orphans if _suspend(api, job)]
     if len(refused) == len(kinds):
         raise refused[0]
     for each in refused:
@@ -155,13 +155,13 @@ def sweep(
     return swept
 
 
-def resume_if_swept(api: Api, kind: JobKind, job: ApiObject) -> None:
+def resume_if_swept(api: JobApi, job: ApiObject) -> None:
     """Resume what was suspended while no launcher followed it."""
     if SWEPT_ANNOTATION not in annotations(job):
         return
     name = job["metadata"]["name"]
-    change = {"metadata": {"annotations": {SWEPT_ANNOTATION: None}}, **kind.suspending(yes=False)}
-    api.patch(kind, name, change)
+    change = {"metadata": {"annotations": {SWEPT_ANNOTATION: None}}, **api.kind.suspending(yes=False)}
+    api.patch(name, change)
     log.info("%s: resumed; it was suspended while nobody followed it", name)
 
 
@@ -175,16 +175,16 @@ def _is_orphan(kind: JobKind, job: ApiObject, oldest: datetime) -> bool:
     return parse_time(recorded[HEARTBEAT_ANNOTATION]) < oldest and (is_queued or not kind.is_suspended(job))
 
 
-def _suspend(api: Api, kind: JobKind, job: ApiObject) -> bool:
+def _suspend(api: JobApi, job: ApiObject) -> bool:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     if QUEUE_LABEL in labels(job):
         log.info("%s: deleting it, as Kueue would resume it", name)
-        return api.delete(kind, name, uid)
+        return api.delete(name, uid)
     change = {
         "metadata": {"annotations": {SWEPT_ANNOTATION: _now()}, "uid": uid},
-        **kind.suspending(yes=True),
+        **api.kind.suspending(yes=True),
     }
-    return api.patch(kind, name, change) is not None
+    return api.patch(name, change) is not None
 
 
 def _age_s(moment: str) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from anadil.core.errors import AnadilError
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
-from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.client import JobApi
 from anadil.launch.kubernetes.diagnosis import TAIL_LINES
-from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations, labels
+from anadil.launch.kubernetes.kinds import ApiObject, annotations, labels
 from anadil.launch.kubernetes.pod_log import PodLog, write_log_line
 from anadil.launch.kubernetes.restarts import StepCounter
 from anadil.launch.throughput_alert import ThroughputMonitor, step_in_line
@@ -28,8 +28,7 @@ class LogRelay:
 
     def __init__(
         self,
-        api: Api,
-        kind: JobKind,
+        api: JobApi,
         job: ApiObject,
         pod: Callable[[], str],
         *,
@@ -40,7 +39,6 @@ class LogRelay:
 
         Args:
             api: Where from.
-            kind: Of the job.
             job: Whose log.
             pod: Name of worker 0's pod, now; empty while there is none.
             retry_s: Time between attempts.
@@ -53,7 +51,7 @@ class LogRelay:
         self._speed = ThroughputMonitor()
         self._ended = threading.Event()
         self._end_s = min(WORKER_END_S, 10 * retry_s)
-        self._log = PodLog(api.apart(), kind.container, pod, retry_s=retry_s, since_s=since_s)
+        self._log = PodLog(api.apart(), pod, retry_s=retry_s, since_s=since_s)
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
 
     def start(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from anadil.core.errors import AnadilError, RetryableError
-from anadil.launch.kubernetes.client import Api, LogStream
+from anadil.launch.kubernetes.client import JobApi, LogStream
 
 SILENCE_S = 90.0
 """Without a byte for so long the connection counts as lost: stages speak every ten seconds when they train."""
@@ -24,8 +24,7 @@ class PodLog:
 
     def __init__(
         self,
-        api: Api,
-        container: str,
+        api: JobApi,
         pod: Callable[[], str],
         *,
         retry_s: float,
@@ -35,13 +34,11 @@ class PodLog:
 
         Args:
             api: Where from.
-            container: Of the pod.
-            pod: Its name; empty while there is none.
+            pod: Name of the pod; empty while there is none.
             retry_s: Time between attempts.
             since_s: Leave out what is older now; left out, nothing is.
         """
         self._api = api
-        self._container = container
         self._pod = pod
         self._retry_s = retry_s
         self._since_s = since_s
@@ -90,7 +87,7 @@ class PodLog:
         elif self._since_s is not None:
             query["sinceSeconds"] = max(1, math.ceil(self._since_s + silent_s))
         again = self._num_last
-        with self._api.log(pod, self._container, SILENCE_S, **query) as stream:
+        with self._api.log(pod, SILENCE_S, **query) as stream:
             self._open = stream if follow else None
             self._has_read = self._has_read or not previous
             # A rest without a line end is half a line; it comes again, whole.
@@ -109,11 +106,11 @@ class PodLog:
                 yield text
 
 
-def tail(api: Api, pod: str, container: str, *, lines: int, previous: bool = False) -> list[str]:
+def tail(api: JobApi, pod: str, *, lines: int, previous: bool = False) -> list[str]:
     """The last lines of a log; none where it cannot be had."""
     query = {"tailLines": lines, "previous": previous}
     try:
-        with api.log(pod, container, SILENCE_S, **query) as stream:
+        with api.log(pod, SILENCE_S, **query) as stream:
             text = b"".join(stream.pieces).decode(errors="replace")
     except AnadilError:  # also where it may not be read: the end of the job says more than that
         return []

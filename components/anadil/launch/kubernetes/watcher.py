@@ -15,13 +15,13 @@ from anadil.core.format import human_seconds
 from anadil.launch.backend import FINAL, JobState
 from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.client import JobApi
 from anadil.launch.kubernetes.diagnosis import find_root_cause, report_failure
-from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations
+from anadil.launch.kubernetes.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.ledger import JobLedger, resume_if_swept
 from anadil.launch.kubernetes.log_stream import LogRelay
 from anadil.launch.kubernetes.pending import missing_image, pending_message, queue_message, remedy_for
-from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker, read_workers
+from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker
 from anadil.launch.kubernetes.restarts import SAME_STEP
 
 log = logging.getLogger(__name__)
@@ -56,8 +56,7 @@ class Watcher:
 
     def __init__(
         self,
-        api: Api,
-        kind: JobKind,
+        api: JobApi,
         job: ApiObject,
         training: TrainingJob,
         pace: Pace,
@@ -67,14 +66,13 @@ class Watcher:
 
         Args:
             api: Where the job is.
-            kind: Of the job.
             job: As the API gave it.
             training: What it is to do, and what it may use.
             pace: How often to look.
             ledger: Who follows the job, and what it has used.
         """
         self._api = api
-        self._kind = kind
+        self._kind = api.kind
         self._job = job
         self._training = training
         self._cluster = training.recipe.cluster
@@ -88,9 +86,9 @@ class Watcher:
         self._recovered_at: int | None = None
         self._exhausted = ""
         self._has_looked = False
-        idle_s = ledger.load(kind, job)
+        idle_s = ledger.load(api.kind, job)
         since_s = None if idle_s is None else idle_s + pace.poll_s
-        self._stream = LogRelay(api, kind, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
+        self._stream = LogRelay(api, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
 
     @property
     def name(self) -> str:
@@ -133,7 +131,7 @@ class Watcher:
             self._pending_s = self._silent_s = 0.0
             self._counter.suspended()
             try:
-                resume_if_swept(self._api, self._kind, self._job)
+                resume_if_swept(self._api, self._job)
             except AnadilError as error:
                 self._say(f"cannot be resumed yet: {error}")
             else:
@@ -152,8 +150,8 @@ class Watcher:
     def _look(self) -> Literal["there", "gone", "silent"]:
         """Ask for the job and its pods."""
         try:
-            found = self._api.get(self._kind, self.name)
-            pods = self._api.pods(self._kind.pods_of(self.name)) if found else []
+            found = self._api.get(self.name)
+            workers = self._api.workers(self.name) if found else []
         except (RetryableError, PreflightError) as error:
             if isinstance(error, PreflightError) and not self._has_looked:
                 self._give_up(error)  # whoever may not look cannot follow it
@@ -173,7 +171,7 @@ class Watcher:
             log.info("%s: another launcher has started it again; following that one", self.name)
         self._job = found
         self._ledger.see(found)
-        self._workers = read_workers(self._kind, pods)
+        self._workers = workers
         return "there"
 
     def _ended(self, state: JobState, *, gone: bool) -> bool:
@@ -194,8 +192,8 @@ class Watcher:
     def _diagnosed(self, why: str = "") -> AnadilError:
         """Show why the job failed; the error that its end is."""
         seen = self._counter.round.failures if self._counter.round else []
-        cause = find_root_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
-        error = report_failure(self._api, self._kind, self._job, cause, self._workers)
+        cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
+        error = report_failure(self._api, self._job, cause, self._workers)
         if why:
             error.args = (f"{why}; {error}",)
         return error
@@ -205,7 +203,7 @@ class Watcher:
         if self._ledger.is_guest:
             raise error
         try:
-            self._api.delete(self._kind, self.name, self._job["metadata"]["uid"])
+            self._api.delete(self.name, self._job["metadata"]["uid"])
         except AnadilError as failed:
             log.warning("%s cannot be deleted, run `anadil stop %s`: %s", self.name, self.name, failed)
         raise error
@@ -298,7 +296,7 @@ class Watcher:
             return
         self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
         try:
-            self._api.patch(self._kind, self.name, {"metadata": {"annotations": self._ledger.heartbeat()}})
+            self._api.patch(self.name, {"metadata": {"annotations": self._ledger.heartbeat()}})
         except AnadilError as error:
             # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
             log.warning("%s: no heartbeat: %s", self.name, error)
