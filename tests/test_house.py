@@ -16,6 +16,12 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")])
 MAX_LINES = 400
 LIGHT_STAGES = ("clean", "report")
+HEAVY = {"torch", "transformers", "kfp", "mlflow"}
+LIGHT_TESTS = (
+    "artifacts", "charts", "clean", "cli/doctor", "core", "images", "launch", "manifests", "recipe", "report", "runtime",
+    "text",
+)  # fmt: skip
+"""Whose modules load no heavy library before a test runs: they import it in the test that needs it."""
 SHARED_EXTRAS = ("s3", "tracking", "terminal")
 """What any stage may load where it is installed."""
 IMPORT_NAMES = {"liger-kernel": "liger_kernel", "pyyaml": "yaml", "jinja2": "jinja2"}
@@ -134,7 +140,7 @@ def test_a_light_stage_can_load_what_it_needs_and_nothing_more(stage: str) -> No
         f"import sys, runpy\nsys.argv = ['anadil.{stage}', '--self-test']\n"
         f"try:\n    runpy.run_module('anadil.{stage}', run_name='__main__')\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
-        "assert not {'torch', 'transformers', 'kfp', 'mlflow'} & set(sys.modules)"
+        f"assert not {HEAVY!r} & set(sys.modules)"
     )
 
     done = subprocess.run(
@@ -143,3 +149,16 @@ def test_a_light_stage_can_load_what_it_needs_and_nothing_more(stage: str) -> No
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"{stage}: ready\n")
+
+
+def test_tests_that_need_no_model_are_collected_without_heavy_libraries() -> None:
+    folders = [f"tests/{name}" for name in LIGHT_TESTS]
+    code = (
+        "import sys, pytest\n"
+        f"end = pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', *{folders!r}])\n"
+        f"sys.exit(end or ' '.join({HEAVY!r} & set(sys.modules)) or 0)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr

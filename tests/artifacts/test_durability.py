@@ -118,7 +118,7 @@ def test_a_file_system_without_locks_is_told_and_used(
 def test_the_lock_of_a_killed_process_is_free_and_other_users_may_ask_for_it(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, signal, sys\n"
-        "from anadil import lock\n"
+        "from anadil.artifacts import lock\n"
         "with lock.locked(pathlib.Path(sys.argv[1])):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -4,9 +4,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
+from filelock import FileLock
 
 from anadil.artifacts import artifact, prefetch, s3, storage
 from anadil.core.errors import IntegrityError, PreflightError, Stopped
@@ -204,11 +206,26 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
     assert found == ["iki", "ik1", "iki", "iki"]  # damaged after each; the second is a sibling's look
 
 
+def test_who_finds_another_process_copying_waits_for_it(tmp_path: Path) -> None:
+    source = make_artifact(tmp_path / "mount")
+    path = copied(source)
+    shutil.rmtree(path)
+    second = Thread(target=copied, args=(source,))
+
+    with FileLock(f"{path}.lock"):
+        second.start()
+        second.join(0.3)
+        before = path.exists()
+    second.join(60)
+
+    assert (before, path.exists()) == (False, True)
+
+
 SCRIPT = """
 import logging, sys
-from anadil import artifact, preload
+from anadil.artifacts import artifact, prefetch
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-preload.copy_to_cache(sys.argv[1], artifact.read_manifest(sys.argv[1]))
+prefetch.copy_to_cache(sys.argv[1], artifact.read_manifest(sys.argv[1]))
 """
 
 

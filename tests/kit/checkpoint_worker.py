@@ -138,7 +138,7 @@ def _assert_same(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def own_disks(folder: Path, group: Group) -> None:
-    """Each rank on a disk of its own; one loses a generation, then all but an old one."""
+    """Each rank on a disk of its own; one loses a checkpoint, then all but an old one."""
     tensors = content(*model_and_optimizer(seed=1))
     place = local_folder(folder / f"disk-{group.rank}", ORIGIN, "shard 2", group)
     local = CheckpointManager(place, group, ORIGIN, 3, own=True)
@@ -177,7 +177,7 @@ def own_disks(folder: Path, group: Group) -> None:
 
 
 def disk_not_shared(folder: Path, group: Group) -> None:
-    """A directory that is another one on each machine: said at the first save."""
+    """A directory that is another one on each node: said at the first save."""
     saved = CheckpointManager(folder / f"machine-{group.rank}", group, ORIGIN, 3)
     tensors = content(*model_and_optimizer(seed=1))
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)
@@ -189,7 +189,7 @@ def disk_not_shared(folder: Path, group: Group) -> None:
 
 
 def killed_writer(folder: Path, group: Group) -> None:
-    """Rank 1 dies while it writes; rank 0 says so soon, and the generation before is left."""
+    """Rank 1 dies while it writes; rank 0 says so soon, and the checkpoint before is left."""
     tensors = content(*model_and_optimizer(seed=1))
     saved = CheckpointManager(folder / "shared", group, ORIGIN, 3)
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)

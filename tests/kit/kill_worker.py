@@ -62,7 +62,7 @@ def killed_save(folder: Path, step: int, call: str, number: int) -> bool:
 
 
 def check(folder: Path, old: int, new: int) -> int:
-    """Which generation a start after the kill goes on from; its tensors have to be right."""
+    """Which checkpoint a start after the kill resumes from; its tensors have to be right."""
     checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
     found = checkpoints.newest()
     assert found is not None, "lost"

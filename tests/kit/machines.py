@@ -19,7 +19,7 @@ AGENT = (
 WORKER = (
     "import os, pathlib, signal, sys, time\n"
     "import torch\n"
-    "from anadil import errors\n"
+    "from anadil.core import errors\n"
     "from anadil.pretrain.resilience.peer_failure import peers\n"
     "from anadil.pretrain.parallel.process_group import group\n"
     "from anadil.runtime import termination\n"

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,7 @@ from tests.kit.fake_kubernetes import Cluster
 from tests.kit.following import Scene
 from tests.kit.machines import Machines
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="agents are torchrun")]
 
 
 @pytest.fixture

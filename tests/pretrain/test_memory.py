@@ -15,7 +15,7 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
-from anadil.pretrain.checkpoint.hf_export import open_generation
+from anadil.pretrain.checkpoint.hf_export import open_checkpoint
 from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize as spread_module
@@ -92,7 +92,7 @@ def test_bf16_state_trains_and_every_tensor_of_it_is_bf16(tmp_path: Path, base: 
     curve = losses(job.out)
     assert curve[12] < curve[1] - 0.5
     assert json.loads((job.out / "training.json").read_text())["precision"] == "bf16"
-    found = open_generation(next(path for path in generations(job) if path.name.endswith("10")))
+    found = open_checkpoint(next(path for path in generations(job) if path.name.endswith("10")))
     entries: list[Any] = list(found.metadata.state_dict_metadata.values())
     kept = {entry.properties.dtype for entry in entries}
     assert kept == {torch.bfloat16}

@@ -183,9 +183,7 @@ def test_an_unfinished_input_is_named(capsys: pytest.CaptureFixture[str], tmp_pa
     )
 
     assert code == 3
-    assert (
-        f"{tmp_path}: no finished corpus there; run the stage that writes it first" in capsys.readouterr().err
-    )
+    assert f"{tmp_path}: no finished corpus there (no manifest.json); run the" in capsys.readouterr().err
 
 
 def test_the_command_prints_the_uri_and_nothing_else(

@@ -11,12 +11,13 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import _has_rendezvous, _num_processes
 from anadil.runtime.termination import exit_code_of
-from anadil.runtime.torchrun import launch_group
 from tests.kit.ranks import Fork
 
 
 def launch_guarded(arguments: list[str], processes: int) -> None:
     """A launch of processes that run the module `worker_of_a_test`, as a stage's entry makes it."""
+    from anadil.runtime.torchrun import launch_group
+
     sys.exit(exit_code_of(lambda: launch_group("worker_of_a_test", arguments, processes)))
 
 
@@ -52,7 +53,7 @@ def test_the_exit_code_is_that_of_the_worker(tmp_path: Path, code: str, expected
 def stage(tmp_path: Path, ends: str) -> str:
     """A stage whose first process leaves a file for each start that got as far as its work, and then `ends`."""
     return (
-        "from anadil import entry, flow\n"
+        "from anadil.runtime import entry_point\n"
         "from anadil.core.errors import DataError, RetryableError\n"
         "def work(*_):\n"
         "    start = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
@@ -60,8 +61,8 @@ def stage(tmp_path: Path, ends: str) -> str:
         "    if os.environ['RANK'] == '1':\n"
         "        time.sleep(60)\n"
         f"    {ends}\n"
-        "entry.execute = work\n"
-        "sys.exit(entry.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
+        "entry_point.execute = work\n"
+        "sys.exit(entry_point.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
     )
 
 

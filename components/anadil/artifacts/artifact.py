@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import MANIFEST, join
-from anadil.core.errors import IntegrityError
+from anadil.core.errors import DataError, IntegrityError
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,23 @@ def read_manifest(uri: str) -> Manifest | None:
         ) from None
     if manifest.schema != SCHEMA:
         raise IntegrityError(f"{where}: schema {manifest.schema}, this version reads {SCHEMA}; make it again")
+    return manifest
+
+
+def finished_manifest(uri: str, kind: str) -> Manifest:
+    """The manifest of an artifact that has to be there.
+
+    Raises:
+        DataError: There is no finished artifact, or one of another kind.
+        IntegrityError: As `read_manifest`.
+    """
+    manifest = read_manifest(uri)
+    if manifest is None:
+        raise DataError(
+            f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it first"
+        )
+    if manifest.kind != kind:
+        raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
     return manifest
 
 

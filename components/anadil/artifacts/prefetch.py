@@ -64,11 +64,7 @@ def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
         IntegrityError: A file is missing, added or changed.
         PreflightError: The disk has too little space for a copy.
     """
-    manifest = artifact.read_manifest(uri)
-    if manifest is None:
-        raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
-    if manifest.kind != kind:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
+    manifest = artifact.finished_manifest(uri, kind)
     if "://" in uri:
         return copy_to_cache(uri, manifest), manifest
     artifact.verify_files(Path(uri), manifest, uri)

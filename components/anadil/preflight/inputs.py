@@ -21,9 +21,9 @@ from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
 from anadil.preflight.clean_memory import clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import check_base, external_files
+from anadil.runtime.job import external_files
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +159,27 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
 
     return _as_seen(key, look, here=here)
+
+
+def check_base(base: Base) -> None:
+    """Look at a base model's directory before anything runs for hours.
+
+    Raises:
+        DataError: A local directory is not there or lacks config, tokenizer or safetensors.
+    """
+    folder = Path(base.model).expanduser()
+    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
+    if base.model == TINY or not (looks_local or folder.is_dir()):
+        return
+    if not folder.is_dir():
+        raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise DataError(
+            f"base.model: {base.model} has no {' and no '.join(missing)}; give a Hugging Face model directory"
+        )
 
 
 def check_weights(folder: Path) -> None:

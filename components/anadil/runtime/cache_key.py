@@ -20,7 +20,7 @@ from anadil.recipe.pretrain import NEUTRAL
 from anadil.recipe.sections import Recipe
 
 PACKAGE = Path(__file__).parents[1]
-SHARED_ROOMS = ("artifacts", "builtin", "core", "languages", "recipe", "runtime", "text")
+SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
 RESULT_VERSION = "result version"
 """Its name in an origin."""

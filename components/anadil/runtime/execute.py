@@ -21,7 +21,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.lock import locked
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import AlreadyThereError, absolute, join
-from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
+from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.core.format import human_figure, human_seconds
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
@@ -128,7 +128,7 @@ def planned_artifact(
         RecipeError: There is no place to write.
         DataError: An input or a file is not there.
     """
-    manifests = {word: _required(uri, word) for word, uri in inputs.items()}
+    manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
     outside = external_files(stage, recipe, files)
     origin = stage_origin(stage, recipe, manifests, outside)
     root = recipe.storage.root
@@ -137,13 +137,6 @@ def planned_artifact(
     # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
     target = absolute(out) if out else join(str(root), stage.writes, artifact.origin_key(origin))
     return PlannedArtifact(stage=stage, origin=origin, target=target, files=outside)
-
-
-def _required(uri: str, word: str) -> Manifest:
-    manifest = artifact.read_manifest(uri)
-    if manifest is None:
-        raise DataError(f"{uri}: no finished {word} there; run the stage that writes it first")
-    return manifest
 
 
 def reusable(planned: PlannedArtifact) -> MadeArtifact | None:

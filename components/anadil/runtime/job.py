@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from anadil.artifacts import storage
-from anadil.artifacts.base_model import TINY
-from anadil.core.errors import DataError, RecipeError
+from anadil.core.errors import RecipeError
 from anadil.core.stages import Stage
-from anadil.recipe.sections import Base, Recipe
+from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.signals import Stop
 
@@ -82,24 +81,3 @@ def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
     """Patterns by which the recipe names the outside files of a stage that reads some."""
     section, key = stage.files.split(".")
     return tuple(getattr(getattr(recipe, section), key))
-
-
-def check_base(base: Base) -> None:
-    """Look at a base model's directory before anything runs for hours.
-
-    Raises:
-        DataError: A local directory is not there or lacks config, tokenizer or safetensors.
-    """
-    folder = Path(base.model).expanduser()
-    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
-    if base.model == TINY or not (looks_local or folder.is_dir()):
-        return
-    if not folder.is_dir():
-        raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
-    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not any(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
-    if missing:
-        raise DataError(
-            f"base.model: {base.model} has no {' and no '.join(missing)}; give a Hugging Face model directory"
-        )

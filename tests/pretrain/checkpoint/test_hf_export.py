@@ -1,4 +1,4 @@
-"""A generation becomes a Hugging Face directory without the machines that wrote it."""
+"""A checkpoint becomes a Hugging Face directory without the nodes that wrote it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Generations of one process: what comes back, what is refused, what is kept."""
+"""Checkpoints of one process: what comes back, what is refused, what is kept."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Generations that several processes write and read together."""
+"""Checkpoints that several processes write and read together."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Copies of generations in another directory or in S3: written by one run, brought back, kept few."""
+"""Copies of checkpoints in another directory or in S3: written by one run, brought back, kept few."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A whole run that meets a fault: what it does, what it says, and how it goes on."""
+"""A whole run that meets a fault: what it does, what it says, and how it resumes."""
 
 import json
 import os

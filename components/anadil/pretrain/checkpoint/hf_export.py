@@ -33,7 +33,7 @@ SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
 
 
-def open_generation(path: Path) -> VerifiedCheckpoint:
+def open_checkpoint(path: Path) -> VerifiedCheckpoint:
     """One checkpoint, whoever wrote it, every byte compared with its manifest.
 
     Raises:
@@ -74,7 +74,7 @@ def export_checkpoint(
         PreflightError: The base model is of a type that is not trained.
     """
     check_family(model_config(base), {})
-    found = open_generation(path)
+    found = open_checkpoint(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
