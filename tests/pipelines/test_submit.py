@@ -375,11 +375,8 @@ class TestFollow:
         kubeflow.states = ["FAILED"]
         run = followed[2]
         _write(root, run, StepStatus(stage="clean", status="finished"))
-        _write(
-            root,
-            run,
-            StepStatus(stage="evaluate", status="failed", exit_code=6, message="the gate is closed"),
-        )
+        closed = StepStatus(stage="evaluate", status="failed", exit_code=6, message="the gate is closed")
+        _write(root, run, closed)
 
         code = follow(*followed, poll_s=0)
 
