@@ -10,13 +10,18 @@ version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' components/anadil/__init__.py)
 [ "$TORCH" = cuda ] || : "${TORCH_INDEX=https://download.pytorch.org/whl/cpu}"
 for known in ${BUILDER:-podman buildah docker}; do BUILDER=$known; ! command -v "$known" > /dev/null || break; done
 names=${*:-all}
-[ "$names" != all ] || names="clean tokenizer pretrain finetune evaluate tools pipelines mlflow"
+table=components/anadil/core/stages.py
+[ "$names" != all ] || names="$(sed -n 's/^        image="\(.*\)",$/\1/p' $table | xargs) pipelines mlflow"
+# Images of the stages that run the model hold torch.
+with_torch=$(awk -F'"' '/^        image=/ { image = $2 } /^        uses_model=True/ { print image }' $table | xargs)
 mkdir -p "$SBOM"
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 echo "digests:"
 for name in $names; do
     image="$REGISTRY/$name:$TAG"
-    set -- -f "images/$name/Containerfile" -t "$image" --build-arg "VERSION=$version" --build-arg "TORCH=$TORCH" \
+    file=images/stage.Containerfile && [ "$name" != mlflow ] || file=images/mlflow.Containerfile
+    torch=none && case " $with_torch " in *" $name "*) torch=$TORCH ;; esac
+    set -- -f "$file" -t "$image" --build-arg "STAGE=$name" --build-arg "VERSION=$version" --build-arg "TORCH=$torch" \
         --build-arg "REVISION=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
         --build-arg "SOURCE=$(git config remote.origin.url || true)" ${BASE:+--build-arg "BASE=$BASE"} \
         ${TORCH_INDEX:+--build-arg "TORCH_INDEX=$TORCH_INDEX"} ${PIP_CONFIG_FILE:+--secret "id=pip,src=$PIP_CONFIG_FILE"}

@@ -1,7 +1,7 @@
 #!/bin/sh
-# images/ci.sh [build]: on a Debian 12 machine, as root: what builds images, a base image, all images (or those that
-# IMAGES names); then, unless `build` asks for no more, their tests, and the whole pipeline on built-in data with
-# every step in its image. The machine's pip settings serve the builds.
+# images/ci.sh [build|test]: on a Debian 12 machine, as root: what builds images, a base image, all images (or those
+# that IMAGES names); then, unless `build` asks for no more, their tests; then, unless `test` does, the whole pipeline
+# on built-in data with every step in its image. The machine's pip settings serve the builds.
 set -eu
 cd "$(dirname "$0")/.."
 say() { printf '\n== images: %s (%s s)\n' "$1" "$(($(date +%s) - started))"; }
@@ -62,6 +62,8 @@ images/build.sh ${IMAGES:-all} 2> "$scratch/build.log" || { tail -n 40 "$scratch
 
 say "tests of the images"
 (unset PIP_CONFIG_FILE && .venv/bin/pytest -q -m image tests/images)
+
+[ "${1:-}" != test ] || exit 0
 
 say "the pipeline, each step in its image"
 podman system service --time=0 "unix://$scratch/podman.sock" &

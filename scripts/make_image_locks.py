@@ -4,7 +4,7 @@ python scripts/make_image_locks.py             after a change of pyproject.toml:
 python scripts/make_image_locks.py --upgrade   takes the newest versions that fit
 
 All images are solved as one environment first, so that a package has the same version in each.
-What all of them need stands in images/common, and is one layer. Of torch
+What all of them need stands in common.txt, and is one layer. Of torch
 there are two locks, which are a layer too: the CUDA wheel of PyPI with what it needs, and the
 CPU wheel of PyTorch's own index, or of a directory: --cpu-wheels DIRECTORY.
 """
@@ -18,14 +18,14 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from anadil.core.stages import IMAGES, TORCH_IMAGES
+
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
-COMMON = ("s3", "tracking")
-"""Extras of every image: S3 and MLflow's client."""
-STAGES = ("clean", "tokenizer", "pretrain", "finetune", "evaluate")
-TORCH = ("pretrain", "finetune", "evaluate")
-"""Images that take torch from its own lock."""
-EXTRAS = {name: (name, *COMMON) for name in (*STAGES, "tools", "pipelines")}
+LOCKS = ROOT / "images" / "locks"
+COMMON = ("s3", "tracking", "metrics")
+"""Extras of every image: S3, and the clients of MLflow and Prometheus."""
+EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """What the wheels may need. Source: Debian 12 has glibc 2.36."""
@@ -40,12 +40,12 @@ def pins(lock: Path) -> dict[str, str]:
 
 def lock_of(image: str) -> Path:
     """The lock of an image."""
-    return ROOT / "images" / image / "requirements.txt"
+    return LOCKS / f"{image}.txt"
 
 
 def torch_lock(kind: str) -> Path:
     """The lock of torch for `cpu` or `cuda`."""
-    return ROOT / "images" / "torch" / f"requirements-{kind}.txt"
+    return LOCKS / f"torch-{kind}.txt"
 
 
 def compile_lock(out: Path, inputs: Sequence[str | Path], *options: str, upgrade: bool = False) -> None:
@@ -71,7 +71,7 @@ def without(lock: Path) -> list[str]:
 
 def main() -> int:
     """Write all locks."""
-    parser = argparse.ArgumentParser(description="write images/*/requirements*.txt")
+    parser = argparse.ArgumentParser(description="write images/locks/*.txt")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
     parser.add_argument("--cpu-wheels", metavar="DIRECTORY", help="where the CPU wheel of torch lies")
     options = parser.parse_args()
@@ -85,7 +85,7 @@ def main() -> int:
             before |= pins(lock)
         joint.write_text("".join(f"{name}=={version}\n" for name, version in before.items()))
         all_extras = extras(sorted({name for names in EXTRAS.values() for name in names}))
-        server = ROOT / "images" / "mlflow" / "requirements.in"
+        server = LOCKS / "mlflow.in"
         compile_lock(joint, [PROJECT, server], *all_extras, upgrade=upgrade)
 
         compile_lock(lock_of("common"), [PROJECT], *extras(COMMON), "--constraint", str(joint), upgrade=True)
@@ -102,10 +102,9 @@ def main() -> int:
 
         for image, names in (EXTRAS | {"mlflow": ()}).items():
             given = [*extras(names), "--constraint", str(joint), *common]
-            given += without(torch_lock("cuda")) if image in TORCH else []
+            given += without(torch_lock("cuda")) if image in TORCH_IMAGES else []
             compile_lock(lock_of(image), [PROJECT if names else server], *given, upgrade=True)
-    build = ROOT / "images" / "build"
-    compile_lock(build / "requirements.txt", [build / "requirements.in"], upgrade=upgrade)
+    compile_lock(LOCKS / "build.txt", [LOCKS / "build.in"], upgrade=upgrade)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Write the PyTorchJobs in manifests/ as the launcher renders them, so that the two never differ.
+"""Write the PyTorchJobs in manifests/ as the launcher renders them, and the stages that the chart knows.
 
     python scripts/make_manifests.py [--check]
 
@@ -15,12 +15,16 @@ from typing import Any
 
 import yaml
 
-from anadil.launch.job import DETACHED_ANNOTATION, SPEC_ANNOTATION, TrainingJob
+from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
+from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
+from anadil.launch.kubernetes.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
+CHART_STAGES = MANIFESTS.parent / "charts" / "anadil" / "files" / "stages.yaml"
+"""What the chart has to know of the stages that it can launch."""
 BASE_RECIPE = MANIFESTS / "base" / "recipe.yaml"
 MOUNT = "/etc/anadil"
 PLACE = "/data/run"
@@ -38,11 +42,9 @@ cluster:
     pretrain: {cpu: 200m, memory: 1536Mi}
     finetune: {cpu: 200m, memory: 1536Mi}
 """
-PREPARE = ("clean", "tokenizer")
+PREPARE = tuple(stage.name for stage in FLOW if stage.writes in STAGES["pretrain"].reads)
 """Stages that the laptop runs in the training pod, before training."""
 PREPARE_RESOURCES = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-ARTIFACTS = {"clean": "corpus", "tokenizer": "tokenizer", "pretrain": "model", "finetune": "adapter"}
-READS = {"tokenizer": ("corpus",), "pretrain": ("corpus", "tokenizer"), "finetune": ("model",)}
 
 
 def recipe_text() -> str:
@@ -56,10 +58,10 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
     job = TrainingJob(
         stage=stage,
         recipe=recipe,
-        inputs={word: f"{PLACE}/{word}" for word in READS[stage]},
-        target=f"{PLACE}/{ARTIFACTS[stage]}",
+        inputs={word: f"{PLACE}/{word}" for word in STAGES[stage].reads},
+        target=f"{PLACE}/{STAGES[stage].writes}",
     )
-    text = json.dumps(pytorchjob.render(job)).replace(job.name, f"anadil-{stage}")
+    text = json.dumps(pytorchjob.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
     manifest: dict[str, Any] = json.loads(text)
     annotations = manifest["metadata"]["annotations"]
     del annotations[SPEC_ANNOTATION]  # by which launchers know the jobs that they made
@@ -78,11 +80,11 @@ def init_container(stage: str, recipe: Recipe) -> dict[str, Any]:
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     container: dict[str, Any] = copy.deepcopy(pod["containers"][0])
     image = recipe.cluster.image_of(stage)
-    inputs = [word for name in READS.get(stage, ()) for word in (f"--{name}", f"{PLACE}/{name}")]
+    inputs = [word for name in STAGES[stage].reads for word in (f"--{name}", f"{PLACE}/{name}")]
     container |= {
         "name": stage,
         "image": image,
-        "args": ["--recipe", f"{MOUNT}/recipe.yaml", *inputs, "--out", f"{PLACE}/{ARTIFACTS[stage]}"],
+        "args": ["--recipe", f"{MOUNT}/recipe.yaml", *inputs, "--out", f"{PLACE}/{STAGES[stage].writes}"],
         "resources": PREPARE_RESOURCES,
     }
     del container["ports"]
@@ -104,6 +106,11 @@ def _prepare() -> str:
     return _yaml([{"op": "add", "path": where, "value": made}])
 
 
+def _chart_stages() -> str:
+    note = "# Written by scripts/make_manifests.py: each stage that can be a job of its own, and what it reads.\n"
+    return _yaml({name: sorted(STAGES[name].reads) for name in LAUNCHABLE}, note)
+
+
 class _Dumper(yaml.SafeDumper):
     """Lists indented under their key, as people write them, and nothing by reference."""
 
@@ -114,8 +121,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _yaml(data: object) -> str:
-    return NOTE + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+def _yaml(data: object, note: str = NOTE) -> str:
+    return note + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {
@@ -123,6 +130,7 @@ GOLDEN: dict[Path, Callable[[], str]] = {
     MANIFESTS / "base" / "pretrain.yaml": lambda: _job("pretrain"),
     MANIFESTS / "components" / "finetune" / "finetune.yaml": lambda: _job("finetune"),
     MANIFESTS / "overlays" / "laptop" / "prepare.yaml": _prepare,
+    CHART_STAGES: _chart_stages,
 }
 """File -> its text, in the order in which they depend on each other."""
 

@@ -17,6 +17,8 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
 from anadil.runtime.execute import MadeArtifact
 
+# Two threads only wait for each other over models this small, and use a CPU each while they do.
+os.environ["OMP_NUM_THREADS"] = "1"
 FOREIGN = (
     "AWS_",
     "MLFLOW_",

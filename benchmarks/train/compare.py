@@ -24,7 +24,6 @@ from given import Given
 
 from anadil.plan.instances import this_machine
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.text.metrics import model_flops_utilization
 
 ONE = Path(__file__).with_name("one.py")
 OURS, THEIRS = "anadil", "transformers"
@@ -32,6 +31,7 @@ TRAINERS = (OURS, THEIRS, "trl")
 WITH_LIGER_OR_NOT = ("anadil-torch", "transformers-liger")
 """On a GPU Liger's kernels are anadil's default and not transformers'; here it is the other way round."""
 OUT_OF_MEMORY = ("out of memory", "cublas_status_alloc_failed")
+CONTEXT = 2_048
 ON_GPU = "meta-llama/Llama-3.2-1B"
 MOST = 256
 """Largest batch that is tried."""
@@ -68,7 +68,7 @@ def given_of(asked: argparse.Namespace) -> Given:
             layers=shape.layers,
             heads=shape.heads,
             kv_heads=shape.kv_heads,
-            length=2_048,
+            length=CONTEXT,
             steps=10,
             warmup=3,
         )
@@ -138,16 +138,15 @@ def table(runs: dict[str, list[Figures]], given: Given) -> str:
 
 
 def utilization(tokens_per_s: float) -> float:
-    """MFU of the 1B model on this machine's device, by the peaks of the planner's table."""
+    """MFU of the 1B model on this machine's device, by the peaks of the planner's table.
+
+    Counts 6 FLOPs a parameter and token and 12 * layers * hidden * context for attention.
+
+    Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
+    """
     shape = shape_from(KNOWN[ON_GPU], ON_GPU)
-    return model_flops_utilization(
-        tokens_per_s=tokens_per_s,
-        num_parameters=shape.parameters,
-        num_layers=shape.layers,
-        hidden=shape.hidden,
-        context=2_048,
-        peak_flops=this_machine().flops_bf16,
-    )
+    flops_per_token = 6 * shape.parameters + 12 * shape.layers * shape.hidden * CONTEXT
+    return tokens_per_s * flops_per_token / this_machine().flops_bf16
 
 
 def largest_batch(name: str, given: Given) -> int:

@@ -5,7 +5,7 @@ set -eu
 name=$1 && shift
 pip="/srv/venv/bin/python -m pip --no-cache-dir --disable-pip-version-check --python /opt/anadil/bin/python"
 $pip install --quiet --root-user-action ignore --no-deps --no-compile \
-    --build-constraint /srv/requirements.txt --report /tmp/report.json "$@"
+    --build-constraint /srv/build.txt --report /tmp/report.json "$@"
 mkdir -p /opt/anadil/hashes
 /srv/venv/bin/python /srv/hashes.py /tmp/report.json > "/opt/anadil/hashes/$name.txt"
 rm /tmp/report.json

@@ -16,7 +16,7 @@ from anadil.core.stages import FLOW, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil_pipelines import steps
-from anadil_pipelines.resources import furnish, furnish_finish, is_launched, warn_about
+from anadil_pipelines.resources import configure_exit_handler, configure_task, is_launched, warn_about
 
 NAME = "anadil-adapt"
 PARALLEL_CANDIDATES = 4
@@ -31,30 +31,30 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
         until: Name of the last stage.
         here: For this machine: every stage in its own step, and nothing that only a cluster has.
     """
-    given = recipe
+    resolved = recipe
     names = [stage.name for stage in FLOW]
     stages = FLOW[: names.index(until) + 1]
 
     @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language}")
     def pipeline(recipe: str = recipe.model_dump_json()) -> None:
-        made: dict[str, Any] = {}
-        first = 0 if here else _first_watched(given)
+        uris: dict[str, Any] = {}
+        first = 0 if here else _first_in_exit_handler(resolved)
         for stage in stages[:first]:
-            _add(stage, given, recipe, made, here=here)
+            _add_step(stage, resolved, recipe, uris, here=here)
         if not here and first < len(stages):
             end = steps.finish(recipe=recipe, run=steps.RUN)
-            furnish_finish(end, given)
+            configure_exit_handler(end, resolved)
             with dsl.ExitHandler(exit_task=end, name="watched"):
                 for stage in stages[first:]:
-                    _add(stage, given, recipe, made, here=False)
+                    _add_step(stage, resolved, recipe, uris, here=False)
             return
         for stage in stages[first:]:
-            _add(stage, given, recipe, made, here=here)
+            _add_step(stage, resolved, recipe, uris, here=here)
 
     return pipeline
 
 
-def _first_watched(recipe: Recipe) -> int:
+def _first_in_exit_handler(recipe: Recipe) -> int:
     """Place in the flow from which on the exit handler watches; the flow's length where it has nothing to do.
 
     A loop inside an exit handler is broken in the backend (kubeflow/pipelines #12390, #13321), so with a
@@ -62,39 +62,39 @@ def _first_watched(recipe: Recipe) -> int:
     """
     if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
         return len(FLOW)
-    return [stage.name for stage in FLOW].index("pretrain") if _sizes(recipe) else 0
+    return [stage.launchable for stage in FLOW].index(True) if _sweep_sizes(recipe) else 0
 
 
-def _sizes(recipe: Recipe) -> Sequence[int]:
+def _sweep_sizes(recipe: Recipe) -> Sequence[int]:
     """Vocabulary sizes that are trained in pods of their own."""
     sizes = tuple(dict.fromkeys(recipe.tokenizer.vocab_sizes))
     trains = set(recipe.tokenizer.strategies) - {"base"}
     return sizes if recipe.cluster.parallel_sweep and trains and len(sizes) > 1 else ()
 
 
-def _add(stage: Stage, given: Recipe, recipe: Any, made: dict[str, Any], *, here: bool) -> None:
-    """Add the step of a stage, and put its artifact's URI into `made`."""
-    if is_left_out(stage, given):
-        made[stage.writes] = ""
+def _add_step(stage: Stage, resolved: Recipe, recipe: Any, uris: dict[str, Any], *, here: bool) -> None:
+    """Add the step of a stage, and put its artifact's URI into `uris`."""
+    if is_left_out(stage, resolved):
+        uris[stage.writes] = ""
         return
-    inputs = {word: made[word] for word in stage.reads}
+    inputs = {word: uris[word] for word in stage.reads}
     if stage.name == "tokenizer":
-        inputs["candidates"] = [] if here else _candidates(given, recipe, made["corpus"])
-    launched = not here and is_launched(stage.name, given)
+        inputs["candidates"] = [] if here else _candidates(resolved, recipe, uris["corpus"])
+    launched = not here and is_launched(stage.name, resolved)
     step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
     task = step(recipe=recipe, run=steps.RUN, **inputs)
     if here:
         task.set_display_name(stage.name)
-        task.set_container_image(given.cluster.image_of(stage.name))
+        task.set_container_image(resolved.cluster.image_of(stage.name))
         task.set_caching_options(enable_caching=False)
     else:
-        furnish(task, stage.name, given)
-    made[stage.writes] = task.outputs[stage.writes]
+        configure_task(task, stage.name, resolved)
+    uris[stage.writes] = task.outputs[stage.writes]
 
 
-def _candidates(given: Recipe, recipe: Any, corpus: Any) -> Any:
+def _candidates(resolved: Recipe, recipe: Any, corpus: Any) -> Any:
     """URIs of the tokenizers of each size, made beside each other; none without a parallel sweep."""
-    sizes = _sizes(given)
+    sizes = _sweep_sizes(resolved)
     if not sizes:
         return []
     # As texts: numbers inside a list would arrive as 50000.0.
@@ -102,7 +102,7 @@ def _candidates(given: Recipe, recipe: Any, corpus: Any) -> Any:
         [str(size) for size in sizes], name="sizes", parallelism=PARALLEL_CANDIDATES
     ) as size:
         task = steps.candidate(recipe=recipe, corpus=corpus, size=size)
-        furnish(task, "tokenizer", given)
+        configure_task(task, "tokenizer", resolved)
         task.set_display_name("candidate")
     return dsl.Collected(task.outputs["tokenizer"])
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 EXPERIMENT = "anadil"
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_pipeline_command(name: str, commands: Any, text: str) -> None:
     """Add one of the two commands to the command line.
 
     Args:
@@ -73,9 +73,9 @@ def submit_command(options: argparse.Namespace) -> int:
 
     if options.remake:
         allow_remake()
-    submission = _prepared(options, options.name or submit.new_name(_stem(options.recipe)))
+    submission = _prepare(options, options.name or submit.new_name(_stem(options.recipe)))
     if options.dry_run:
-        sys.stdout.write(submit.dry_run(submission))
+        sys.stdout.write(submit.dry_run_submit(submission))
         return 0
     server = _server(options)
     if options.upload_only:
@@ -98,10 +98,10 @@ def schedule_command(options: argparse.Namespace) -> int:
     name = options.name or _stem(options.recipe)
     if options.cron is None:
         return _change(options, name)
-    cron = retrain.six_fields(options.cron)
-    submission = _prepared(options, name)
+    cron = retrain.kubeflow_cron(options.cron)
+    submission = _prepare(options, name)
     if options.dry_run:
-        sys.stdout.write(retrain.dry_run(submission, cron))
+        sys.stdout.write(retrain.dry_run_schedule(submission, cron))
         return 0
     server = _server(options)
     made = retrain.schedule(server, submission, cron)
@@ -116,7 +116,7 @@ def _change(options: argparse.Namespace, name: str) -> int:
 
     verb = "disable" if options.disable else "enable" if options.enable else "delete"
     if options.dry_run:
-        sys.stdout.write(retrain.dry_change(name, verb))
+        sys.stdout.write(retrain.dry_run_change(name, verb))
         return 0
     changed = retrain.change(_server(options), options.experiment, name, verb)
     _print({"recurring_run": " ".join(changed), "done": f"{verb}d"}, options.output)
@@ -141,16 +141,16 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _prepared(options: argparse.Namespace, name: str) -> "Submission":
-    from anadil_pipelines.submit import Asked, prepare
+def _prepare(options: argparse.Namespace, name: str) -> "Submission":
+    from anadil_pipelines.submit import SubmitOptions, prepare
 
-    asked = Asked(
+    submit_options = SubmitOptions(
         name=name,
         experiment=options.experiment,
         namespace=options.namespace,
         service_account=options.service_account,
     )
-    return prepare(load_recipe(options.recipe, options.set), asked, dry=options.dry_run)
+    return prepare(load_recipe(options.recipe, options.set), submit_options, dry=options.dry_run)
 
 
 def _server(options: argparse.Namespace) -> "Kubeflow":

@@ -10,15 +10,15 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
-from anadil.runtime.step_status import outcomes
+from anadil.runtime.step_status import step_statuses
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)
 
 POLL_S = 15.0
-PATIENCE = 40
+MAX_FAILED_POLLS = 40
 """Polls in a row that may fail: ten minutes, which a server that is updated needs."""
-FINAL = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
+FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 
 def follow(server: Kubeflow, recipe: Recipe, run: str, *, poll_s: float = POLL_S) -> int:
@@ -27,14 +27,14 @@ def follow(server: Kubeflow, recipe: Recipe, run: str, *, poll_s: float = POLL_S
     Raises:
         RetryableError: The server has not answered for ten minutes.
     """
-    told: dict[str, str] = {}
-    for found in _polled(server, run, poll_s):
-        for name, state in _steps(found):
-            if told.get(name) != state:
-                told[name] = state
+    last_states: dict[str, str] = {}
+    for current in _polled(server, run, poll_s):
+        for name, state in _steps(current):
+            if last_states.get(name) != state:
+                last_states[name] = state
                 log.info("%s: %s", name, state.lower())
-        if found.state in FINAL:
-            return _exit_code(server, recipe, found)
+        if current.state in FINAL_STATES:
+            return _exit_code(server, recipe, current)
     raise AssertionError  # polling ends with the run
 
 
@@ -42,15 +42,15 @@ def _polled(server: Kubeflow, run: str, poll_s: float) -> Iterator[Any]:
     failures = 0
     while True:
         try:
-            found = server.get_run(run)
+            current = server.get_run(run)
         except RetryableError as error:
             failures += 1
-            if failures >= PATIENCE:
+            if failures >= MAX_FAILED_POLLS:
                 raise
             log.warning("%s", error)
         else:
             failures = 0
-            yield found
+            yield current
         time.sleep(poll_s)
 
 
@@ -70,7 +70,7 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
         return errors.Stopped.exit_code
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        left = outcomes(str(recipe.storage.root), str(run.run_id), stages)
+        left = step_statuses(str(recipe.storage.root), str(run.run_id), stages)
     except AnadilError as error:
         left = []
         log.warning("how its steps ended cannot be read: %s", error)

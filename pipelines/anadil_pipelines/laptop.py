@@ -25,9 +25,11 @@ from kfp.local.status import Status
 
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import PreflightError
+from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, sending, tracking_uri
+from anadil.runtime.job import named_files
+from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
@@ -39,7 +41,7 @@ SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
 
 
 @dataclass(slots=True)
-class Steps:
+class StepResults:
     """What the steps of the run in progress gave."""
 
     uris: dict[str, str] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class Steps:
 class Processes(subprocess_task_handler.SubprocessTaskHandler):
     """Runs a step's command as a process of this machine, with this Python."""
 
-    steps = Steps()
+    steps = StepResults()
 
     def validate_image(self, image: str) -> None:
         """Every image is fine: its command runs here."""
@@ -72,10 +74,10 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
         # Ctrl-C reaches the process by the terminal already.
         with _signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
             code = process.wait()
-        return _record(self.steps, self.full_command, code)
+        return _record_result(self.steps, self.full_command, code)
 
 
-def _record(steps: Steps, command: list[str], code: int) -> Any:
+def _record_result(steps: StepResults, command: list[str], code: int) -> Any:
     """Keep what a step gave; the executor input is the last argument of every step."""
     steps.exit_code = code if code >= 0 else 128 - code
     if code:
@@ -102,7 +104,7 @@ def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
 class Containers(docker_task_handler.DockerTaskHandler):
     """Runs a step in its image, with the work directory and the recipe's local files mounted."""
 
-    steps = Steps()
+    steps = StepResults()
     mounts: ClassVar[dict[str, str]] = {}
     """Path -> `rw` or `ro`; mounted under the same path."""
     network: ClassVar[bool] = False
@@ -124,7 +126,7 @@ class Containers(docker_task_handler.DockerTaskHandler):
             ) from None
         finally:
             client.close()
-        return _record(self.steps, self.full_command, code)
+        return _record_result(self.steps, self.full_command, code)
 
 
 def run_container(
@@ -146,22 +148,22 @@ def run_container(
         environment: Variables of the container.
         network: Whether it may reach the network; then it gets the AWS and Hugging Face variables too.
     """
-    passed = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
+    credentials = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
     container = client.containers.run(
         image, command[1:], entrypoint=command[:1], detach=True,
-        environment={"HOME": SCRATCH} | ASLEEP | (passed if network else {}) | environment,
+        environment={"HOME": SCRATCH} | ASLEEP | (credentials if network else {}) | environment,
         volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
         user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""},
         network_mode="bridge" if network else "none",
         cap_drop=["ALL"], security_opt=["no-new-privileges"],
     )  # fmt: skip
 
-    def pass_on(number: int, _frame: object) -> None:
+    def forward_signal(number: int, _frame: object) -> None:
         # In a thread: this one may be in the midst of another call of the same client.
         threading.Thread(target=container.kill, args=(signal.Signals(number).name,), daemon=True).start()
 
     try:
-        with _signals({signal.SIGTERM: pass_on, signal.SIGINT: pass_on}):
+        with _signals({signal.SIGTERM: forward_signal, signal.SIGINT: forward_signal}):
             for line in container.logs(stream=True, follow=True):
                 sys.stderr.write(line.decode(errors="replace"))
             return int(container.wait()["StatusCode"])
@@ -169,7 +171,7 @@ def run_container(
         container.remove(force=True)
 
 
-def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
+def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults:
     """Run the DAG up to a stage on this machine.
 
     Args:
@@ -185,7 +187,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
     run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     runs = work / "runs" / run_id
     runs.mkdir(parents=True, exist_ok=True)
-    steps = Steps()
+    steps = StepResults()
     if runner == "docker":
         _use_containers(recipe, work, steps)
     else:
@@ -194,7 +196,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    tracking = sending(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    tracking = run_sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
     if runner == "docker":
         local.init(
@@ -205,8 +207,8 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
         )
     with (
         tracking,
-        (runs / "kfp.log").open("w", encoding="utf-8") as chatter,
-        contextlib.redirect_stdout(chatter),
+        (runs / "kfp.log").open("w", encoding="utf-8") as kfp_log,
+        contextlib.redirect_stdout(kfp_log),
     ):
         try:
             adapt(recipe, until, here=True)()
@@ -217,15 +219,15 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> Steps:
     return steps
 
 
-def _use_containers(recipe: Recipe, work: Path, steps: Steps) -> None:
+def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     Containers.steps = steps
     Containers.mounts = {str(work): "rw"}
-    inputs = (*recipe.clean.inputs, *recipe.finetune.inputs, *recipe.evaluate.heldout)
+    inputs = [pattern for stage in FLOW if stage.files for pattern in named_files(stage, recipe)]
     for pattern in (*inputs, recipe.base.model):
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():
             Containers.mounts.setdefault(str(folder), "ro")
     on_the_hub = recipe.base.model != TINY and not Path(recipe.base.model).is_dir()
-    away = any("://" in uri for uri in (*inputs, recipe.storage.root or ""))
-    Containers.network = away or on_the_hub
+    remote = any("://" in uri for uri in (*inputs, recipe.storage.root or ""))
+    Containers.network = remote or on_the_hub
     docker_task_handler.DockerTaskHandler = Containers

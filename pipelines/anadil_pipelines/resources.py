@@ -25,6 +25,7 @@ from anadil.preflight.clean_memory import clean_memory_bytes
 from anadil.preflight.inputs import claim_of
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.job import is_left_out
 from anadil.runtime.remake import VARIABLE, may_remake
 
@@ -38,12 +39,10 @@ SHARED_MEMORY = "8Gi"
 """Of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
 SHARE = 0.85
 """Of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
-LAUNCHED = ("pretrain", "finetune")
-"""Stages that `cluster.backend` turns into jobs of their own."""
-NO_CAP = "31536000s"
+BACKOFF_CAP = "31536000s"
 """A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
 kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
-EVICTABLE = {
+NO_EVICTION = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
@@ -53,7 +52,7 @@ EXACT = re.compile(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+\.\d+([-.+_][\w.+-]*)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class PodRequests:
     """What a pod asks for; memory is request and limit, so that a pod fails by its own need only."""
 
     cpu: str
@@ -63,37 +62,17 @@ class Needs:
     """Left out, none: a stage may use what its node has to spare."""
 
 
-LIGHT = Needs(cpu="100m", memory="512Mi", cpu_limit="1")
+LIGHT = PodRequests(cpu="100m", memory="512Mi", cpu_limit="1")
 """A launcher or the exit handler: Python, one open connection, at most 200 kept log lines a pod."""
-SMALL = Needs(cpu="500m", memory="4Gi")
+SMALL = PodRequests(cpu="500m", memory="4Gi")
 """A stage of the tiny base, so that the recipe `smoke` fits a cluster on a laptop."""
-NEEDS = {
-    # One process; the memory is for 3 GB of kept text, and `with_clean_memory` asks for what the files need.
-    "clean": Needs(cpu="1", memory="16Gi"),
-    # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
-    "tokenizer": Needs(cpu="8", memory="32Gi"),
-    # Without GPUs: a small model on a machine of CPUs only. Assumption.
-    "pretrain": Needs(cpu="4", memory="16Gi"),
-    "finetune": Needs(cpu="4", memory="16Gi"),
-    "evaluate": Needs(cpu="4", memory="16Gi"),
-    # Reads the manifests and JSON of five artifacts, renders one page.
-    "report": Needs(cpu="500m", memory="2Gi"),
-}
 MIN_CLEAN_GIB = 2
 """Memory of clean, however small its files are."""
-RETRIES = {
-    # Storage or a node may fail for a moment; what a stage finished is not done again.
-    "clean": 2,
-    "tokenizer": 2,
-    "report": 2,
-    # Hours on a GPU and nothing to resume: one more try, for a lost node.
-    "evaluate": 1,
-}
 LAUNCHER_RETRIES = 3
 """A new launcher adopts the running job."""
 
 
-def furnish(task: Any, stage: str, recipe: Recipe) -> None:
+def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
     """Set all that the pod of a stage gets, the stage itself or its launcher.
 
     Args:
@@ -103,60 +82,67 @@ def furnish(task: Any, stage: str, recipe: Recipe) -> None:
     """
     launched = is_launched(stage, recipe)
     image = recipe.cluster.image_of("launch" if launched else stage)
-    needs = LIGHT if launched else needs_of(stage, recipe)
-    _equip(task, stage, image, needs, recipe)
+    needs = LIGHT if launched else pod_requests(stage, recipe)
+    _configure_pod(task, stage, image, needs, recipe)
     if launched:
-        _look_after(task, recipe)
-        _keep_off_gpus(task, recipe)
+        _configure_watcher(task, recipe)
+        _avoid_gpu_nodes(task, recipe)
         retries = LAUNCHER_RETRIES
     else:
-        retries = RETRIES.get(stage, recipe.cluster.restarts)
-        if stage in LAUNCHED or stage == "evaluate":
-            _annotate(task)
+        own = STAGES[stage].retries
+        retries = recipe.cluster.restarts if own is None else own
+        if STAGES[stage].uses_model:
+            _prevent_eviction(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
     if STAGES[stage].costly and may_remake():
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
-        _onto_gpus(task, needs.gpus, recipe)
+        _require_gpu_nodes(task, needs.gpus, recipe)
     task.set_retry(
         retries,
         backoff_duration="60s" if needs.gpus else "30s",
         backoff_factor=2.0,
-        backoff_max_duration=NO_CAP,
+        backoff_max_duration=BACKOFF_CAP,
     )
 
 
-def furnish_finish(task: Any, recipe: Recipe) -> None:
+def configure_exit_handler(task: Any, recipe: Recipe) -> None:
     """Set all that the pod of the exit handler gets; it is not tried again, so that nobody is told twice."""
-    _equip(task, "finish", recipe.cluster.image_of("launch"), LIGHT, recipe)
-    _look_after(task, recipe)
-    _keep_off_gpus(task, recipe)
+    _configure_pod(task, "finish", recipe.cluster.image_of("launch"), LIGHT, recipe)
+    _configure_watcher(task, recipe)
+    _avoid_gpu_nodes(task, recipe)
 
 
 def is_launched(stage: str, recipe: Recipe) -> bool:
     """Whether a stage runs as a job of its own on the cluster."""
-    return stage in LAUNCHED and recipe.cluster.backend != "local"
+    return STAGES[stage].launchable and recipe.cluster.backend != "local"
 
 
-def needs_of(stage: str, recipe: Recipe) -> Needs:
+def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
     """What the pod of a stage asks for: the recipe's wish, else its part of the machine, else the table."""
-    asked = recipe.cluster.resources.get(stage, Resources())
+    requested = recipe.cluster.resources.get(stage, Resources())
     kind = _machine(recipe.cluster.instance)
-    gpus = asked.gpus if asked.gpus is not None else _gpus(stage, kind)
-    default = SMALL if recipe.base.model == TINY else NEEDS[stage]
+    gpus = requested.gpus if requested.gpus is not None else _gpus(stage, kind)
+    default = (
+        SMALL
+        if recipe.base.model == TINY
+        else PodRequests(cpu=STAGES[stage].cpu, memory=STAGES[stage].memory)
+    )
     if gpus and kind is not None and kind.device != CPU:
         share = SHARE * min(1.0, gpus / kind.devices)
-        default = Needs(cpu=str(int(kind.vcpus * share)), memory=f"{int(kind.ram_bytes * share / GIB)}Gi")
-    return Needs(cpu=asked.cpu or default.cpu, memory=asked.memory or default.memory, gpus=gpus)
+        default = PodRequests(
+            cpu=str(int(kind.vcpus * share)), memory=f"{int(kind.ram_bytes * share / GIB)}Gi"
+        )
+    return PodRequests(cpu=requested.cpu or default.cpu, memory=requested.memory or default.memory, gpus=gpus)
 
 
 def with_clean_memory(recipe: Recipe) -> Recipe:
     """The recipe with the memory that its raw files need in `cluster.resources.clean`, unless it names one."""
-    asked = recipe.cluster.resources.get("clean", Resources())
-    if asked.memory:
+    requested = recipe.cluster.resources.get("clean", Resources())
+    if requested.memory:
         return recipe
-    default = needs_of("clean", recipe).memory
+    default = pod_requests("clean", recipe).memory
     if claims := {claim for place in recipe.clean.inputs if (claim := claim_of(place, recipe))}:
         log.warning(
             "clean.inputs: lie on the claim %s, whose files can be seen from pods alone; so clean asks for %s, whatever "
@@ -174,8 +160,8 @@ def with_clean_memory(recipe: Recipe) -> Recipe:
             default,
         )
         return recipe
-    asked = asked.model_copy(update={"memory": f"{max(MIN_CLEAN_GIB, math.ceil(need / GIB))}Gi"})
-    resources = {**recipe.cluster.resources, "clean": asked}
+    requested = requested.model_copy(update={"memory": f"{max(MIN_CLEAN_GIB, math.ceil(need / GIB))}Gi"})
+    resources = {**recipe.cluster.resources, "clean": requested}
     return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"resources": resources})})
 
 
@@ -215,7 +201,7 @@ def _gpus(stage: str, kind: Machine | None) -> int:
     return kind.devices if STAGES[stage].distributed else 1
 
 
-def _equip(task: Any, stage: str, image: str, needs: Needs, recipe: Recipe) -> None:
+def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe: Recipe) -> None:
     """What every pod gets."""
     # A stage finds its finished artifact by content; Kubeflow's cache looks at the image's name and the
     # parameters, not at the data behind a URI, nor at whether the cached artifact is still there.
@@ -243,20 +229,20 @@ def _equip(task: Any, stage: str, image: str, needs: Needs, recipe: Recipe) -> N
         kubernetes.mount_pvc(task, pvc_name=volume.claim, mount_path=volume.path)
 
 
-def _look_after(task: Any, recipe: Recipe) -> None:
+def _configure_watcher(task: Any, recipe: Recipe) -> None:
     """What pods get that watch over others: word of the end, and peace from autoscalers."""
     if recipe.cluster.notifications:
-        variables = {key: key for key in ("ANADIL_SLACK_WEBHOOK", "ANADIL_SNS_TOPIC")}
+        variables = {channel.variable: channel.variable for channel in CHANNELS}
         kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)
-    _annotate(task)
+    _prevent_eviction(task)
 
 
-def _annotate(task: Any) -> None:
-    for key, value in EVICTABLE.items():
+def _prevent_eviction(task: Any) -> None:
+    for key, value in NO_EVICTION.items():
         kubernetes.add_pod_annotation(task, key, value)
 
 
-def _onto_gpus(task: Any, gpus: int, recipe: Recipe) -> None:
+def _require_gpu_nodes(task: Any, gpus: int, recipe: Recipe) -> None:
     task.set_accelerator_type(GPU).set_accelerator_limit(gpus)
     kubernetes.empty_dir_mount(
         task,
@@ -275,7 +261,7 @@ def _onto_gpus(task: Any, gpus: int, recipe: Recipe) -> None:
         )
 
 
-def _keep_off_gpus(task: Any, recipe: Recipe) -> None:
+def _avoid_gpu_nodes(task: Any, recipe: Recipe) -> None:
     """A launcher lives as long as its job: on a GPU node it would keep that node from going away."""
     terms: list[dict[str, Any]] = [{"key": f"{GPU}.present", "operator": "DoesNotExist"}]
     kind = _machine(recipe.cluster.instance)

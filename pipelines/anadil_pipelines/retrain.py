@@ -17,8 +17,8 @@ from anadil_pipelines.submit import (
     PIPELINE_ID,
     VERSION_ID,
     Submission,
-    planned,
-    shown,
+    render_requests,
+    requests_before_run,
     upload,
 )
 
@@ -45,7 +45,7 @@ FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
 """Field, smallest, largest, names. Source: github.com/robfig/cron v1, which Kubeflow Pipelines reads cron with."""
 
 
-def six_fields(cron: str) -> str:
+def kubeflow_cron(cron: str) -> str:
     """A cron expression as Kubeflow Pipelines reads it: seconds first.
 
     It would read the usual five fields as second, minute, hour, day and month, and say nothing.
@@ -85,13 +85,13 @@ def _number(word: str, smallest: int, names: list[str]) -> int | None:
     return names.index(word.lower()) + smallest if word.lower() in names else None
 
 
-def body_of(
+def recurring_run_body(
     submission: Submission, cron: str, experiment: str, pipeline: str, version: str
 ) -> dict[str, Any]:
     """The body of a recurring run, of these ids."""
     return submission.run(experiment, pipeline, version) | {
         "description": submission.description,
-        "trigger": {"cron_schedule": {"cron": six_fields(cron)}},
+        "trigger": {"cron_schedule": {"cron": kubeflow_cron(cron)}},
         "mode": "ENABLE",
         # Two runs would train the same artifact beside each other.
         "max_concurrency": "1",
@@ -100,20 +100,23 @@ def body_of(
     }
 
 
-def dry_run(submission: Submission, cron: str) -> str:
+def dry_run_schedule(submission: Submission, cron: str) -> str:
     """What `schedule` would send."""
     requests = [
-        *planned(submission),
-        {"DELETE": "/apis/v2beta1/recurringruns/<recurring_run_id>", "if": f"named {submission.asked.name}"},
+        *requests_before_run(submission),
+        {
+            "DELETE": "/apis/v2beta1/recurringruns/<recurring_run_id>",
+            "if": f"named {submission.options.name}",
+        },
         {
             "POST": "/apis/v2beta1/recurringruns",
-            "body": body_of(submission, cron, EXPERIMENT_ID, PIPELINE_ID, VERSION_ID),
+            "body": recurring_run_body(submission, cron, EXPERIMENT_ID, PIPELINE_ID, VERSION_ID),
         },
     ]
-    return shown(requests, submission.pipeline)
+    return render_requests(requests, submission.pipeline)
 
 
-def dry_change(name: str, verb: str) -> str:
+def dry_run_change(name: str, verb: str) -> str:
     """What `change` would send."""
     place = "/apis/v2beta1/recurringruns/<recurring_run_id>"
     request = {"DELETE": place} if verb == "delete" else {"POST": f"{place}:{verb}"}
@@ -125,17 +128,19 @@ def schedule(server: Kubeflow, submission: Submission, cron: str) -> str:
 
     The old one goes first, so that there are never two; Kubeflow Pipelines cannot change one.
     """
-    six_fields(cron)
+    kubeflow_cron(cron)
     experiment, pipeline, version = upload(server, submission)
-    old = server.recurring_runs(experiment, submission.asked.name)
+    old = server.recurring_runs(experiment, submission.options.name)
     for each in old:
         server.change_recurring_run("delete", each.recurring_run_id)
         log.info("removed the recurring run %s", each.recurring_run_id)
     try:
-        made = server.create_recurring_run(body_of(submission, cron, experiment, pipeline, version))
+        made = server.create_recurring_run(
+            recurring_run_body(submission, cron, experiment, pipeline, version)
+        )
     except AnadilError:
         if old:
-            log.warning("%s: the old schedule is gone, and the new one was refused", submission.asked.name)
+            log.warning("%s: the old schedule is gone, and the new one was refused", submission.options.name)
         raise
     return str(made.recurring_run_id)
 

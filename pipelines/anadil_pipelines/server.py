@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = (10, 60)
 """Seconds to connect and to wait for an answer."""
-OLDEST = (2, 16)
+OLDEST_VERSION = (2, 16)
 """Older servers cannot set the security context of a step, nor read S3 by a role (kubeflow/pipelines #12512)."""
 PAGE = 100
 EQUALS = 1
@@ -35,7 +35,7 @@ EQUALS = 1
 TOKEN_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105  the name of a variable
 TOKEN_PATH = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105  the path that kfp documents
 HOST_VARIABLE = "KF_PIPELINES_ENDPOINT"
-LOG_IN = (
+LOGIN_HINT = (
     f"run inside the cluster with a projected ServiceAccount token (audience pipelines.kubeflow.org), or set "
     f"{TOKEN_VARIABLE} to a file that holds one"
 )
@@ -63,7 +63,7 @@ class Kubeflow:
     def __init__(self, host: str | None = None, namespace: str | None = None) -> None:
         given = host or os.environ.get(HOST_VARIABLE)
         self.host = given or "the cluster of the current kubeconfig context"
-        with _explained(self.host):
+        with _translate_errors(self.host):
             self._client = _connect(host, namespace)
             if given is None:
                 self.host = str(self._client.runs.api_client.configuration.host)
@@ -82,7 +82,7 @@ class Kubeflow:
             health = None
         if not isinstance(health, dict) or "multi_user" not in health:
             raise PreflightError(
-                f"{self.host}: answers, but not as Kubeflow Pipelines' API does (a login page?); {LOG_IN}, or give "
+                f"{self.host}: answers, but not as Kubeflow Pipelines' API does (a login page?); {LOGIN_HINT}, or give "
                 "--host the address of the service ml-pipeline"
             )
         return health
@@ -92,9 +92,9 @@ class Kubeflow:
         found = re.match(r"v?(\d+)\.(\d+)", tag)
         if found is None:
             log.warning("%s does not tell its version (%r); 2.16 or newer is needed", self.host, tag)
-        elif (int(found[1]), int(found[2])) < OLDEST:
+        elif (int(found[1]), int(found[2])) < OLDEST_VERSION:
             raise PreflightError(
-                f"{self.host}: Kubeflow Pipelines {tag} is too old; install {OLDEST[0]}.{OLDEST[1]} or newer"
+                f"{self.host}: Kubeflow Pipelines {tag} is too old; install {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer"
             )
         if health["multi_user"] and not self.namespace:
             raise PreflightError(f"{self.host}: serves several users; say whose with --namespace")
@@ -105,18 +105,18 @@ class Kubeflow:
 
     def experiment(self, name: str) -> str:
         """Id of an experiment, which is made if it is not there."""
-        body = {"display_name": name} | self._whose()
-        found = self._get_or_make(
-            lambda: self._find("experiments", "experiment", name, **self._whose()),
+        body = {"display_name": name} | self._namespace()
+        found = self._get_or_create(
+            lambda: self._find("experiments", "experiment", name, **self._namespace()),
             lambda: self._call("experiments", "experiment_service_create_experiment", experiment=body),
         )
         return str(found.experiment_id)
 
     def pipeline(self, name: str, description: str) -> str:
         """Id of a pipeline, which is made, without a version, if it is not there."""
-        body = {"name": name, "display_name": name, "description": description} | self._whose()
-        found = self._get_or_make(
-            lambda: self._find("pipelines", "pipeline", name, **self._whose()),
+        body = {"name": name, "display_name": name, "description": description} | self._namespace()
+        found = self._get_or_create(
+            lambda: self._find("pipelines", "pipeline", name, **self._namespace()),
             lambda: self._call("pipelines", "pipeline_service_create_pipeline", pipeline=body),
         )
         return str(found.pipeline_id)
@@ -131,7 +131,7 @@ class Kubeflow:
             description: Shown beside it.
         """
         about = {"name": name, "pipelineid": pipeline, "description": description}
-        found = self._get_or_make(
+        found = self._get_or_create(
             lambda: self._find("pipelines", "pipeline_version", name, pipeline_id=pipeline),
             lambda: self._call("pipeline_uploads", "upload_pipeline_version", str(file), **about),
         )
@@ -167,11 +167,11 @@ class Kubeflow:
         """`delete`, `disable` or `enable` a recurring run; one that is gone already is deleted."""
         try:
             self._call("recurring_runs", f"recurring_run_service_{verb}_recurring_run", recurring_run)
-        except Missing:
+        except NotFound:
             if verb != "delete":
                 raise
 
-    def _whose(self) -> dict[str, str]:
+    def _namespace(self) -> dict[str, str]:
         return {"namespace": self.namespace} if self.namespace else {}
 
     def _find(self, api: str, kind: str, name: str, **more: str) -> Any:
@@ -183,13 +183,13 @@ class Kubeflow:
         )  # fmt: skip
         return next((each for each in found if each.display_name == name), None)
 
-    def _get_or_make(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
+    def _get_or_create(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
         found = find()
         if found is not None:
             return found
         try:
             return make()
-        except Exists:
+        except AlreadyExists:
             found = find()  # somebody was faster
             if found is None:
                 raise
@@ -205,15 +205,15 @@ class Kubeflow:
                 return
 
     def _call(self, api: str, method: str, *arguments: Any, **more: Any) -> Any:
-        with _explained(self.host):
+        with _translate_errors(self.host):
             return getattr(getattr(self._client, api), method)(*arguments, **more, _request_timeout=TIMEOUT)
 
 
-class Missing(PreflightError):
+class NotFound(PreflightError):
     """The server has no such thing."""
 
 
-class Exists(RetryableError):
+class AlreadyExists(RetryableError):
     """The server has such a thing already."""
 
 
@@ -229,12 +229,12 @@ def _connect(host: str | None, namespace: str | None) -> Client:
 
 
 @contextlib.contextmanager
-def _explained(host: str) -> Iterator[None]:
+def _translate_errors(host: str) -> Iterator[None]:
     """Turn what the client raises into our errors."""
     try:
         yield
     except kfp_server_api.ApiException as error:
-        raise _refusal(host, error) from None
+        raise _error_of(host, error) from None
     except urllib3.exceptions.HTTPError as error:
         reason = str(getattr(error, "reason", error)).split(">: ")[-1]
         if "resolve" in reason:
@@ -247,19 +247,19 @@ def _explained(host: str) -> Iterator[None]:
         ) from None
 
 
-def _refusal(host: str, error: Any) -> AnadilError:
+def _error_of(host: str, error: Any) -> AnadilError:
     said = masked(_message(error))
     if error.status == 401:
-        return PreflightError(f"{host}: does not know who asks ({said}); {LOG_IN}")
+        return PreflightError(f"{host}: does not know who asks ({said}); {LOGIN_HINT}")
     if error.status == 403:
         return PreflightError(
             f"{host}: forbids it ({said}); ask the administrator for the role kubeflow-pipelines-edit in the "
             "namespace, or give --namespace"
         )
     if error.status == 404:
-        return Missing(f"{host}: has no such thing ({said}); look at --host, --namespace and --experiment")
+        return NotFound(f"{host}: has no such thing ({said}); look at --host, --namespace and --experiment")
     if error.status == 409:
-        return Exists(f"{host}: has it already ({said}); run the same command again")
+        return AlreadyExists(f"{host}: has it already ({said}); run the same command again")
     if error.status in (0, None):
         return PreflightError(f"{host}: no secure connection ({said}); look at its certificate and at https")
     if error.status == 429 or error.status >= 500:

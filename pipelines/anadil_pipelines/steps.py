@@ -5,151 +5,64 @@ whole through each pod's scratch disk, model weights too. Everything else travel
 JSON document, the executor input, so that a step has the same command in every runner.
 """
 
-# kfp reads its annotations as values: dsl.OutputPath(str) is no type.
-# pyright: reportInvalidTypeForm=false
-
+from inspect import Parameter, Signature
 from typing import Any
 
 from kfp import dsl
 
+from anadil.core.stages import FLOW, LAUNCHABLE, STAGES, Stage
+
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
-
-
-def container(stage: str, *command: str) -> dsl.ContainerSpec:
-    """The command of a stage's image; `resources` sets the image itself from the recipe."""
-    return dsl.ContainerSpec(
-        image=f"anadil/{stage}",
-        command=["python", "-m", *(command or [f"anadil.{stage}"])],
-        args=["--executor-input", EXECUTOR_INPUT],
-    )
-
-
-@dsl.container_component
-def clean(recipe: str, run: str, corpus: dsl.OutputPath(str), metrics: dsl.Output[dsl.Metrics]):
-    """Raw text, HTML and WARC to a clean corpus."""
-    return container("clean")
-
-
-@dsl.container_component
-def candidate(
-    recipe: str, corpus: str, size: str, tokenizer: dsl.OutputPath(str), metrics: dsl.Output[dsl.Metrics]
-):
-    """Train the tokenizers of one vocabulary size.
-
-    It takes no `run`: how it ended is for the step `tokenizer` to tell, which uses what it made.
-    """
-    return container("tokenizer")
-
-
-@dsl.container_component
-def tokenizer(
-    recipe: str,
-    run: str,
-    corpus: str,
-    candidates: list[str],
-    tokenizer: dsl.OutputPath(str),
-    metrics: dsl.Output[dsl.Metrics],
-):
-    """Train, extend and compare tokenizers.
-
-    `candidates` makes the step wait for the pods of a parallel sweep; what they made is found by
-    its content, as everything is.
-    """
-    return container("tokenizer")
-
-
-@dsl.container_component
-def pretrain(
-    recipe: str,
-    run: str,
-    corpus: str,
-    tokenizer: str,
-    model: dsl.OutputPath(str),
-    metrics: dsl.Output[dsl.Metrics],
-):
-    """Continue pre-training on the corpus."""
-    return container("pretrain")
-
-
-@dsl.container_component
-def finetune(
-    recipe: str, run: str, model: str, adapter: dsl.OutputPath(str), metrics: dsl.Output[dsl.Metrics]
-):
-    """Teach the model to answer."""
-    return container("finetune")
-
-
-@dsl.container_component
-def evaluate(
-    recipe: str,
-    run: str,
-    corpus: str,
-    model: str,
-    adapter: str,
-    scores: dsl.OutputPath(str),
-    metrics: dsl.Output[dsl.Metrics],
-):
-    """Score the base, the adapted and the finetuned model."""
-    return container("evaluate")
-
-
-@dsl.container_component
-def report(
-    recipe: str,
-    run: str,
-    corpus: str,
-    tokenizer: str,
-    model: str,
-    adapter: str,
-    scores: str,
-    report: dsl.OutputPath(str),
-    metrics: dsl.Output[dsl.Metrics],
-    html: dsl.Output[dsl.HTML],
-    markdown: dsl.Output[dsl.Markdown],
-):
-    """One page about the whole run."""
-    return container("report")
-
-
-@dsl.container_component
-def finish(recipe: str, run: str):
-    """Stop what a run has left behind and tell how it ended."""
-    return container("tools", "anadil.launch", "finish")
-
-
-def _launchers() -> dict[str, Any]:
-    """Steps that start a stage as a job of its own and follow it; they have the names of the stages."""
-
-    @dsl.container_component
-    def pretrain(
-        recipe: str,
-        run: str,
-        corpus: str,
-        tokenizer: str,
-        model: dsl.OutputPath(str),
-        metrics: dsl.Output[dsl.Metrics],
-    ) -> dsl.ContainerSpec:
-        """Continue pre-training on the corpus, as a job of its own."""
-        return container("tools", "anadil.launch", "pretrain")
-
-    @dsl.container_component
-    def finetune(
-        recipe: str, run: str, model: str, adapter: dsl.OutputPath(str), metrics: dsl.Output[dsl.Metrics]
-    ) -> dsl.ContainerSpec:
-        """Teach the model to answer, as a job of its own."""
-        return container("tools", "anadil.launch", "finetune")
-
-    return {"pretrain": pretrain, "finetune": finetune}
-
-
-LAUNCHERS = _launchers()
-STEPS = {
-    "clean": clean,
-    "tokenizer": tokenizer,
-    "pretrain": pretrain,
-    "finetune": finetune,
-    "evaluate": evaluate,
-    "report": report,
+RECIPE = {"recipe": str}
+METRICS = {"metrics": dsl.Output[dsl.Metrics]}
+MORE: dict[str, dict[str, Any]] = {
+    # The step waits for the pods of a parallel sweep; what they made is found by its content.
+    "tokenizer": {"candidates": list[str]},
+    # For Kubeflow's pages.
+    "report": {"html": dsl.Output[dsl.HTML], "markdown": dsl.Output[dsl.Markdown]},
 }
+"""Stage -> parameters of its step beside what the table of stages says."""
+
+
+def _step(name: str, parameters: dict[str, Any], image: str, *command: str) -> Any:
+    """A component of kfp, which reads the name and the signature of a function and calls it once."""
+
+    def function(*_: Any) -> dsl.ContainerSpec:
+        # `resources` sets the image itself from the recipe.
+        return dsl.ContainerSpec(
+            image=f"anadil/{image}",
+            command=["python", "-m", *command],
+            args=["--executor-input", EXECUTOR_INPUT],
+        )
+
+    function.__name__ = name
+    function.__signature__ = Signature(  # type: ignore[attr-defined]  # what inspect.signature looks for
+        [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for key, kind in parameters.items()]
+    )
+    return dsl.container_component(function)
+
+
+def _parameters(stage: Stage) -> dict[str, Any]:
+    inputs = RECIPE | {"run": str} | dict.fromkeys(stage.reads, str)
+    return inputs | {stage.writes: dsl.OutputPath(str)} | METRICS | MORE.get(stage.name, {})
+
+
+STEPS = {
+    stage.name: _step(stage.name, _parameters(stage), stage.name, f"anadil.{stage.name}") for stage in FLOW
+}
+LAUNCHERS = {
+    name: _step(name, _parameters(STAGES[name]), "tools", "anadil.launch", name) for name in LAUNCHABLE
+}
+"""Steps that start a stage as a job of its own and follow it; they have the names of the stages."""
+candidate = _step(
+    "candidate",
+    # No `run`: how it ended is for the step `tokenizer` to tell, which uses what it made.
+    RECIPE | {"corpus": str, "size": str, "tokenizer": dsl.OutputPath(str)} | METRICS,
+    "tokenizer",
+    "anadil.tokenizer",
+)
+"""Trains the tokenizers of one vocabulary size."""
+finish = _step("finish", RECIPE | {"run": str}, "tools", "anadil.launch", "finish")
+"""Exit handler: stops what a run has left behind and tells how it ended."""

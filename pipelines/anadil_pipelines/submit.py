@@ -25,20 +25,20 @@ from anadil.core.stages import FLOW
 from anadil.plan.preflight import check_fits, check_shared
 from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
+from anadil.runtime.job import is_left_out, named_files
 from anadil_pipelines.adapt import NAME, pipeline_yaml
-from anadil_pipelines.resources import needs_of, with_clean_memory
+from anadil_pipelines.resources import pod_requests, with_clean_memory
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)
 
-LATEST = 100
+NUM_RECENT_RUNS = 100
 """Runs that are looked at for one that is under way."""
-UNDER_WAY = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
+ACTIVE_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SubmitOptions:
     """What the command line says beside the recipe."""
 
     name: str
@@ -55,7 +55,7 @@ class Submission:
     """What is sent, whether or not it is."""
 
     recipe: Recipe
-    asked: Asked
+    options: SubmitOptions
     pipeline: str
     """The compiled pipeline."""
 
@@ -75,20 +75,20 @@ class Submission:
         """The body of a run, of these ids."""
         body: dict[str, Any] = {
             "experiment_id": experiment,
-            "display_name": self.asked.name,
+            "display_name": self.options.name,
             "pipeline_version_reference": {"pipeline_id": pipeline, "pipeline_version_id": version},
             "runtime_config": {"parameters": {"recipe": self.recipe.model_dump_json()}},
         }
-        account = self.asked.service_account
+        account = self.options.service_account
         return body | ({"service_account": account} if account else {})
 
 
-def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
+def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Submission:
     """Check and compile a recipe; nothing is sent.
 
     Args:
         recipe: What is to run.
-        asked: What the command line says beside it.
+        options: What the command line says beside it.
         dry: Only to be looked at: what a check finds is a warning.
 
     Raises:
@@ -105,9 +105,9 @@ def prepare(recipe: Recipe, asked: Asked, *, dry: bool = False) -> Submission:
             log.warning("would be refused: %s", error)
     recipe = with_clean_memory(recipe)
     with suppress(DataError):  # of a file that is not there, which is told above
-        memory = int(amount(needs_of("clean", recipe).memory))
+        memory = int(amount(pod_requests("clean", recipe).memory))
         look_at_clean_memory(recipe, memory, here=False).say(logging.INFO)
-    return Submission(recipe=recipe, asked=asked, pipeline=pipeline_yaml(recipe))
+    return Submission(recipe=recipe, options=options, pipeline=pipeline_yaml(recipe))
 
 
 def _check_fits(recipe: Recipe) -> None:
@@ -140,9 +140,7 @@ def check_reach(recipe: Recipe) -> None:
     model = recipe.base.model
     places = {
         "storage.root": (recipe.storage.root or "",),
-        "clean.inputs": recipe.clean.inputs,
-        "finetune.inputs": recipe.finetune.inputs,
-        "evaluate.heldout": recipe.evaluate.heldout,
+        **{stage.files: named_files(stage, recipe) for stage in FLOW if stage.files},
         "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
     }
     mistakes = []
@@ -171,18 +169,18 @@ PIPELINE = "anadil: raw text to an adapted model and a report"
 EXPERIMENT_ID, PIPELINE_ID, VERSION_ID = "<experiment_id>", "<pipeline_id>", "<pipeline_version_id>"
 
 
-def shown(requests: list[dict[str, Any]], pipeline: str) -> str:
+def render_requests(requests: list[dict[str, Any]], pipeline: str) -> str:
     """What would be sent, as YAML: the requests, then the file that is uploaded."""
     text = yaml.safe_dump({"requests": requests}, sort_keys=False, allow_unicode=True, width=110)
     return f"{text}---\n{pipeline}"
 
 
-def planned(submission: Submission) -> list[dict[str, Any]]:
+def requests_before_run(submission: Submission) -> list[dict[str, Any]]:
     """The requests before a run or a recurring run; ids are the server's to give."""
-    asked = submission.asked
-    whose = {"namespace": asked.namespace} if asked.namespace else {}
-    experiment = {"display_name": asked.experiment} | whose
-    pipeline = {"name": NAME, "display_name": NAME, "description": PIPELINE} | whose
+    options = submission.options
+    namespace = {"namespace": options.namespace} if options.namespace else {}
+    experiment = {"display_name": options.experiment} | namespace
+    pipeline = {"name": NAME, "display_name": NAME, "description": PIPELINE} | namespace
     query = {"name": submission.version, "pipelineid": PIPELINE_ID, "description": submission.description}
     return [
         {"POST": "/apis/v2beta1/experiments", "if": "not there", "body": experiment},
@@ -196,15 +194,17 @@ def planned(submission: Submission) -> list[dict[str, Any]]:
     ]
 
 
-def dry_run(submission: Submission) -> str:
+def dry_run_submit(submission: Submission) -> str:
     """What `submit` would send."""
     body = submission.run(EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)
-    return shown([*planned(submission), {"POST": "/apis/v2beta1/runs", "body": body}], submission.pipeline)
+    return render_requests(
+        [*requests_before_run(submission), {"POST": "/apis/v2beta1/runs", "body": body}], submission.pipeline
+    )
 
 
 def upload(server: Kubeflow, submission: Submission) -> tuple[str, str, str]:
     """Ids of the experiment, the pipeline and the version; made where they are not there."""
-    experiment = server.experiment(submission.asked.experiment)
+    experiment = server.experiment(submission.options.experiment)
     pipeline = server.pipeline(NAME, PIPELINE)
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         file = Path(folder) / "pipeline.yaml"
@@ -223,15 +223,15 @@ def submit(server: Kubeflow, submission: Submission, *, again: bool = False) -> 
         again: Start another one in any case.
     """
     experiment, pipeline, version = upload(server, submission)
-    if not again and (run := _under_way(server, experiment, version)) is not None:
+    if not again and (run := _active_run(server, experiment, version)) is not None:
         log.warning("run %s of the same recipe is under way; --again starts another", run)
         return run
     return str(server.create_run(submission.run(experiment, pipeline, version)).run_id)
 
 
-def _under_way(server: Kubeflow, experiment: str, version: str) -> str | None:
-    for run in islice(server.runs(experiment), LATEST):
+def _active_run(server: Kubeflow, experiment: str, version: str) -> str | None:
+    for run in islice(server.runs(experiment), NUM_RECENT_RUNS):
         reference = run.pipeline_version_reference
-        if reference and reference.pipeline_version_id == version and run.state in UNDER_WAY:
+        if reference and reference.pipeline_version_id == version and run.state in ACTIVE_STATES:
             return str(run.run_id)
     return None

@@ -3,7 +3,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from anadil.artifacts.base_model import (
     CHAT_TEMPLATE,
@@ -66,6 +65,8 @@ def test_the_tiny_tokenizer_is_made_once_and_always_has_the_same_bytes(tiny: Pat
 
 
 def test_transformers_loads_the_tiny_tokenizer_with_its_roles_and_chat_template(tiny: Path) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(tiny)
 
     assert tokenizer.is_fast

@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,34 +20,36 @@ from anadil.core.stages import STAGES
 from anadil.runtime import execute
 from anadil.runtime.execute import PlannedArtifact
 from tests.kit.publish_worker import ORIGIN, build, put
+from tests.kit.ranks import Fork, run_module
 
 PATIENCE_S = 120
-ROOT = Path(__file__).parents[2]
-Process = subprocess.Popen[str]
 
 
 def start(
     name: str, uri: str, folder: Path, *, files: int = 6, size: int = 20, pause_s: float = 0.05
-) -> Process:
-    command = [sys.executable, "-m", "tests.kit.publish_worker"]
-    arguments = [name, uri, str(folder), str(files), str(size), str(pause_s)]
-    return subprocess.Popen(
-        [*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+) -> Fork:
+    arguments = (name, uri, str(folder), str(files), str(size), str(pause_s))
+    log = folder / f"{name}.log"
+    log.unlink(missing_ok=True)
+    return Fork(partial(run_module, "tests.kit.publish_worker", *arguments), log)
 
 
-def ends(processes: Sequence[Process]) -> list[tuple[int, str, str]]:
+def ends(processes: Sequence[Fork]) -> list[tuple[int, str, str]]:
     """Exit code, last word and log of each."""
     found = []
     for process in processes:
-        out, err = process.communicate(timeout=PATIENCE_S)
-        found.append((process.returncode, (out.split() or [""])[-1], err))
+        code, log = process.wait(PATIENCE_S), process.log.read_text(encoding="utf-8")
+        words = [line for line in log.splitlines() if line in ("begun", "published", "reused")]
+        found.append((code, (words or [""])[-1], log))
     return found
 
 
-def begun(process: Process) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+def begun(process: Fork) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not process.log.is_file() or "begun\n" not in process.log.read_text(encoding="utf-8"):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def assert_whole(uri: str) -> artifact.Manifest:
@@ -92,7 +93,7 @@ def test_what_a_killed_run_left_is_replaced(bucket: str, tmp_path: Path) -> None
     while len(storage.store(uri).directory_sizes(uri)) < 3:
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    killed.wait()
     left = storage.store(uri).directory_sizes(uri)
 
     told = ends([start("next", uri, tmp_path, files=4)])

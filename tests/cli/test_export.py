@@ -7,6 +7,7 @@ from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain.run import run
+from anadil.runtime.job import Job
 from tests.kit.pretraining import (
     generations,
     make_corpus,
@@ -17,16 +18,24 @@ from tests.kit.pretraining import (
 )
 
 
-def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_corpus(tmp_path / "corpus")
-    make_tokenizer_artifact(tmp_path / "tokenizer")
-    base = make_model(tmp_path / "model")
-    job = make_job(tmp_path, make_recipe(base))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, list[str]]:
+    """A run with checkpoints, and the command that exports one of them but for tokenizer and place."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_corpus(folder / "corpus")
+    make_tokenizer_artifact(folder / "tokenizer")
+    base = make_model(folder / "model")
+    job = make_job(folder, make_recipe(base))
     run(job)
-    arguments = ["export", str(generations(job)[0]), "--set", f"base.model={base}", "--tokenizer"]
-    arguments += [str(tmp_path / "tokenizer"), "--out", str(tmp_path / "exported")]
+    return job, ["export", str(generations(job)[0]), "--set", f"base.model={base}"]
+
+
+def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_nothing(
+    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, command = trained
+    tokenizer = job.out.parents[1] / "tokenizer"
+    arguments = [*command, "--tokenizer", str(tokenizer), "--out", str(tmp_path / "exported")]
 
     codes = [main.main(arguments), main.main(arguments)]
 
@@ -35,24 +44,19 @@ def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_n
     assert printed.out == f"{tmp_path / 'exported'}\n"
     assert "holds files that are no artifact" in printed.err
     assert len(load_tokenizer(tmp_path / "exported")) == 300
-    made, trained = load_model(tmp_path / "exported"), load_model(job.out)
-    for one, other in zip(made.parameters(), trained.parameters(), strict=True):
+    exported, result = load_model(tmp_path / "exported"), load_model(job.out)
+    for one, other in zip(exported.parameters(), result.parameters(), strict=True):
         assert torch.equal(one, other)
     assert not (tmp_path / "exported.partial").exists()
 
 
 def test_another_tokenizer_than_that_of_the_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_corpus(tmp_path / "corpus")
-    make_tokenizer_artifact(tmp_path / "tokenizer")
     make_tokenizer_artifact(tmp_path / "other", vocab_size=290)
-    base = make_model(tmp_path / "model")
-    job = make_job(tmp_path, make_recipe(base))
-    run(job)
-    arguments = ["export", str(generations(job)[0]), "--set", f"base.model={base}", "--tokenizer"]
+    arguments = [*trained[1], "--tokenizer", str(tmp_path / "other")]
 
-    code = main.main([*arguments, str(tmp_path / "other"), "--out", str(tmp_path / "exported")])
+    code = main.main([*arguments, "--out", str(tmp_path / "exported")])
 
     assert code == 3
     assert "other: is not the tokenizer that" in capsys.readouterr().err
@@ -60,13 +64,12 @@ def test_another_tokenizer_than_that_of_the_run_is_refused(
 
 
 def test_a_directory_that_is_no_checkpoint_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_tokenizer_artifact(tmp_path / "tokenizer")
-    base = make_model(tmp_path / "model")
-    arguments = ["export", str(tmp_path / "nowhere"), "--set", f"base.model={base}", "--tokenizer"]
+    job, (_, _, *options) = trained
+    options += ["--tokenizer", str(job.out.parents[1] / "tokenizer"), "--out", str(tmp_path / "exported")]
 
-    code = main.main([*arguments, str(tmp_path / "tokenizer"), "--out", str(tmp_path / "exported")])
+    code = main.main(["export", str(tmp_path / "nowhere"), *options])
 
     assert code == 3
     assert "nowhere: no finished checkpoint there" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def test_help_is_immediate() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom anadil import cli\n"
+        "import sys\nfrom anadil.cli import main as cli\n"
         "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
         f"print('loaded', sorted(set(sys.modules) & set({HEAVY!r})))"
     )
@@ -58,6 +58,15 @@ def test_help_names_every_stage_in_order_and_every_exit_code() -> None:
     assert places == sorted(places)
     for code in (0, 2, 3, 4, 5, 6, 7, 70, 130, 138, 143):
         assert re.search(rf"\s{code} \w", told), code
+
+
+@pytest.mark.parametrize("command", [name for name, row in main.COMMANDS.items() if row.module])
+def test_a_command_explains_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main([command, "--help"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: anadil {command} ")
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in FLOW])

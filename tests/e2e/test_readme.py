@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.main import main, parser
+from anadil.cli.main import command_parser, main
 from anadil.core.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/**/README.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*/**/README.md")),
+]
 PAGES = [page for page in dict.fromkeys(PAGES) if ".venv" not in page.parts]
 
 
@@ -48,10 +52,12 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_anadil_command_is_one_that_the_program_takes(page: Path) -> None:
-    for line in commands(page):
+    for line in (
+        commands(page) if page.name != "CONTRIBUTING.md" else ()
+    ):  # tests/test_contributing.py runs its own
         words = shlex.split(line)
         if words[0] == "anadil" and words[1] not in STAGES:
-            parser(words[1]).parse_args(words[1:])
+            command_parser(words[1]).parse_args(words[1:])
 
 
 def test_the_newcomers_commands_work_in_their_order(

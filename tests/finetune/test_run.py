@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,6 @@ SMALL = [
     "finetune.max_length=256", "finetune.checkpoint_every=2",
 ]  # fmt: skip
 STEPS = 60
-Finetune = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +258,7 @@ def test_damaged_and_incomplete_checkpoints_are_passed_over(
 
     assert "checkpoint-4: not used (checkpoint-4/optimizer.pt: differs from its manifest" in caplog.text
     assert "checkpoint-3: not used (incomplete" in caplog.text
-    assert "going on after step 2 of 4" in caplog.text
+    assert "resuming after step 2 of 4" in caplog.text
     curves = [(tmp_path / name / "training.jsonl").read_text() for name in ("first", "second")]
     assert curves[0] == curves[1]
 
@@ -273,7 +271,7 @@ def test_a_run_that_died_in_the_merge_is_not_trained_again(
     with caplog.at_level(logging.INFO):
         run_in(tmp_path, model_dir, chats, tmp_path / "second")
 
-    assert "going on after step 4 of 4" in caplog.text
+    assert "resuming after step 4 of 4" in caplog.text
     for file in (
         "adapter_model.safetensors",
         "adapter_config.json",

@@ -4,11 +4,11 @@ import re
 import tomllib
 from pathlib import Path
 
-from anadil.core.stages import IMAGES
+from anadil.core.stages import IMAGES, TORCH_IMAGES, rooms_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images"
-TORCH = ("pretrain", "finetune", "evaluate")
+TORCH = TORCH_IMAGES
 STAGES = tuple(sorted(set(IMAGES.values()) - {"tools"}))
 NAMES = (*STAGES, "tools", "pipelines", "mlflow")
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
@@ -17,8 +17,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def locks(name: str, kind: str = "cpu") -> list[Path]:
     """The lock files that an image is made of."""
-    torch = [FOLDER / "torch" / f"requirements-{kind}.txt"] if name in TORCH else []
-    return [FOLDER / "common" / "requirements.txt", *torch, FOLDER / name / "requirements.txt"]
+    names = ("common", *([f"torch-{kind}"] if name in TORCH else []), name)
+    return [FOLDER / "locks" / f"{each}.txt" for each in names]
 
 
 def pins(name: str, kind: str = "cpu") -> dict[str, str]:
@@ -30,16 +30,12 @@ def pins(name: str, kind: str = "cpu") -> dict[str, str]:
     }
 
 
-def containerfile(name: str) -> str:
-    """The text of an image's Containerfile."""
-    return (FOLDER / name / "Containerfile").read_text(encoding="utf-8")
-
-
-def copied(name: str) -> set[str]:
-    """Folders of `components/anadil` that an image takes, and `.` for the modules beside them."""
-    found = re.findall(r"^COPY components/anadil(/\S+)? ", containerfile(name), re.MULTILINE)
-    if found == [""]:
-        package = ROOT / "components/anadil"
-        folders = {path.name for path in package.iterdir() if path.is_dir() and any(path.rglob("*.*"))}
-        return folders - {"__pycache__"} | {"."}
-    return {folder.removeprefix("/").replace("*.*", ".") for folder in found}
+def rooms(name: str) -> set[str]:
+    """Folders of the package that an image takes, those inside `cli` by their path."""
+    found = rooms_of(name)
+    if found is not None:
+        return set(found)
+    package = ROOT / "components/anadil"
+    return {path.name for path in package.iterdir() if path.is_dir() and any(path.rglob("*.*"))} - {
+        "__pycache__"
+    }

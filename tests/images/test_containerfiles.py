@@ -1,37 +1,29 @@
 import ast
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from anadil.core.stages import FLOW
-from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, containerfile, copied
+from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, rooms
 
 PACKAGE = ROOT / "components/anadil"
-STARTS = {
-    **{name: (f"anadil.{name}.__main__", f"anadil.{name}.run") for name in STAGES},
-    "pipelines": (
-        *(
-            f"anadil_pipelines.{path.stem}"
-            for path in sorted((ROOT / "pipelines/anadil_pipelines").glob("*.py"))
-        ),
-        "anadil.cli.doctor.local",
-    ),
-}
-STARTS["pretrain"] += ("anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker")
-OURS = {name: f'"python", "-m", "anadil.{name}"' for name in STAGES}
-ENTRYPOINTS = OURS | {
-    "tools": '"python", "-m", "anadil"',
-    "pipelines": '"python", "-m", "anadil"',
-    "mlflow": '"mlflow", "server"',
-}
+STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in STAGES}
+STARTS["pretrain"] += ["anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker"]
+COMMANDS = PACKAGE / "cli/main.py"
+"""The command `anadil`, which no image of a stage starts."""
+STAGE, MLFLOW = (
+    (FOLDER / f"{name}.Containerfile").read_text(encoding="utf-8") for name in ("stage", "mlflow")
+)
+files = pytest.mark.parametrize("text", [STAGE, MLFLOW], ids=["stage", "mlflow"])
 
 
 def path_of(module: str) -> Path | None:
     """The file of one of our modules."""
-    base = (ROOT / "pipelines" if module.startswith("anadil_pipelines") else ROOT / "components").joinpath(
-        *module.split(".")
-    )
+    base = (ROOT / "components").joinpath(*module.split("."))
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
@@ -41,7 +33,7 @@ def reached(*starts: str) -> set[Path]:
     waiting = [path for module in starts if (path := path_of(module))]
     while waiting:
         path = waiting.pop()
-        if path in found or path == PACKAGE / "cli/main.py":
+        if path in found or path == COMMANDS:
             continue
         found.add(path)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -55,79 +47,92 @@ def reached(*starts: str) -> set[Path]:
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_an_image_takes_every_folder_that_its_entry_point_loads(name: str) -> None:
-    needed = {
-        path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else "."
-        for path in reached(*STARTS[name])
-        if path.is_relative_to(PACKAGE)
-    }
+def test_an_image_takes_every_room_that_its_entry_point_loads(name: str) -> None:
+    needed = {path.relative_to(PACKAGE).as_posix() for path in reached(*STARTS[name])}
 
-    assert needed - copied(name) == set()
+    held = tuple(f"{room}/" for room in rooms(name))
+    assert {each for each in needed if "/" in each and not each.startswith(held)} <= {"cli/__init__.py"}
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_an_image_takes_no_other_stage(name: str) -> None:
-    stages = {stage.name for stage in FLOW}
-
-    assert copied(name) & stages == {name}
-    assert {".", "builtin", "core", "recipe", "text", "artifacts", "runtime"} <= copied(name)
-    assert ("model" in copied(name)) == (name in TORCH)
+    assert rooms(name) & {stage.name for stage in FLOW} == {name}
+    assert ("model" in rooms(name)) == (name in TORCH)
 
 
-def test_the_tools_take_every_stage_because_a_launcher_computes_the_artifacts_keys() -> None:
-    assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= copied("tools")
+@pytest.mark.parametrize("name", ["tools", "pipelines"])
+def test_tools_take_every_stage_because_they_read_inputs_and_compute_keys_as_stages_do(name: str) -> None:
+    assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= rooms(name)
 
 
-def test_the_pipelines_take_every_stage_because_a_submission_reads_inputs_as_stages_do() -> None:
-    assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= copied("pipelines")
+@pytest.mark.parametrize("name", ["clean", "pretrain", "tools", "pipelines"])
+def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: str, tmp_path: Path) -> None:
+    for folder in ("components", "pipelines"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    script = [sys.executable, str(FOLDER / "build/rooms.py"), name, str(tmp_path)]
+
+    started = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+
+    package = tmp_path / "components/anadil"
+    left = {path.parent.relative_to(package).as_posix() for path in package.rglob("*.*") if path.is_file()}
+    held = (*rooms(name), ".", "cli")
+    assert started == ("anadil\n" if name in ("tools", "pipelines") else f"anadil.{name}\n")
+    assert {each for each in left if not any(f"{each}/".startswith(f"{room}/") for room in held)} == set()
+    assert {room for room in rooms(name) if not (package / room).is_dir()} == set()
+    assert (tmp_path / "pipelines").is_dir() == (name == "pipelines")
 
 
-def test_every_folder_with_a_containerfile_is_built() -> None:
-    script = (FOLDER / "build.sh").read_text(encoding="utf-8")
+def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -> None:
+    """images/build.sh reads the names, and which of them hold torch, from the table of stages."""
+    builder = tmp_path / "docker"
+    builder.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n')
+    builder.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
 
-    listed = re.search(r'names="([^"]*clean[^"]*)"', script)
+    environment = {"PATH": path, "BUILDER": "docker", "SBOM": str(tmp_path / "sbom")}
+    subprocess.run(["sh", "images/build.sh"], cwd=ROOT, env=environment, check=True, capture_output=True)
 
-    assert listed
-    assert (
-        set(listed.group(1).split())
-        == set(NAMES)
-        == {path.parent.name for path in FOLDER.glob("*/Containerfile")}
-    )
+    calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("build ")]
+    built = {re.findall(r"STAGE=(\S+)", call)[0]: call for call in calls}
+    assert set(built) == set(NAMES)
+    for name, call in built.items():
+        assert f"-f images/{'mlflow' if name == 'mlflow' else 'stage'}.Containerfile " in call
+        assert f"TORCH={'cpu' if name in TORCH else 'none'} " in call
 
 
 def test_the_lines_that_images_share_are_the_same() -> None:
     """Equal lines are one layer: made once, pulled once by a node."""
-    texts = {name: containerfile(name).split("ARG BASE")[1] for name in NAMES}
-    builds = {text.split("\n\n")[1] for text in texts.values()}
-    runtimes = {text.split("AS runtime\n")[1].split("HF_HUB")[0] for text in texts.values()}
-    torches = {texts[name].split("AS runtime\n")[1].split("COPY images/" + name)[0] for name in TORCH}
+    installers = {text.split("ARG BASE")[1].split("FROM build AS installer")[0] for text in (STAGE, MLFLOW)}
+    runtimes = [text.split("AS runtime\n")[1].split("# Clients of")[0] for text in (STAGE, MLFLOW)]
+    clients = [
+        text.split("# Clients of")[1].split("\n", 1)[1].split("locks/common.txt\n")[:2]
+        for text in (STAGE, MLFLOW)
+    ]
+    torch = STAGE.split("AS runtime\n")[1].split("ARG STAGE\n")[0]
 
-    commons = {text.split("AS runtime\n")[1].rpartition("locks/common.txt\n")[0] for text in texts.values()}
+    assert len(installers) == len(set(runtimes)) == 1
+    assert clients[0] == clients[1]
+    assert "torch-${TORCH}.txt" in torch, "a layer of torch that names the stage is no layer of three images"
 
-    assert len(builds) == len(runtimes) == len(commons) == len(torches) == 1
-    assert "requirements-${TORCH}.txt" in torches.pop()
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_image_runs_as_a_numbered_user_with_one_entry_point(name: str) -> None:
-    text = containerfile(name)
-    final = text.split("\nFROM ")[-1]
+@files
+def test_an_image_runs_as_a_numbered_user_with_one_entry_point(text: str) -> None:
+    final = text.rsplit("\nFROM ", maxsplit=1)[-1]
 
     assert final.startswith("runtime\n")
     assert "\nUSER 10001:10001\n" in final
-    assert re.findall(r"^ENTRYPOINT \[(.*)\]$", text, re.MULTILINE) == [ENTRYPOINTS[name]]
+    entry = '"mlflow", "server"' if text is MLFLOW else '"/opt/anadil/bin/start"'
+    assert re.findall(r"^ENTRYPOINT \[(.*)\]$", text, re.MULTILINE) == [entry]
     assert "\nCMD" not in text
-    assert f"ENV ANADIL_IMAGE=anadil/{name}:${{VERSION}}\n" in final
+    assert re.search(r"ENV ANADIL_IMAGE=anadil/(mlflow|\$\{STAGE\}):\$\{VERSION\}\n", final)
     for label in ("title", "description", "source", "licenses", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in final
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_download_is_checked_by_hash_and_no_index_is_named(name: str) -> None:
-    text = containerfile(name)
-
+@files
+def test_every_download_is_checked_by_hash_and_no_index_is_named(text: str) -> None:
     installs = re.findall(r"(?:pip install|install\.sh (?:common|torch|packages))[^&\n]*", text)
 
     assert installs
     assert all("--require-hashes" in install for install in installs)
-    assert not re.search(r"https?://|/etc/ssl", text.split("LABEL")[0])
+    assert not re.search(r"https?://|/etc/ssl", text.split("LABEL", maxsplit=1)[0])

@@ -21,7 +21,7 @@ def wanted(*extras: str) -> Iterator[Requirement]:
             yield requirement
 
 
-EXTRAS = {name: (name, "s3", "tracking") for name in NAMES if name != "mlflow"}
+EXTRAS = {name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"}
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -60,9 +60,7 @@ def test_a_package_has_one_version_in_all_images() -> None:
     assert {package: found for package, found in versions.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize(
-    "lock", sorted(FOLDER.glob("*/requirements*.txt")), ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("lock", sorted(FOLDER.glob("locks/*.txt")), ids=lambda path: path.stem)
 def test_every_line_of_a_lock_is_a_version_with_hashes(lock: Path) -> None:
     text = lock.read_text(encoding="utf-8")
 

@@ -4,6 +4,7 @@ Only what is the same on every machine: texts, token ids and settings by digest.
 another order: of floats a few digits count (see `model_results`).
 """
 
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -15,11 +16,15 @@ from anadil.runtime import execute
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.execute import MadeArtifact
 from anadil.text.corpus import read_documents
-from tests.kit.model_results import digest, model_results
 
 FILE = Path(__file__).parents[1] / "golden" / "results.json"
 INPUTS = ("prose.jsonl", "page.html", "pages.warc.gz", "english.jsonl", "turkish.jsonl", "junk.jsonl")
 Entry = dict[str, object]
+
+
+def digest(content: object) -> str:
+    """Sixteen digits that stand for JSON content."""
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def entries() -> dict[str, Entry]:
@@ -55,6 +60,10 @@ def _keys(name: str) -> list[str]:
 
 
 def _results(folder: Path) -> dict[str, Entry]:
+    from tests.kit.model_results import (
+        model_results,  # loads torch, which nobody needs to name the golden file
+    )
+
     data = {
         "base": {"model": "tiny"},
         "clean": {"inputs": [f"builtin:az/{name}" for name in INPUTS], "heldout_fraction": 0.2},

@@ -13,7 +13,7 @@ from kfp.local import docker_task_handler
 from anadil.artifacts.prefetch import fetch
 from anadil.recipe.load import load_recipe
 from anadil_pipelines import laptop
-from anadil_pipelines.laptop import Containers, Steps, run_container
+from anadil_pipelines.laptop import Containers, StepResults, run_container
 
 
 def run(work: Path, *more: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -159,11 +159,11 @@ def test_containers_see_the_work_directory_and_the_recipes_local_files(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Containers, "mounts", {})
-    monkeypatch.setattr(Containers, "steps", Steps())
+    monkeypatch.setattr(Containers, "steps", StepResults())
     monkeypatch.setattr(docker_task_handler, "DockerTaskHandler", Containers)
     recipe = load_recipe("smoke", [f"clean.inputs=['{raw.parent}/*.jsonl', 's3://bucket/a.jsonl']"])
 
-    laptop._use_containers(recipe, tmp_path, Steps())
+    laptop._use_containers(recipe, tmp_path, StepResults())
 
     assert Containers.mounts == {str(tmp_path): "rw", str(raw.parent): "ro"}
     assert Containers.network
@@ -171,9 +171,9 @@ def test_containers_see_the_work_directory_and_the_recipes_local_files(
 
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-15, 143), (-9, 137), (138, 138)])
 def test_a_step_that_a_signal_ended_has_the_exit_code_of_a_shell(code: int, expected: int) -> None:
-    steps = Steps()
+    steps = StepResults()
 
-    laptop._record(steps, ["python"], code)
+    laptop._record_result(steps, ["python"], code)
 
     assert steps.exit_code == expected
 
@@ -181,9 +181,9 @@ def test_a_step_that_a_signal_ended_has_the_exit_code_of_a_shell(code: int, expe
 def test_a_step_that_went_well_names_its_artifact(tmp_path: Path) -> None:
     output = tmp_path / "executor_output.json"
     output.write_text('{"parameterValues": {"corpus": "/w/corpus/1"}, "artifacts": {}}', encoding="utf-8")
-    steps = Steps()
+    steps = StepResults()
 
-    laptop._record(steps, ["python", json.dumps({"outputs": {"outputFile": str(output)}})], 0)
+    laptop._record_result(steps, ["python", json.dumps({"outputs": {"outputFile": str(output)}})], 0)
 
     assert steps.uris == {"corpus": "/w/corpus/1"}
     assert steps.exit_code == 0

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 import yaml
 
-from anadil.core.stages import STAGES
 from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.resources import NEEDS, Needs, is_exact, needs_of, warn_about, with_clean_memory
+from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn_about, with_clean_memory
 
 from .golden import FOLDER
 
@@ -44,10 +43,6 @@ def tasks(documents: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
 
 def recipe_with(*settings: str) -> Recipe:
     return load_recipe("azerbaijani-1b", settings)
-
-
-def test_every_stage_has_its_needs() -> None:
-    assert set(NEEDS) == set(STAGES)
 
 
 def test_every_step_asks_for_cpu_and_memory_and_fails_by_its_own_need_only(
@@ -161,18 +156,22 @@ def test_no_secret_is_in_the_pipeline() -> None:
 @pytest.mark.parametrize(
     ("stage", "settings", "expected"),
     [
-        ("evaluate", [], Needs(cpu="10", memory="122Gi", gpus=1)),
-        ("pretrain", [], Needs(cpu="81", memory="979Gi", gpus=8)),
-        ("finetune", ["cluster.resources={finetune: {gpus: 4}}"], Needs(cpu="40", memory="489Gi", gpus=4)),
-        ("clean", [], NEEDS["clean"]),
-        ("evaluate", ["cluster.instance=null"], NEEDS["evaluate"]),
-        ("clean", ["base.model=tiny"], Needs(cpu="500m", memory="4Gi")),
+        ("evaluate", [], PodRequests(cpu="10", memory="122Gi", gpus=1)),
+        ("pretrain", [], PodRequests(cpu="81", memory="979Gi", gpus=8)),
+        (
+            "finetune",
+            ["cluster.resources={finetune: {gpus: 4}}"],
+            PodRequests(cpu="40", memory="489Gi", gpus=4),
+        ),
+        ("clean", [], PodRequests(cpu="1", memory="16Gi")),
+        ("evaluate", ["cluster.instance=null"], PodRequests(cpu="4", memory="16Gi")),
+        ("clean", ["base.model=tiny"], PodRequests(cpu="500m", memory="4Gi")),
     ],
 )
 def test_a_step_with_gpus_asks_for_their_part_of_the_machine(
-    stage: str, settings: list[str], expected: Needs
+    stage: str, settings: list[str], expected: PodRequests
 ) -> None:
-    assert needs_of(stage, recipe_with("cluster.backend=local", *settings)) == expected
+    assert pod_requests(stage, recipe_with("cluster.backend=local", *settings)) == expected
 
 
 def test_clean_asks_for_one_cpu_and_the_memory_that_its_files_need(tmp_path: Path) -> None:
@@ -182,8 +181,7 @@ def test_clean_asks_for_one_cpu_and_the_memory_that_its_files_need(tmp_path: Pat
 
     recipe = with_clean_memory(recipe_with(*settings))
 
-    assert needs_of("clean", recipe) == Needs(cpu="2", memory="52Gi")
-    assert NEEDS["clean"].cpu == "1"
+    assert pod_requests("clean", recipe) == PodRequests(cpu="2", memory="52Gi")
 
 
 def test_memory_that_the_recipe_asks_for_is_left_as_it_is(tmp_path: Path) -> None:
@@ -205,7 +203,7 @@ def test_gpus_that_the_recipe_asks_for_need_no_machine() -> None:
     recipe = recipe_with("cluster.instance=null", "cluster.resources={evaluate: {gpus: 1, memory: 32Gi}}")
 
     assert recipe.cluster.resources["evaluate"] == Resources(gpus=1, memory="32Gi")
-    assert needs_of("evaluate", recipe) == Needs(cpu="4", memory="32Gi", gpus=1)
+    assert pod_requests("evaluate", recipe) == PodRequests(cpu="4", memory="32Gi", gpus=1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.runtime.execute import execute
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.retrain import six_fields
+from anadil_pipelines.retrain import kubeflow_cron
 from tests.kit.fake_kubeflow import FakeKubeflow
 
 from .conftest import Command
@@ -28,7 +28,7 @@ SUNDAYS = "0 3 * * 0"
     ],
 )
 def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, expected: str) -> None:
-    assert six_fields(given) == expected
+    assert kubeflow_cron(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, exp
 )
 def test_a_schedule_that_the_server_would_misread_is_refused(given: str, words: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        six_fields(given)
+        kubeflow_cron(given)
 
     assert str(caught.value).startswith(f"--cron {given!r}: ")
     assert words in str(caught.value)

@@ -8,7 +8,7 @@ import yaml
 from anadil import __version__
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.recipe.load import load_recipe
-from anadil.runtime.step_status import Outcome, _write
+from anadil.runtime.step_status import StepStatus, _write
 from anadil_pipelines import submit
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.follow import follow
@@ -340,7 +340,11 @@ class TestFollow:
         settings = [f"storage.root={root}", "cluster.volumes=[{claim: fsx, path: %s}]" % Path(root)]  # noqa: UP031  braces
         recipe = load_recipe(recipe_file, settings)
         server = Kubeflow(kubeflow.url)
-        return server, recipe, submit.submit(server, submit.prepare(recipe, submit.Asked(name="first")))
+        return (
+            server,
+            recipe,
+            submit.submit(server, submit.prepare(recipe, submit.SubmitOptions(name="first"))),
+        )
 
     def test_the_end_of_a_run_is_waited_for(
         self,
@@ -370,9 +374,11 @@ class TestFollow:
     ) -> None:
         kubeflow.states = ["FAILED"]
         run = followed[2]
-        _write(root, run, Outcome(stage="clean", status="finished"))
+        _write(root, run, StepStatus(stage="clean", status="finished"))
         _write(
-            root, run, Outcome(stage="evaluate", status="failed", exit_code=6, message="the gate is closed")
+            root,
+            run,
+            StepStatus(stage="evaluate", status="failed", exit_code=6, message="the gate is closed"),
         )
 
         code = follow(*followed, poll_s=0)

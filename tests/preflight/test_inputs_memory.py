@@ -10,7 +10,7 @@ from anadil.core.format import GIB
 from anadil.preflight import inputs
 from anadil.preflight.inputs import look_at_clean_memory
 from anadil.recipe.sections import Recipe
-from anadil_pipelines.submit import Asked, prepare
+from anadil_pipelines.submit import SubmitOptions, prepare
 from tests.kit.harness import again
 
 LARGE = 10**9
@@ -42,7 +42,7 @@ def test_doctor_says_what_clean_may_need(
 ) -> None:
     monkeypatch.setattr(local, "ram_bytes", lambda: 2 * GIB)
 
-    checks = local.examine("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
+    checks = local.run_checks("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
 
     [check] = [check for check in checks if check.name == "memory of clean"]
     assert check.status == "passed"
@@ -71,10 +71,10 @@ def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     settings = [f"clean.inputs=[{raw_text}]", f"cluster.volumes={volumes}"]
     asked = "cluster.resources={clean: {memory: 2Gi}}"
 
-    prepare(again(recipe, *settings), Asked(name="first"), dry=True)
+    prepare(again(recipe, *settings), SubmitOptions(name="first"), dry=True)
     fitting = [line for line in caplog.messages if line.startswith("memory of clean: ")]
     caplog.clear()
-    prepare(again(recipe, *settings, asked), Asked(name="first"), dry=True)
+    prepare(again(recipe, *settings, asked), SubmitOptions(name="first"), dry=True)
     [short] = [line for line in caplog.messages if line.startswith("memory of clean: ")]
 
     assert fitting[0].endswith("it has 6.0 GiB")

@@ -18,17 +18,19 @@ from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.mlflow_spool import (
     CLOSED,
     DONE,
+    SPOOL,
     SPOOL_VARIABLE,
     Tracker,
     has_unsent,
-    sending,
-    settings_of,
-    tracked,
+    run_sender,
+    run_settings,
+    track_stage,
     tracking_uri,
 )
 
 MAX_CALL_S = 0.005
 PASSWORD = "hunter2-and-more"
+PARENT = "(select run_uuid from runs where name = 'flow')"
 
 
 def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
@@ -91,7 +93,7 @@ def seconds_of(tracker: Tracker) -> float:
 
 
 def test_without_a_server_named_there_is_no_spool(tmp_path: Path) -> None:
-    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+    with track_stage("clean", parse_recipe("", "r"), tmp_path) as tracker:
         tracker.metrics({"kept": 1})
         tracker.end("FINISHED")
 
@@ -129,7 +131,7 @@ def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
 def test_a_run_is_known_by_what_is_not_the_default() -> None:
     recipe = parse_recipe("", "r", ["seed=3", "pretrain.batch_size=8", "clean.inputs=[a.txt]"])
 
-    assert settings_of(recipe) == {
+    assert run_settings(recipe) == {
         "language": "az", "base.model": "meta-llama/Llama-3.2-1B", "seed": "3",
         "pretrain.batch_size": "8", "clean.inputs": '["a.txt"]',
     }  # fmt: skip
@@ -140,7 +142,9 @@ def test_inside_a_run_a_stage_writes_to_the_runs_spool(
 ) -> None:
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
 
-    with tracked("clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path) as tracker:
+    with track_stage(
+        "clean", parse_recipe("", "r", ["tracking.uri=http://127.0.0.1:9"]), tmp_path
+    ) as tracker:
         tracker.metrics({"kept": 1}, 3)
 
     lines = [json.loads(line) for line in (tmp_path / "spool" / "clean.jsonl").read_text().splitlines()]
@@ -152,7 +156,7 @@ def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
 
-    with tracked("clean", parse_recipe("", "r"), tmp_path) as tracker:
+    with track_stage("clean", parse_recipe("", "r"), tmp_path) as tracker:
         tracker.metrics({"kept": 1})
 
     assert not (tmp_path / "spool").exists()
@@ -164,7 +168,6 @@ def test_no_call_fails_whatever_it_is_given(tmp_path: Path) -> None:
 
     tracker.metrics({"loss": numpy.float32(0.5), "steps": numpy.int64(3), "nan": float("nan")})
     tracker.params({"path": "data/\udcff", "long": "x" * 10_000})
-    Tracker(tmp_path / "none" / "spool.jsonl").metrics({"loss": 1.0})
 
     metrics, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())
     assert metrics["values"]["loss"] == 0.5
@@ -193,7 +196,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_nothing(
     uri = silent if server == "silent" else "http://127.0.0.1:9"
 
     started = time.monotonic()
-    with tracked("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
+    with track_stage("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
         call_s = seconds_of(tracker)
         tracker.end("FINISHED")
     took = time.monotonic() - started
@@ -201,7 +204,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_nothing(
     assert call_s < MAX_CALL_S
     assert took < 5
     assert "MLflow did not take everything; it stays in" in caplog.text
-    assert has_unsent(tmp_path)
+    assert has_unsent(tmp_path / SPOOL)
     assert len((tmp_path / "tracking" / "pretrain.jsonl").read_text().splitlines()) == 102
 
 
@@ -217,7 +220,7 @@ def test_a_password_is_in_no_argument_of_the_sender(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(subprocess, "Popen", Watched)
     monkeypatch.setattr(mlflow_spool, "PATIENCE_S", 0.1)
 
-    with sending(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
+    with run_sender(tmp_path, f"http://me:{PASSWORD}@127.0.0.1:9", "az", "flow"):
         pass
 
     assert len(started) == 1
@@ -275,10 +278,6 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
         ("pretrain", "FAILED"),
     ]
     assert rows(history, "select distinct name from experiments where name = 'az'") == [("az",)]
-
-
-@pytest.mark.slow
-def test_stages_are_nested_in_their_run(history: dict[str, Any]) -> None:
     parents = rows(
         history,
         "select child.name, parent.name from runs child join tags t on t.run_uuid = child.run_uuid "
@@ -289,17 +288,21 @@ def test_stages_are_nested_in_their_run(history: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_params_tags_and_metrics_arrive(history: dict[str, Any]) -> None:
+def test_params_tags_and_metrics_arrive_at_the_stage_and_what_compares_runs_at_their_parent(
+    history: dict[str, Any],
+) -> None:
     params = rows(history, f"select key, value from params where run_uuid not in {PARENT} order by key")
     tags = rows(history, "select value from tags where key = 'anadil.artifact'")
     metrics = rows(history, "select key, value from metrics where key in ('kept', 'docs_per_s') order by key")
 
+    of_runs = rows(history, f"select key, value from params where run_uuid in {PARENT} order by key")
+    compared = rows(history, f"select key, value, step from metrics where run_uuid in {PARENT}")
+
     assert params == [("clean.inputs", '["a.jsonl"]'), ("clean.minhash_bands", "14"), ("lr", "1")]
     assert tags == [("s3://bucket/corpus/1",)]
     assert metrics == [("docs_per_s", 165.7), ("kept", 74.0)]
-
-
-PARENT = "(select run_uuid from runs where name = 'flow')"
+    assert of_runs == [("base.model", "tiny"), ("language", "az")]
+    assert compared == [("bits_per_byte/adapted", 1.25, 0)]
 
 
 @pytest.mark.slow
@@ -314,15 +317,6 @@ def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
     assert found == [
         ("loss", 0, 1), ("system/time_share/step", 1, 5), ("train/loss", 1, 5), ("validation/bits_per_byte", 1, 5),
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_parent_run_holds_what_whole_runs_are_compared_by(history: dict[str, Any]) -> None:
-    params = rows(history, f"select key, value from params where run_uuid in {PARENT} order by key")
-    metrics = rows(history, f"select key, value, step from metrics where run_uuid in {PARENT}")
-
-    assert params == [("base.model", "tiny"), ("language", "az")]
-    assert metrics == [("bits_per_byte/adapted", 1.25, 0)]
 
 
 @pytest.mark.slow
@@ -377,8 +371,8 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
 ) -> None:
     spool = tmp_path / "spool"
     code = (
-        "import sys, time; from pathlib import Path; from anadil.runtime.mlflow_spool import sending\n"
-        f"with sending(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
+        "import sys, time; from pathlib import Path; from anadil.runtime.mlflow_spool import run_sender\n"
+        f"with run_sender(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
         "    print('started', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as run:

@@ -186,10 +186,10 @@ def test_a_launcher_asks_before_it_starts_machines(
     recipe: Recipe, inputs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STAGES, "pretrain", RAISED)
-    asked = launcher.Launch(stage="pretrain", recipe=recipe, inputs=inputs)
+    asked = launcher.LaunchRequest(stage="pretrain", recipe=recipe, inputs=inputs)
 
     with pytest.raises(RecipeError, match="add --remake"):
-        launcher.launch(asked)
+        launcher.launch_job(asked)
 
 
 def test_remake_reaches_the_process_that_trains(

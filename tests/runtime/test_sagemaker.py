@@ -89,7 +89,9 @@ def test_secrets_come_from_secrets_manager(bucket: str) -> None:
     assert sagemaker.secrets('{"hub": ["HF_TOKEN"]}') == {"HF_TOKEN": "hf_x"}
     with pytest.raises(PreflightError, match="write it as a JSON object with TOKEN"):
         sagemaker.secrets('{"hub": ["TOKEN"]}')
-    with pytest.raises(PreflightError, match="ResourceNotFoundException; create it in Secrets Manager"):
+    with pytest.raises(
+        PreflightError, match=r"secret none: does not exist; check Secrets Manager .*; create it there"
+    ):
         sagemaker.secrets('{"none": ["HF_TOKEN"]}')
 
 
@@ -120,7 +122,7 @@ def test_the_process_becomes_the_stage(tmp_path: Path) -> None:
     hyperparameters = tmp_path / "hyperparameters.json"
     hyperparameters.write_text(json.dumps({"recipe_0": "{}"}), encoding="utf-8")
     code = (
-        "import pathlib, sys; from anadil import sagemaker; "
+        "import pathlib, sys; from anadil.runtime import sagemaker; "
         f"sagemaker.command.__defaults__ = (pathlib.Path({str(hyperparameters)!r}),); "
         "sys.exit(sagemaker.main(['clean', '--self-test']))"
     )

@@ -11,7 +11,6 @@ from anadil.text.metrics import (
     distinct,
     fertility,
     is_loop,
-    model_flops_utilization,
     words_in_context,
 )
 
@@ -67,14 +66,6 @@ def test_whatever_stands_before_it_four_repeats_at_the_end_are_a_loop(
 )
 def test_less_than_that_is_no_loop(tokens: list[int]) -> None:
     assert not is_loop(tokens)
-
-
-def test_utilization_counts_parameters_and_attention() -> None:
-    share = model_flops_utilization(
-        tokens_per_s=1_000, num_parameters=10**9, num_layers=16, hidden=2_048, context=2_048, peak_flops=1e14
-    )
-
-    assert share == pytest.approx(1_000 * (6e9 + 12 * 16 * 2_048 * 2_048) / 1e14)
 
 
 def test_the_deciding_scores_are_grouped_by_what_they_measure() -> None:

@@ -102,6 +102,6 @@ def test_a_pod_of_the_sweep_trains_its_own_size(recipe: Recipe) -> None:
     values = {"recipe": recipe.model_dump_json(exclude_unset=True), "corpus": "/c", "size": "50000"}
     given = {"inputs": {"parameterValues": values}, "outputs": {}}
 
-    call = kfp.parse(STAGE, json.dumps(given))
+    call = kfp.parse_executor_input(STAGE, json.dumps(given))
 
     assert again(recipe, "tokenizer.vocab_sizes=[50000]") == Recipe.model_validate_json(call.recipe)

@@ -18,7 +18,11 @@
 {{- fail "launch.enabled: needs a recipe; give it with --set-file recipe=my.yaml" -}}
 {{- end -}}
 {{- if $launch.enabled -}}
-{{- $reads := eq $launch.stage "pretrain" | ternary (list "corpus" "tokenizer") (list "model") -}}
+{{- $stages := .Files.Get "files/stages.yaml" | fromYaml -}}
+{{- if not (hasKey $stages $launch.stage) -}}
+{{- fail (printf "launch.stage: %s does not train; give %s" $launch.stage (keys $stages | sortAlpha | join " or ")) -}}
+{{- end -}}
+{{- $reads := index $stages $launch.stage -}}
 {{- if ne (keys $launch.inputs | sortAlpha | join " ") (join " " $reads) -}}
 {{- fail (printf "launch.inputs: %s reads %s; give the URI of each, and no other" $launch.stage (join " and " $reads)) -}}
 {{- end -}}

@@ -3,21 +3,35 @@
 import fnmatch
 import functools
 import logging
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from anadil.artifacts.s3_errors import code_of, explained, fetched
 from anadil.artifacts.uri import MANIFEST, ConditionsError, Count, join
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.aws import DamagedError, aws_client, aws_errors, error_code, error_status
+from anadil.core.errors import DataError, PreflightError, RetryableError
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Attempts for a call, the first included, with exponential pauses between them."""
+
+DOWNLOADS = 3
+"""Times that an object is fetched whose bytes come damaged or cut off."""
+
+T = TypeVar("T")
+
+s3_errors = functools.partial(
+    aws_errors,
+    action="s3:GetObject, PutObject and ListBucket",
+    service="storage",
+    place="bucket and key",
+    invalid=DataError,
+    refused=PreflightError,
+)
+"""Context manager of a URI: turn boto3's errors into ours."""
 
 
 class S3:
@@ -29,7 +43,7 @@ class S3:
     def exists(self, uri: str) -> bool:
         """Whether an object is there."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
         return any(item["Key"] == key for item in found.get("Contents", ()))
 
@@ -41,7 +55,7 @@ class S3:
         """Some bytes of an object and the size of all of it; a negative start counts from its end."""
         bucket, key = _split(uri)
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
-        with explained(uri):
+        with s3_errors(uri):
             try:
                 response = self._client.get_object(Bucket=bucket, Key=key, Range=byte_range)
             except self._client.exceptions.ClientError as error:
@@ -57,7 +71,7 @@ class S3:
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             self._client.put_object(Bucket=bucket, Key=key, Body=content)
 
     def write_if(self, uri: str, content: bytes, tag: str) -> str | None:
@@ -72,7 +86,7 @@ class S3:
             Its new tag; None where it was written or removed meanwhile, and is left as it is.
         """
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             try:
                 response = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
             except self._client.exceptions.ClientError as error:
@@ -103,7 +117,7 @@ class S3:
             if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
                 params.update(_condition(tag))
 
-        with explained(uri):
+        with s3_errors(uri):
             for event in events:
                 self._client.meta.events.register(event, add_condition)
             try:
@@ -125,7 +139,7 @@ class S3:
             response = self._client.get_object(Bucket=bucket, Key=key)
             return response["Body"].read(), str(response["ETag"])
 
-        return fetched(uri, fetch)
+        return _fetch(uri, fetch)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
@@ -157,12 +171,12 @@ class S3:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
         bucket, key = _split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
-        fetched(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
+        _fetch(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
 
     def remove_directory(self, uri: str) -> None:
         """Delete the objects below the prefix, the manifest first."""
         bucket, prefix = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
             for item in self._objects(bucket, _below(prefix)):
                 self._client.delete_object(Bucket=bucket, Key=item["Key"])
@@ -170,7 +184,7 @@ class S3:
     def remove(self, uri: str) -> None:
         """Delete one object."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             self._client.delete_object(Bucket=bucket, Key=key)
 
     def directory_sizes(self, uri: str) -> dict[str, int]:
@@ -185,7 +199,7 @@ class S3:
         """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
         bucket, prefix = _split(uri)
         uploads = self._client.get_paginator("list_multipart_uploads")
-        with explained(uri):
+        with s3_errors(uri):
             for page in uploads.paginate(Bucket=bucket, Prefix=_below(prefix)):
                 for upload in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(
@@ -195,7 +209,7 @@ class S3:
     def fingerprint(self, uri: str) -> str:
         """ETag and size of the object, which the listing gives without reading it."""
         bucket, key = _split(uri)
-        with explained(uri):
+        with s3_errors(uri):
             head = self._client.head_object(Bucket=bucket, Key=key)
         return f"{head['ETag']}-{head['ContentLength']}"
 
@@ -219,7 +233,7 @@ class S3:
 
     def _objects(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        with explained(f"s3://{bucket}/{prefix}"):
+        with s3_errors(f"s3://{bucket}/{prefix}"):
             for page in pages:
                 yield from page.get("Contents", ())
 
@@ -234,21 +248,25 @@ def s3_client() -> Any:
     Raises:
         PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
     """
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        raise PreflightError("s3:// needs boto3: pip install 'anadil[s3]'") from None
-    retries: dict[str, Any] = {"mode": "standard"}
-    if "AWS_MAX_ATTEMPTS" not in os.environ:
-        retries["total_max_attempts"] = ATTEMPTS
-    with explained("s3"):
+    return aws_client("s3", attempts=ATTEMPTS)
+
+
+def _fetch(uri: str, fetch: Callable[[], T]) -> T:
+    """What `fetch` gives; tried again where the bytes come damaged or cut off.
+
+    Raises:
+        RetryableError: They do so each time.
+    """
+    for attempt in range(1, DOWNLOADS + 1):
         try:
-            return boto3.Session().client(
-                "s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60)
-            )
-        except ValueError as error:
-            raise PreflightError(f"s3: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
+            with s3_errors(uri):
+                return fetch()
+        except DamagedError as error:
+            log.warning("%s; time %d of %d", error, attempt, DOWNLOADS)
+    raise RetryableError(
+        f"{uri}: its bytes came damaged or cut off {DOWNLOADS} times; look at the network and any proxy, "
+        "then run the same command again"
+    )
 
 
 def _below(prefix: str) -> str:
@@ -272,7 +290,7 @@ def _was_changed(error: Exception, uri: str) -> bool:
     Raises:
         ConditionsError: The storage knows no conditions.
     """
-    code, status = code_of(error)
+    code, status = error_code(error), error_status(error)
     if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":
         raise ConditionsError(
             f"{uri}: the storage has no conditional writes (If-None-Match, If-Match)"

@@ -8,8 +8,8 @@ from typing import Any
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.prefetch import fetch
-from anadil.cli.doctor.local import missing_packages
-from anadil.core.errors import PreflightError, RecipeError
+from anadil.cli.doctor.local import require_packages
+from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_recipe_options
@@ -18,7 +18,7 @@ from anadil.runtime.execute import base_cache
 log = logging.getLogger(__name__)
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_export(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     told = f"{text}; every byte of the checkpoint is compared with its manifest first"
     command = commands.add_parser(name, help=text, description=told)
@@ -30,13 +30,12 @@ def add(name: str, commands: Any, text: str) -> None:
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="directory to write")
     told = "precision of the weights (default: as they were trained)"
     command.add_argument("--precision", choices=["bf16", "fp32"], help=told)
-    command.set_defaults(command=export)
+    command.set_defaults(command=run_export)
 
 
-def export(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
     """Write the directory whole or not at all, and print where it is."""
-    if absent := missing_packages("pretrain"):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[pretrain]'")
+    require_packages("pretrain")
     import torch
 
     from anadil.model.tiny import base_model
@@ -51,7 +50,9 @@ def export(options: argparse.Namespace) -> int:
     shutil.rmtree(draft, ignore_errors=True)
     try:
         base = base_model(recipe.base, base_cache(recipe))
-        told = exporting.export(options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision])
+        told = exporting.export_checkpoint(
+            options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision]
+        )
         if options.out.is_dir():
             options.out.rmdir()  # an empty one
         draft.rename(options.out)

@@ -1,17 +1,16 @@
 """`anadil cluster create|describe|delete`: a HyperPod cluster on Amazon EKS, from one file."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from anadil.launch.hyperpod.config import load
+from anadil.cli.output import add_output_option, print_data, print_json
+from anadil.launch.hyperpod.config import load_description
 
 FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_cluster(name: str, commands: Any, text: str) -> None:
     """Put the command, with its verbs, among those of `anadil`."""
     cluster = commands.add_parser(name, help=text, description=f"{text} on Amazon EKS, from one file")
     verbs = cluster.add_subparsers(metavar="VERB", required=True)
@@ -19,15 +18,11 @@ def add(name: str, commands: Any, text: str) -> None:
     create.add_argument("file", type=Path, metavar="FILE", help=FILE)
     create.add_argument("--dry-run", action="store_true", help="print every exact request, and call nothing")
     create.add_argument("--no-wait", action="store_true", help="return once the cluster is asked for")
-    create.add_argument(
-        "-o", "--output", choices=["yaml", "json"], default="yaml", help="default: %(default)s"
-    )
+    add_output_option(create, "yaml", "json")
     create.set_defaults(command=_create)
     describe = verbs.add_parser("describe", help="state of every part and health of every machine")
     describe.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    describe.add_argument(
-        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
-    )
+    add_output_option(describe)
     describe.set_defaults(command=_describe)
     delete = verbs.add_parser("delete", help="remove the cluster; data and images stay")
     delete.add_argument("file", type=Path, metavar="FILE", help=FILE)
@@ -35,33 +30,31 @@ def add(name: str, commands: Any, text: str) -> None:
     text = "remove the file system too, after what it owes to S3 is written there"
     delete.add_argument("--with-file-system", action="store_true", help=text)
     delete.add_argument("--dry-run", action="store_true", help="print every request, and call nothing")
-    delete.add_argument(
-        "-o", "--output", choices=["yaml", "json"], default="yaml", help="default: %(default)s"
-    )
+    add_output_option(delete, "yaml", "json")
     delete.set_defaults(command=_delete)
 
 
 def _create(options: argparse.Namespace) -> int:
-    description = load(options.file)
+    description = load_description(options.file)
     if options.dry_run:
         from anadil.launch.hyperpod.requests import requests_of
 
-        _show([request.as_dict() for request in requests_of(description)], options.output)
+        print_data([request.as_dict() for request in requests_of(description)], options.output)
         return 0
-    from anadil.launch.hyperpod.create import create
-    from anadil.launch.hyperpod.resources import Parts
+    from anadil.launch.hyperpod.create import create_cluster
+    from anadil.launch.hyperpod.resources import ClusterResources
 
-    _show(create(Parts(description), wait=not options.no_wait), options.output)
+    print_data(create_cluster(ClusterResources(description), wait=not options.no_wait), options.output)
     return 0
 
 
 def _describe(options: argparse.Namespace) -> int:
-    from anadil.launch.hyperpod.describe import describe
-    from anadil.launch.hyperpod.resources import Parts
+    from anadil.launch.hyperpod.describe import describe_cluster
+    from anadil.launch.hyperpod.resources import ClusterResources
 
-    rows = describe(Parts(load(options.file)))
+    rows = describe_cluster(ClusterResources(load_description(options.file)))
     if options.output == "json":
-        print(json.dumps([row.as_dict() for row in rows], ensure_ascii=False, indent=2))
+        print_json([row.as_dict() for row in rows])
         return 0
     widths = [
         max(len(text) for text in column)
@@ -73,24 +66,17 @@ def _describe(options: argparse.Namespace) -> int:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from anadil.launch.hyperpod.delete import delete, deletions
-    from anadil.launch.hyperpod.resources import Parts
+    from anadil.launch.hyperpod.delete import delete_cluster, deletions
+    from anadil.launch.hyperpod.resources import ClusterResources
 
-    description = load(options.file)
+    description = load_description(options.file)
     if options.dry_run:
         asked = deletions(None, cluster=description.name, with_file_system=options.with_file_system)
-        _show([request.as_dict() for request in asked], options.output)
+        print_data([request.as_dict() for request in asked], options.output)
         return 0
-    gone = delete(Parts(description), confirmed=options.yes, with_file_system=options.with_file_system)
+    gone = delete_cluster(
+        ClusterResources(description), confirmed=options.yes, with_file_system=options.with_file_system
+    )
     for what in gone:
         print(f"{what}: deleted")
     return 0
-
-
-def _show(data: Any, output: str) -> None:
-    if output == "json":
-        print(json.dumps(data, ensure_ascii=False, indent=2))
-        return
-    import yaml
-
-    sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110))

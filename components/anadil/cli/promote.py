@@ -14,7 +14,7 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
-from anadil.cli.doctor.local import missing_packages
+from anadil.cli.doctor.local import require_packages
 from anadil.core.errors import (
     DataError,
     GateError,
@@ -35,7 +35,7 @@ PROMOTED = {"model": "adapted", "adapter": "finetuned"}
 """Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_promote(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     told = f"{text}. Prints the version; exits 6 where the gate was not passed, and moves nothing."
     command = commands.add_parser(name, help=text, description=told)
@@ -65,8 +65,7 @@ def promote(options: argparse.Namespace) -> int:
     uri = tracking_uri(recipe)
     if uri is None:
         raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
-    if absent := missing_packages("tracking"):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[tracking]'")
+    require_packages("tracking")
     if uri.startswith("http") and "://" not in model:
         raise PreflightError(
             f"--model {model}: a path of this machine, which an MLflow server neither takes nor reaches; put "

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 KINDS = {stage.writes for stage in FLOW}
 
 
-def add(name: str, commands: Any, text: str) -> None:
+def add_remove(name: str, commands: Any, text: str) -> None:
     """Add the command's options."""
     command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
     command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")

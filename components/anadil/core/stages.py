@@ -1,10 +1,11 @@
-"""The flow: every stage, what it reads and writes, in order.
+"""The only list of stages, in order: what each reads, writes and needs.
 
-The command line, the KFP steps, the images and the tests follow this one list. It imports
-nothing, so that `anadil --help` is immediate.
+The command line, the DAG, the launchers, images and their locks, manifests, CI and docs follow it. It
+imports nothing, so that `anadil --help` is immediate.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 BUILT_IN = "smoke"
 """Recipe that runs when none is named."""
@@ -33,68 +34,121 @@ class Stage:
     """Recipe key (`section.key`) of the outside files that the stage reads."""
     files_flag: str = ""
     """What the command line calls them."""
+    without_files: Literal["refused", "skipped", "runs"] = "refused"
+    """What becomes of the stage where the recipe names none of them."""
+    image: str
+    """Name of the image that holds it."""
+    rooms: tuple[str, ...] = ()
+    """Folders of the package that its image holds, beside its own and those of all images."""
+    cpu: str
+    """CPUs that its pod asks for, where the recipe does not say and no machine with GPUs is named."""
+    memory: str
+    """Memory, request and limit, in the same case."""
+    retries: int | None = None
+    """Times that a pipeline tries its pod again; None: as many as `cluster.restarts` says."""
+    launchable: bool = False
+    """Whether it trains, and so can be a job of its own."""
+    progress_name: str = ""
+    """What its progress lines call the loop, where a job's backend reads figures out of the log."""
+    figures: tuple[str, ...] = ()
+    """Those of its last line."""
     uses_model: bool = False
-    """Whether it runs the torch code in `model/`."""
+    """Whether it runs the torch code in `model/`, and on a GPU where there is one."""
     reads_beside: bool = False
     """Whether it reads what lies beside the content of artifacts too: counts, times, samples."""
     costly: bool = False
     """Whether it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
     distributed: bool = False
     """Whether it starts torchrun by itself where a machine has several GPUs."""
-    says: str = ""
+    summary: str
     """Help text: what it does."""
 
 
 FLOW = (
     Stage(
         name="clean",
+        image="clean",
         writes="corpus",
         sections=("language", "clean"),
         files="clean.inputs",
         files_flag="raw",
-        says="raw text, HTML and WARC to a clean corpus",
+        # One process; the memory is for 3 GB of kept text. The pipeline asks for what the files need instead.
+        cpu="1",
+        memory="16Gi",
+        # Storage or a node may fail for a moment; what a stage finished is not done again.
+        retries=2,
+        summary="raw text, HTML and WARC to a clean corpus",
     ),
     Stage(
         name="tokenizer",
+        image="tokenizer",
         reads=("corpus",),
         writes="tokenizer",
         sections=("language", "base", "tokenizer"),
-        says="train, extend and compare tokenizers",
+        # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
+        cpu="8",
+        memory="32Gi",
+        retries=2,
+        summary="train, extend and compare tokenizers",
     ),
     Stage(
         name="pretrain",
+        image="pretrain",
+        rooms=("model", "plan", "cli/calibrate"),
         reads=("corpus", "tokenizer"),
         writes="model",
         sections=("base", "pretrain", "seed"),
         uses_model=True,
         costly=True,
         distributed=True,
-        says="continue pre-training on the corpus",
+        # Without GPUs: a small model on a machine of CPUs only. Assumption, for the next two as well.
+        cpu="4",
+        memory="16Gi",
+        launchable=True,
+        progress_name="pre-training",
+        figures=("loss", "tokens_per_s"),
+        summary="continue pre-training on the corpus",
     ),
     Stage(
         name="finetune",
+        image="finetune",
+        rooms=("model",),
         reads=("model",),
         writes="adapter",
         sections=("finetune", "seed"),
         files="finetune.inputs",
         files_flag="chats",
+        without_files="skipped",
         uses_model=True,
         costly=True,
-        says="teach the model to answer (LoRA)",
+        cpu="4",
+        memory="16Gi",
+        launchable=True,
+        progress_name="finetune",
+        figures=("loss",),
+        summary="teach the model to answer (LoRA)",
     ),
     Stage(
         name="evaluate",
+        image="evaluate",
+        rooms=("model",),
         reads=("corpus", "model", "adapter"),
         optional=("adapter",),
         writes="scores",
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
         files_flag="heldout",
+        without_files="runs",
         uses_model=True,
-        says="score base, adapted and finetuned model",
+        cpu="4",
+        memory="16Gi",
+        # Hours on a GPU and nothing to resume: one more try, for a lost node.
+        retries=1,
+        summary="score base, adapted and finetuned model",
     ),
     Stage(
         name="report",
+        image="tools",
         reads=("corpus", "tokenizer", "model", "adapter", "scores"),
         optional=("adapter",),
         writes="report",
@@ -110,7 +164,11 @@ FLOW = (
             "evaluate",
             "report",
         ),
-        says="one page about the whole run",
+        # Reads the manifests and JSON of five artifacts, renders one page.
+        cpu="500m",
+        memory="2Gi",
+        retries=2,
+        summary="one page about the whole run",
     ),
 )
 
@@ -123,6 +181,17 @@ the key. A key of a list's items is written as `pretrain.phases.lr`.
 """
 
 STAGES = {stage.name: stage for stage in FLOW}
-
-IMAGES = {stage.name: stage.name for stage in FLOW} | {"report": "tools", "launch": "tools"}
+LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
+"""Stages that can be a job of their own."""
+IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}
 """What a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
+TORCH_IMAGES = tuple(stage.image for stage in FLOW if stage.uses_model)
+"""Images that hold torch."""
+SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
+"""Folders of the package that every image holds."""
+
+
+def rooms_of(image: str) -> tuple[str, ...] | None:
+    """Folders of the package that an image holds; None: all of them."""
+    stage = STAGES.get(image)
+    return (*SHARED_ROOMS, *stage.rooms, stage.name) if stage and stage.image == image else None

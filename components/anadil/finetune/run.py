@@ -22,9 +22,9 @@ from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import Dropped, read_chats, refuse_none
+from anadil.finetune.chats import DroppedChats, read_chats, refuse_no_chats
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.runtime.cache_key import recipe_origin, result_version
 from anadil.runtime.job import Figures, Job
@@ -52,7 +52,7 @@ def run(job: Job) -> Figures:
     _quiet_libraries()
     settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])
-    dropped = Dropped()
+    dropped = DroppedChats()
     rows = _rows(job, tokenizer, dropped)
     steps = lora.num_steps(len(rows), settings.batch_size, settings.epochs)
     trainer = _trainer(job, tokenizer, rows, steps)
@@ -97,7 +97,7 @@ def _quiet_libraries() -> None:
     disable_progress_bar()
 
 
-def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dataset:
+def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Dataset:
     """Every chat that can be trained on, as ids and labels; says which cannot.
 
     Raises:
@@ -111,7 +111,7 @@ def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dat
     examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
     num_rows = len(examples) + dropped.total
     job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
-    refuse_none(job.files, len(examples), dropped)
+    refuse_no_chats(job.files, len(examples), dropped)
     if dropped.total:
         level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
         log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)
@@ -135,11 +135,11 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
     newest = lora.newest_checkpoint(job, origin)
     done, folder = newest or (0, None)
     if newest:
-        log.info("going on after step %d of %d", done, steps)
+        log.info("resuming after step %d of %d", done, steps)
     if done < steps:
-        with job.stop.deferred(), progress("finetune", steps) as shown:
-            shown.advance(done)
-            trainer.add_callback(lora.Watch(job, shown, origin))
+        with job.stop.deferred(), progress("finetune", steps) as bar:
+            bar.advance(done)
+            trainer.add_callback(lora.TrainingCallback(job, bar, origin))
             trainer.train(resume_from_checkpoint=str(folder) if folder else None)
         if job.stop.signal is not None:
             job.stop.leave()
@@ -150,7 +150,7 @@ def _num_trained(trainer: Any) -> int:
 
 
 def _origin(job: Job, rows: Dataset) -> dict[str, str]:
-    """What a checkpoint must have been made from for this run to go on with it."""
+    """What a checkpoint must have been made from for this run to resume from it."""
     tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     return {
@@ -169,7 +169,7 @@ def _write_curve(job: Job, steps: int) -> float:
     file = lora.checkpoint(job, steps) / "trainer_state.json"
     history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
     curve = [
-        {"step": logs["step"], "epoch": logs["epoch"], **lora.step_figures(logs)}
+        {"step": logs["step"], "epoch": logs["epoch"], **lora.logged_figures(logs)}
         for logs in history
         if "loss" in logs
     ]
@@ -196,7 +196,7 @@ def _export(job: Job, source: Path) -> None:
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
-    model = lora.merged(base, job.out)
+    model = lora.merge_adapter(base, job.out)
     stored = model_config(job.inputs["model"])
     dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
     save_model(model, base, job.out / "merged", dtype)

@@ -1,4 +1,4 @@
-"""The end of a pipeline run: nothing of it goes on, and somebody is told how it ended."""
+"""The end of a pipeline run: nothing of it keeps running, and an alert says how it ended."""
 
 import logging
 
@@ -6,15 +6,15 @@ from anadil.core import errors
 from anadil.core.errors import AnadilError
 from anadil.core.format import human_seconds
 from anadil.core.stages import FLOW
-from anadil.launch.alerts import Event, notify
 from anadil.launch.kubernetes.backend import stop_run
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import Event, notify
 from anadil.runtime.job import is_left_out
-from anadil.runtime.step_status import Outcome, outcomes
+from anadil.runtime.step_status import StepStatus, step_statuses
 
 log = logging.getLogger(__name__)
 
-RESUME = "submit the recipe again: finished steps are reused, training goes on from its checkpoint"
+RESUME = "submit the recipe again: finished steps are reused, training resumes from its checkpoint"
 
 
 def finish(recipe: Recipe, run: str) -> None:
@@ -30,16 +30,16 @@ def finish(recipe: Recipe, run: str) -> None:
                 log.info("stopped %s, which the run had left", name)
         except AnadilError as error:
             log.warning("jobs of run %s cannot be stopped: %s", run, error)
-    event = event_of(recipe, run)
+    event = run_event(recipe, run)
     log.info("%s: %s", event.kind, event.message)
     notify(event)
 
 
-def event_of(recipe: Recipe, run: str) -> Event:
+def run_event(recipe: Recipe, run: str) -> Event:
     """How a run ended, from the outcomes that its steps have left."""
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        found = outcomes(str(recipe.storage.root), run, stages)
+        found = step_statuses(str(recipe.storage.root), run, stages)
     except AnadilError as error:
         return Event(
             kind="failed", run=run, message=f"how the steps ended cannot be read: {error}", resume=RESUME
@@ -57,7 +57,7 @@ def event_of(recipe: Recipe, run: str) -> Event:
     return Event(kind="completed", run=run, message=message, artifact=f"{report}/report.html")
 
 
-def _failure(run: str, outcome: Outcome) -> Event:
+def _failure(run: str, outcome: StepStatus) -> Event:
     stopped = outcome.exit_code in (errors.INTERRUPTED, errors.Stopped.exit_code)
     return Event(
         kind="stopped" if stopped else "failed",

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.core.stages import STAGES
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.plan.preflight import check_shared
 from anadil.recipe.sections import Recipe
@@ -18,17 +18,13 @@ RUN_LABEL = f"{DOMAIN}/run"
 STAGE_LABEL = "app.kubernetes.io/component"
 SPEC_ANNOTATION = f"{DOMAIN}/spec-hash"
 """SHA-256 of the manifest, by which a launcher knows a job again."""
-HEARTBEAT_ANNOTATION = f"{DOMAIN}/heartbeat"
-"""When a launcher last looked after the job, RFC 3339; the sweeper suspends jobs that nobody follows."""
-DETACHED_ANNOTATION = f"{DOMAIN}/detached"
-"""`true` where the job was started to be followed by nobody."""
+OUR_JOBS = "app.kubernetes.io/managed-by=anadil-launch"
+"""Label selector of all jobs that a launcher has made."""
 TARGET_ANNOTATION = f"{DOMAIN}/artifact"
 """URI of the artifact that the job writes."""
 HOME = "/home/anadil"
-USER = 10_001
+IMAGE_USER = 10_001
 """Numeric user and group of every image; nothing outside the volumes is written."""
-LAUNCHABLE = ("pretrain", "finetune")
-"""Stages that train, and so may be jobs of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

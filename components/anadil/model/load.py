@@ -17,12 +17,12 @@ from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Weight files that run code when they are loaded."""
-TOKENIZER_FILES = (
+COPIED_TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -173,7 +173,7 @@ def copy_tokenizer(source: Path, out: Path) -> None:
     The longest input becomes the model's: the tokenizer's is that of the model that it was made for.
     Beside an adapter lies no config; its tokenizer comes from the adapted model, and is right.
     """
-    for name in TOKENIZER_FILES:
+    for name in COPIED_TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
     if not (out / "config.json").is_file():

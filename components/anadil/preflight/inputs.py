@@ -18,7 +18,7 @@ from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.stages import Stage
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.preflight.clean_memory import clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
 from anadil.recipe.sections import Base, Recipe
@@ -274,10 +274,10 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
     settings = recipe.clean
     read.check_suffixes(tuple(files))
-    tally = read.Tally()
+    read_stats = read.ReadStats()
 
-    def some(uri: str) -> Iterator[read.Raw]:
-        records = read.records(uri, uri, settings.text_field, tally, beginnings.copy)
+    def some(uri: str) -> Iterator[read.RawRecord]:
+        records = read.read_records(uri, uri, settings.text_field, read_stats, beginnings.copy)
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records):
                 if number == MAX_RECORDS:
@@ -291,42 +291,45 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
         looked = [files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)]
     for _ in _taken(looked, beginnings, some):
         pass
-    total = tally.records + tally.bad
-    if tally.bad and (beginnings.whole or not tally.records + tally.skipped):
-        tally.judge(settings.max_bad_records)
-    if beginnings.whole and not tally.records:
+    total = read_stats.records + read_stats.bad
+    if read_stats.bad and (beginnings.whole or not read_stats.records + read_stats.skipped):
+        read_stats.check_bad_share(settings.max_bad_records)
+    if beginnings.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
-    detail = f"{tally.records:,} documents"
-    if tally.bad > settings.max_bad_records * total:
-        return detail, f"{tally.bad:,} of {total:,} records could not be read, such as {tally.places[0]}"
+    detail = f"{read_stats.records:,} documents"
+    if read_stats.bad > settings.max_bad_records * total:
+        return (
+            detail,
+            f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}",
+        )
     return detail, ""
 
 
 def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.finetune.chats import Dropped, read_chats, refuse_kinds, refuse_none
+    from anadil.finetune.chats import DroppedChats, check_chat_files, read_chats, refuse_no_chats
 
-    refuse_kinds(files)
-    dropped = Dropped()
+    check_chat_files(files)
+    dropped = DroppedChats()
     found = _taken(files, beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy))
     num_chats = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
-        refuse_none(files, num_chats, dropped)
+        refuse_no_chats(files, num_chats, dropped)
     remedy = f"{dropped.total:,} rows are none and would be left out: {dropped}" if dropped.total else ""
     return f"{num_chats:,} chats", remedy
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.evaluate.heldout import documents_of, limited, refuse_empty, refuse_kinds
+    from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
 
-    refuse_kinds(files)
+    check_heldout_files(files)
     found = _taken(
         files,
         beginnings,
         lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language, beginnings.copy),
     )
-    num_documents = sum(1 for document in limited(each for _, each in found) if document.text)
+    num_documents = sum(1 for document in refuse_too_large(each for _, each in found) if document.text)
     if beginnings.whole:
-        refuse_empty(num_documents, files)
+        refuse_no_heldout(num_documents, files)
     return f"{num_documents:,} documents", ""
 
 

@@ -147,7 +147,7 @@ class Cluster(StrictModel):
     parallel_sweep: bool = False
     """Whether each candidate of the vocabulary sweep is trained in a pod of its own."""
     notifications: Name | None = None
-    """Secret with ANADIL_SLACK_WEBHOOK, ANADIL_SNS_TOPIC or both: who is told how a run ended."""
+    """Secret with the address of one or more alert channels (follow-a-job.md): who is told how a run ended."""
     sagemaker: SageMaker = SageMaker()
 
     @field_validator("image")

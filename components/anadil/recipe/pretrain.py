@@ -4,6 +4,8 @@
 Telecom).
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -18,8 +20,31 @@ from pydantic import (
 from anadil.recipe.fields import Directory, Fraction, Place, StrictModel
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """What planner, checkpoints and this section's check have to know of an optimizer."""
+
+    name: str
+    moments: tuple[str, ...]
+    """Numbers that it keeps for each trained one, in the precision of the weight; their names in checkpoints."""
+    numbers_moved: int
+    """Numbers that a step reads and writes for each trained one."""
+
+
+OPTIMIZERS: Mapping[str, OptimizerFacts] = {
+    "adamw": OptimizerFacts(
+        name="AdamW",
+        moments=("exp_avg", "exp_avg_sq"),
+        # A gradient read for its norm, read and written to be scaled; weight, gradient and two moments
+        # read, weight and moments written. Source: torch's fused AdamW.
+        numbers_moved=10,
+    ),
+}
+"""By name. `anadil.pretrain.optimizer` makes each of them; a second one makes the name a key of the section."""
+
+
 class Phase(StrictModel):
-    """A phase of continued pre-training with its own trainable set and learning rate."""
+    """A stretch of continued pre-training with its own trainable set and learning rate."""
 
     trains: Literal["embeddings", "all"]
     """`embeddings` freezes the backbone, so that new tokens find their place first."""
@@ -176,6 +201,11 @@ class Pretrain(StrictModel):
                 "copies.memory_every to 0"
             )
         return self
+
+    @property
+    def optimizer(self) -> str:
+        """Name among `OPTIMIZERS`."""
+        return "adamw"
 
     @property
     def steps(self) -> int:

@@ -8,6 +8,7 @@ published the text says where the value comes from. `recipe.py` reads and checks
 from typing import Annotated, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -22,6 +23,7 @@ from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import Fraction, Place, StrictModel, Text
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
+from anadil.text.language import language_codes
 
 Strategy = Literal["base", "extend", "replace"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
@@ -77,7 +79,7 @@ class Clean(StrictModel):
     minhash_rows: PositiveInt = 8
     """Hashes in a band. Source: FineWeb, arXiv:2406.17557, section 3.4."""
     minhash_shingle: PositiveInt = 5
-    """Words (az) or characters (ja) in a shingle. Source: FineWeb; for ja Swallow, arXiv:2404.17733."""
+    """Words in a shingle, or characters where a language writes no spaces. Source: FineWeb; Swallow, arXiv:2404.17733."""
     heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Share of documents, chosen by the hash of their text, that training never sees."""
     heldout_max_documents: PositiveInt = 2_000
@@ -202,10 +204,18 @@ class Tracking(StrictModel):
         return uri
 
 
+def _has_language(code: object) -> object:
+    if code not in language_codes():
+        raise ValueError(f"Input should be {' or '.join(map(repr, language_codes()))}")
+    return code
+
+
 class Recipe(StrictModel):
     """Everything that a run does."""
 
-    language: Literal["az", "ja"] = "az"
+    language: Annotated[
+        str, BeforeValidator(_has_language), Field(json_schema_extra={"enum": [*language_codes()]})
+    ] = "az"
     """ISO 639-1 code of the language that is taught."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random choice; NumPy takes 32 bits."""

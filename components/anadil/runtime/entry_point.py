@@ -39,7 +39,7 @@ def stage_parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
     """The command line of a stage: a recipe, a URI for each input, one for the output."""
     built = argparse.ArgumentParser(
         prog=prog or f"python -m anadil.{stage.name}",
-        description=f"{stage.name}: {stage.says}",
+        description=f"{stage.name}: {stage.summary}",
         epilog="Prints the URI of the artifact. An artifact that is there already is not made again.",
     )
     add_recipe_options(built)
@@ -131,10 +131,12 @@ def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
 
 def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     """Run with the input of a KFP container component, and write what its launcher reads."""
-    call = kfp.parse(stage, text)
+    call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     is_first = int(os.environ.get("RANK", "0")) == 0
-    with step_status.recorded(recipe.storage.root, call.run if is_first else "", stage.name) as record:
+    with step_status.record_step_status(
+        recipe.storage.root, call.run if is_first else "", stage.name
+    ) as record:
         processes = _num_processes(stage, recipe)
         if processes > 1:
             record.exit_code = _under_torchrun(stage, arguments, processes)

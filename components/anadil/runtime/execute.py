@@ -28,7 +28,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.job import Figures, Job, Run, external_files
-from anadil.runtime.mlflow_spool import has_unsent, settings_of, tracked
+from anadil.runtime.mlflow_spool import SPOOL, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake, unused_checkpoints
 from anadil.runtime.signals import Stop
 
@@ -237,9 +237,9 @@ def _run(planned: PlannedArtifact, job: Job, rank: int) -> Figures:
     }
     if rank == 0:
         _clear(job.out)
-    with tracked(planned.stage.name, job.recipe, job.work) as tracker:
+    with track_stage(planned.stage.name, job.recipe, job.work) as tracker:
         tracker.params(settings)
-        tracker.run_params(settings_of(job.recipe))
+        tracker.run_params(run_settings(job.recipe))
         tags = {"anadil.version": __version__, "anadil.artifact": planned.target, "anadil.key": planned.key}
         tracker.tags(tags)
         try:
@@ -293,7 +293,7 @@ def _put(planned: PlannedArtifact, manifest: Manifest) -> MadeArtifact:
         log.warning("%s; what this run has made is thrown away", error)
         shutil.rmtree(planned.partial, ignore_errors=True)
         manifest = found.manifest
-    if not has_unsent(planned.work):
+    if not has_unsent(planned.work / SPOOL):
         shutil.rmtree(planned.work, ignore_errors=True)
     _say_figures(manifest.figures)
     return MadeArtifact(uri=planned.target, manifest=manifest)

@@ -58,8 +58,8 @@ class Job:
 
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:
-    """Whether the recipe names no chats, so that the run is one of continued pre-training only."""
-    return stage.name == "finetune" and not recipe.finetune.inputs
+    """Whether a run goes without the stage: without chats it is one of continued pre-training only."""
+    return stage.without_files == "skipped" and not named_files(stage, recipe)
 
 
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:
@@ -71,8 +71,13 @@ def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> t
     """
     if not stage.files:
         return ()
-    section, key = stage.files.split(".")
-    patterns = tuple(given) or tuple(getattr(getattr(recipe, section), key))
-    if not patterns and stage.name != "evaluate":
+    patterns = tuple(given) or named_files(stage, recipe)
+    if not patterns and stage.without_files != "runs":
         raise RecipeError(f"{stage.files}: names no file; list the data to read")
     return tuple(storage.expand(patterns, stage.files))
+
+
+def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
+    """Patterns by which the recipe names the outside files of a stage that reads some."""
+    section, key = stage.files.split(".")
+    return tuple(getattr(getattr(recipe, section), key))

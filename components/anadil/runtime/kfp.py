@@ -17,7 +17,7 @@ PAGES = {"html": "report.html", "markdown": "report.md"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ExecutorInput:
     """One start of a stage by Kubeflow Pipelines."""
 
     recipe: str
@@ -30,7 +30,7 @@ class Call:
     """Id of the pipeline run."""
 
 
-def parse(stage: Stage, text: str) -> Call:
+def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
     """The executor input of a stage.
 
     Raises:
@@ -42,7 +42,7 @@ def parse(stage: Stage, text: str) -> Call:
         inputs = {word: str(values[word]) for word in stage.reads}
         # A step that was left out gives no URI; Kubeflow Pipelines has no absent parameter.
         inputs = {word: uri for word, uri in inputs.items() if uri or word not in stage.optional}
-        return Call(
+        return ExecutorInput(
             recipe=_of_one_size(str(values["recipe"]), str(values.get("size", ""))),
             inputs=inputs,
             outputs=dict(given["outputs"]),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core import log as logs
-from anadil.runtime.mlflow_spool import CLOSED, DONE, waits
+from anadil.runtime.mlflow_spool import CLOSED, DONE, has_unsent
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def main() -> int:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     waiting = [
-        path for path in sorted(options.spool.parent.iterdir()) if path != options.spool and waits(path)
+        path for path in sorted(options.spool.parent.iterdir()) if path != options.spool and has_unsent(path)
     ]
 
     def is_closed() -> bool:

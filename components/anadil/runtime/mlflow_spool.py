@@ -1,4 +1,4 @@
-"""MLflow without its power to stop a run: stages append to a spool, another process sends it.
+"""MLflow that cannot stop a run: stages append to a spool, another process sends it.
 
 One metric to a server that is away blocks the MLflow client for minutes, so no stage ever
 calls it. A `Tracker` appends JSON lines to `<spool>/<stage>.jsonl`; `sender.py`, in a process of
@@ -54,13 +54,11 @@ class Tracker:
 
     def params(self, values: Mapping[str, object]) -> None:
         """Settings of the stage."""
-        texts = {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
-        self._append({"kind": "params", "values": texts})
+        self._append({"kind": "params", "values": _texts(values)})
 
     def tags(self, values: Mapping[str, object]) -> None:
         """Words by which runs are found, such as URIs and digests."""
-        texts = {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
-        self._append({"kind": "tags", "values": texts})
+        self._append({"kind": "tags", "values": _texts(values)})
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Numbers of a step (for training an optimizer step), or without one the stage's final figures.
@@ -69,13 +67,12 @@ class Tracker:
         of MLflow has two meanings.
         """
         prometheus.set_gauges(self._stage, values, step or 0)
-        shown = values if step is None else {self._curve(name): value for name, value in values.items()}
-        self._append({"kind": "metrics", "values": dict(shown), "step": step, "time": _now_ms()})
+        keyed = values if step is None else {self._curve(name): value for name, value in values.items()}
+        self._append({"kind": "metrics", "values": dict(keyed), "step": step, "time": _now_ms()})
 
     def run_params(self, values: Mapping[str, object]) -> None:
         """Settings of the whole run, of which this stage is a part."""
-        texts = {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
-        self._append({"kind": "run params", "values": texts})
+        self._append({"kind": "run params", "values": _texts(values)})
 
     def run_metrics(self, values: Mapping[str, float]) -> None:
         """Figures by which whole runs are compared."""
@@ -108,7 +105,7 @@ class Tracker:
 
 
 @contextmanager
-def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
+def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
     """A tracker for one stage; outside `anadil run` with a sender of its own.
 
     Args:
@@ -129,7 +126,7 @@ def tracked(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         yield Tracker(None, stage)
         return
     folder = work / SPOOL
-    with sending(folder, uri, recipe.tracking.experiment, stage):
+    with run_sender(folder, uri, recipe.tracking.experiment, stage):
         yield _open(folder, stage)
 
 
@@ -146,7 +143,7 @@ def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
     return None if uri == "off" else uri
 
 
-def settings_of(recipe: Recipe) -> dict[str, str]:
+def run_settings(recipe: Recipe) -> dict[str, str]:
     """What a run is known by: language, base, seed, and each key that is not the default, by its path."""
     always = {"language": recipe.language, "base.model": recipe.base.model, "seed": str(recipe.seed)}
     return always | dict(_flat("", recipe.model_dump(mode="json", exclude_defaults=True)))
@@ -161,7 +158,7 @@ def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def sending(spool: Path, uri: str, experiment: str, run_name: str) -> Iterator[None]:
+def run_sender(spool: Path, uri: str, experiment: str, run_name: str) -> Iterator[None]:
     """Run a sender beside the block, and wait a bounded time for it at the end."""
     spool.mkdir(parents=True, exist_ok=True)
     (spool / CLOSED).unlink(missing_ok=True)
@@ -195,13 +192,8 @@ def sending(spool: Path, uri: str, experiment: str, run_name: str) -> Iterator[N
             )
 
 
-def has_unsent(work: Path) -> bool:
-    """Whether the work directory of a stage keeps tracking that MLflow has not taken yet."""
-    return waits(work / SPOOL)
-
-
-def waits(spool: Path) -> bool:
-    """Whether an earlier run left lines in this spool."""
+def has_unsent(spool: Path) -> bool:
+    """Whether an earlier run left lines in this spool that MLflow has not taken yet."""
     return (spool / CLOSED).exists() and not (spool / DONE).exists() and any(spool.glob("*.jsonl"))
 
 
@@ -211,6 +203,10 @@ def _open(spool: Path, stage: str) -> Tracker:
     tracker = Tracker(path, stage)
     tracker.start()
     return tracker
+
+
+def _texts(values: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
 
 
 def _now_ms() -> int:

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.aws import aws_client, aws_errors
+from anadil.core.errors import AnadilError, DataError, PreflightError
 
 CONFIG = Path("/opt/ml/input/config")
 RESOURCES = CONFIG / "resourceconfig.json"
@@ -32,7 +33,6 @@ RECIPE = "recipe_"
 """Prefix of the hyperparameters that hold the recipe; a number follows."""
 SECRETS = "ANADIL_SECRETS"
 """Environment variable: JSON, secret of AWS Secrets Manager -> its keys that become variables."""
-ATTEMPTS = 5
 
 
 def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
@@ -99,27 +99,18 @@ def secrets(names: str) -> dict[str, str]:
         PreflightError: A secret or a key is not there, or the job's role may not read it.
         RetryableError: Secrets Manager does not answer.
     """
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    retries = Config(retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, read_timeout=20)
     found = {}
     for name, keys in json.loads(names).items():
+        what = f"secret {name}"
         try:
-            client = boto3.Session().client("secretsmanager", config=retries)
-            held = json.loads(client.get_secret_value(SecretId=name)["SecretString"])
-            found.update({key: str(held[key]) for key in keys})
-        except ClientError as error:
-            code = error.response.get("Error", {}).get("Code", "")
-            raise PreflightError(
-                f"secret {name}: {code}; create it in Secrets Manager and grant the job's role "
-                "secretsmanager:GetSecretValue"
-            ) from None
-        except BotoCoreError as error:
-            raise RetryableError(f"secret {name}: Secrets Manager does not answer ({error})") from None
+            with aws_errors(what, "the job's role secretsmanager:GetSecretValue", place="Secrets Manager"):
+                answer = aws_client("secretsmanager").get_secret_value(SecretId=name)
+            secret = json.loads(answer["SecretString"])
+            found.update({key: str(secret[key]) for key in keys})
+        except DataError as error:  # no data of the user's are wrong
+            raise PreflightError(f"{error}; create it there") from None
         except (ValueError, LookupError, TypeError):
-            raise PreflightError(f"secret {name}: write it as a JSON object with {', '.join(keys)}") from None
+            raise PreflightError(f"{what}: write it as a JSON object with {', '.join(keys)}") from None
     return found
 
 

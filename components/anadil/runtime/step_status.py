@@ -1,7 +1,7 @@
-"""How each step of a pipeline run ended, beside the artifacts, for whoever looks at the whole run.
+"""The status of each step of a pipeline run, beside the artifacts, for whoever looks at the whole run.
 
 Kubeflow Pipelines tells its exit handler nothing about the steps, and their logs go with the
-pods; so each step leaves `<storage.root>/runs/<run>/<stage>.json`.
+pods; so each step writes `<storage.root>/runs/<run>/<stage>.json`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ MAX_MESSAGE_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepStatus:
     """The end of one step."""
 
     stage: str
@@ -38,7 +38,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Record:
+class StepRecord:
     """What a step fills in while it runs."""
 
     uri: str = ""
@@ -47,13 +47,13 @@ class Record:
     """Of processes whose error is not known here."""
 
 
-def outcome_uri(root: str, run: str, stage: str) -> str:
-    """Where the outcome of a stage lies."""
+def step_status_uri(root: str, run: str, stage: str) -> str:
+    """Where the status of a step is written."""
     return join(root, "runs", run, f"{stage}.json")
 
 
 @contextlib.contextmanager
-def recorded(root: str | None, run: str, stage: str) -> Iterator[Record]:
+def record_step_status(root: str | None, run: str, stage: str) -> Iterator[StepRecord]:
     """Write how the block ended; nothing without a run or a root.
 
     Args:
@@ -61,13 +61,13 @@ def recorded(root: str | None, run: str, stage: str) -> Iterator[Record]:
         run: Id of the pipeline run.
         stage: Name of the stage.
     """
-    record, started = Record(), time.monotonic()
+    record, started = StepRecord(), time.monotonic()
     if not root or not run:
         yield record
         return
 
     def end(code: int, message: str = "") -> None:
-        outcome = Outcome(
+        status = StepStatus(
             stage=stage,
             status="finished" if not code else "stopped" if code in STOPPED else "failed",
             exit_code=code,
@@ -75,7 +75,7 @@ def recorded(root: str | None, run: str, stage: str) -> Iterator[Record]:
             uri=record.uri,
             seconds=round(time.monotonic() - started, 1),
         )
-        _write(root, run, outcome)
+        _write(root, run, status)
 
     try:
         yield record
@@ -98,34 +98,34 @@ def recorded(root: str | None, run: str, stage: str) -> Iterator[Record]:
 STOPPED = (errors.INTERRUPTED, errors.Stopped.exit_code)
 
 
-def outcomes(root: str, run: str, stages: list[str]) -> list[Outcome]:
-    """The outcomes that the stages of a run have left, in this order.
+def step_statuses(root: str, run: str, stages: list[str]) -> list[StepStatus]:
+    """The statuses that the steps of a run have written, in this order.
 
     Raises:
         AnadilError: Storage cannot be read.
     """
     found = []
     for stage in stages:
-        uri = outcome_uri(root, run, stage)
+        uri = step_status_uri(root, run, stage)
         if not storage.store(uri).exists(uri):
             continue
         try:
-            found.append(Outcome(**json.loads(storage.store(uri).read(uri))))
+            found.append(StepStatus(**json.loads(storage.store(uri).read(uri))))
         except (ValueError, TypeError) as error:
-            raise DataError(f"{uri}: no outcome of a step ({error}); remove it") from None
+            raise DataError(f"{uri}: not the status of a step ({error}); remove it") from None
     return found
 
 
 def _has_failed(root: str, run: str, stage: str) -> bool:
     with contextlib.suppress(AnadilError):
-        return any(each.exit_code for each in outcomes(root, run, [stage]))
+        return any(each.exit_code for each in step_statuses(root, run, [stage]))
     return False
 
 
-def _write(root: str, run: str, outcome: Outcome) -> None:
-    uri = outcome_uri(root, run, outcome.stage)
+def _write(root: str, run: str, status: StepStatus) -> None:
+    uri = step_status_uri(root, run, status.stage)
     try:
-        storage.store(uri).write(uri, json.dumps(asdict(outcome), ensure_ascii=False).encode())
+        storage.store(uri).write(uri, json.dumps(asdict(status), ensure_ascii=False).encode())
     except (AnadilError, OSError) as error:
         # The step itself has ended as it has; only the page about the run knows less.
         log.warning("%s: cannot be written: %s", uri, error)

@@ -6,6 +6,8 @@ from typing import Any
 
 from anadil.core.errors import DataError
 
+SURE_DOCUMENTS = 100
+"""Fewer scored documents than these make an interval that says little."""
 MAX_LOOP_TOKENS = 32
 MIN_LOOP_REPEATS = 4
 
@@ -91,16 +93,3 @@ def is_loop(tokens: Sequence[int]) -> bool:
         if all(list(tokens[i : i + length]) == tail for i in ends):
             return True
     return False
-
-
-def model_flops_utilization(
-    *, tokens_per_s: float, num_parameters: int, num_layers: int, hidden: int, context: int, peak_flops: float
-) -> float:
-    """Share of the hardware's peak that the model's own arithmetic uses (MFU).
-
-    Counts 6 FLOPs a parameter and token and 12 * layers * hidden * context for attention.
-
-    Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
-    """
-    per_token = 6 * num_parameters + 12 * num_layers * hidden * context
-    return tokens_per_s * per_token / peak_flops

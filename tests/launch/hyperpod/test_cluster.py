@@ -8,22 +8,20 @@ from typing import Any
 import pytest
 
 from anadil.cli import main
-from anadil.core.errors import DataError, PreflightError, RetryableError
+from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.hyperpod import resources as parts_module
-from anadil.launch.hyperpod import waiters
 from anadil.launch.hyperpod.config import Description
-from anadil.launch.hyperpod.create import create
-from anadil.launch.hyperpod.delete import delete
-from anadil.launch.hyperpod.describe import describe
+from anadil.launch.hyperpod.create import create_cluster
+from anadil.launch.hyperpod.delete import delete_cluster
+from anadil.launch.hyperpod.describe import describe_cluster
 from anadil.launch.hyperpod.requests import cluster
-from anadil.launch.hyperpod.resources import Parts, changed
-from tests.kit.aws import Fakes
+from anadil.launch.hyperpod.resources import ClusterResources, differences_from, wait_until
 from tests.kit.hyperpod import Cloud, described, eks, example
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiters, "POLL_S", 0.0)
+    monkeypatch.setattr(parts_module, "POLL_S", 0.0)
 
 
 @pytest.fixture
@@ -107,7 +105,7 @@ def test_everything_is_made_once_and_found_again(
     cloud.fakes.answer("eks", "describe_cluster", eks(), {"name": "anadil"})
     links_are_made(cloud)
 
-    made = create(Parts(description, cloud))
+    made = create_cluster(ClusterResources(description, cloud))
 
     assert made["HyperPod cluster anadil"] == "InService"
     assert made["link of /raw to s3://anadil-123456789012/raw"] == "AVAILABLE"
@@ -117,12 +115,12 @@ def test_everything_is_made_once_and_found_again(
     cloud.fakes.answer("eks", "describe_cluster", eks(), {"name": "anadil"})
     the_same_links(cloud, made["file system"])
 
-    again = create(Parts(description, cloud))
+    again = create_cluster(ClusterResources(description, cloud))
 
     cloud.fakes.done()
     assert again == made
     assert ": created" not in caplog.text
-    told = [text.partition(" and left: ")[2] for text in caplog.messages if " and left: " in text]
+    told = [text.partition(" and is left: ")[2] for text in caplog.messages if " and is left: " in text]
     assert {each.partition(":")[0] for line in told for each in line.split("; ")} == WHAT_MOTO_FORGETS
     assert len(cloud("fsx").describe_file_systems()["FileSystems"]) == 1
 
@@ -133,10 +131,10 @@ def test_a_part_that_is_there_but_different_is_told_and_left(
     cloud("ecr").create_repository(repositoryName="anadil/clean")
     cloud.fakes.answer("eks", "describe_cluster", eks())
 
-    create(Parts(description.model_copy(update={"fsx": None}), cloud))
+    create_cluster(ClusterResources(description.model_copy(update={"fsx": None}), cloud))
 
     told = caplog.text
-    assert "repository anadil/clean: is there, but other than described, and left" in told
+    assert "repository anadil/clean: exists, differs from the description and is left" in told
     assert "imageTagMutability: MUTABLE instead of IMMUTABLE" in told
 
 
@@ -149,7 +147,7 @@ def test_an_instance_group_that_was_made_larger_is_told() -> None:
 
     there = {**request.arguments, "InstanceGroups": groups}
 
-    assert changed(request, there) == ["InstanceGroups.training.InstanceCount: 9 instead of 8"]
+    assert differences_from(request, there) == ["InstanceGroups.training.InstanceCount: 9 instead of 8"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +165,7 @@ def test_an_eks_cluster_that_hyperpod_cannot_use_is_refused(
     cloud.fakes.answer("eks", "describe_cluster", eks(**told))
 
     with pytest.raises(PreflightError) as raised:
-        create(Parts(description, cloud))
+        create_cluster(ClusterResources(description, cloud))
 
     assert message in str(raised.value)
     assert cloud("ecr").describe_repositories()["repositories"] == []
@@ -185,38 +183,13 @@ def test_every_lack_is_told_at_once(cloud: Cloud, description: Description) -> N
     cloud.fakes.answer("eks", "describe_cluster", eks(version="1.20"))
 
     with pytest.raises(PreflightError) as raised:
-        create(Parts(wrong, cloud))
+        create_cluster(ClusterResources(wrong, cloud))
 
     lines = str(raised.value).splitlines()
     assert lines[0] == "anadil: 4 thing(s) to put right first"
     assert f"fsx.subnet: {other} is in" in lines[2]
     assert f"none of {group} lets all traffic of itself in, which EFA needs" in lines[3]
     assert "lets all traffic of itself out" in lines[4]
-
-
-def test_an_eks_cluster_that_is_not_there_is_told(cloud: Cloud, description: Description) -> None:
-    cloud.fakes.refuse(
-        "eks", "describe_cluster", "ResourceNotFoundException", "No cluster found for name: anadil."
-    )
-
-    with pytest.raises(DataError, match="EKS cluster anadil: does not exist"):
-        create(Parts(description, cloud))
-
-
-def test_a_quota_is_told_with_aws_own_words(cloud: Cloud, description: Description) -> None:
-    stubs = Fakes("sagemaker")
-    stubs.refuse(
-        "sagemaker", "describe_cluster", "ResourceNotFound", "Cluster with name anadil not found", 404
-    )
-    limit = "The account-level service limit 'ml.p5.48xlarge for cluster usage' is 0 Instances"
-    stubs.refuse("sagemaker", "create_cluster", "ResourceLimitExceeded", limit)
-    cloud._clients["sagemaker"] = stubs("sagemaker")
-    cloud.fakes.answer("eks", "describe_cluster", eks())
-
-    with pytest.raises(
-        PreflightError, match=r"quota reached.*ml\.p5\.48xlarge for cluster usage.*Service Quotas"
-    ):
-        create(Parts(description.model_copy(update={"fsx": None, "ecr": None}), cloud))
 
 
 def test_a_link_that_fails_says_why(cloud: Cloud, description: Description) -> None:
@@ -228,22 +201,22 @@ def test_a_link_that_fails_says_why(cloud: Cloud, description: Description) -> N
     cloud.fakes.answer("fsx", "describe_data_repository_associations", {"Associations": [failed]})
 
     with pytest.raises(PreflightError, match=r"link of /anadil.*MISCONFIGURED: bucket denies fsx"):
-        create(Parts(description, cloud))
+        create_cluster(ClusterResources(description, cloud))
 
 
 def test_waiting_ends() -> None:
     with pytest.raises(RetryableError, match="still Creating after"):
-        waiters.until("cluster", lambda: ("Creating", ""), good=("InService",), bad=(), patience_s=-1.0)
+        wait_until("cluster", lambda: ("Creating", ""), good=("InService",), bad=(), timeout_s=-1.0)
 
 
 def test_describe_tells_states_differences_and_the_health_of_nodes(
     cloud: Cloud, description: Description
 ) -> None:
-    parts = Parts(description, cloud)
+    parts = ClusterResources(description, cloud)
     parts.call(cluster(description))
     cloud.fakes.answer("eks", "describe_cluster", eks())
 
-    rows = {row.part: row for row in describe(parts)}
+    rows = {row.part: row for row in describe_cluster(parts)}
 
     assert rows["EKS cluster anadil"].detail == "Kubernetes 1.33, authentication API_AND_CONFIG_MAP"
     assert rows["repository anadil/tools"].state == rows["file system"].state == "not there"
@@ -254,11 +227,11 @@ def test_describe_tells_states_differences_and_the_health_of_nodes(
 
 
 def test_delete_needs_a_yes(cloud: Cloud, description: Description) -> None:
-    parts = Parts(description, cloud)
+    parts = ClusterResources(description, cloud)
     parts.call(cluster(description))
 
     with pytest.raises(PreflightError, match="would delete the HyperPod cluster; say --yes"):
-        delete(parts, confirmed=False, with_file_system=False)
+        delete_cluster(parts, confirmed=False, with_file_system=False)
 
     assert parts.cluster() is not None
 
@@ -267,24 +240,24 @@ def test_delete_keeps_data(cloud: Cloud, description: Description, caplog: pytes
     caplog.set_level(logging.INFO)
     cloud.fakes.answer("eks", "describe_cluster", eks())
     links_are_made(cloud)
-    parts = Parts(description, cloud)
-    create(parts)
+    parts = ClusterResources(description, cloud)
+    create_cluster(parts)
 
-    gone = delete(parts, confirmed=True, with_file_system=False)
+    gone = delete_cluster(parts, confirmed=True, with_file_system=False)
 
     assert gone == ["HyperPod cluster anadil"]
     assert parts.cluster() is None
     assert parts.file_system() is not None
     assert len(cloud("ecr").describe_repositories()["repositories"]) == 8
     assert "is kept; --with-file-system removes it too" in caplog.text
-    assert delete(parts, confirmed=True, with_file_system=False) == []
+    assert delete_cluster(parts, confirmed=True, with_file_system=False) == []
 
 
 def test_the_file_system_goes_after_its_files_are_on_s3(cloud: Cloud, description: Description) -> None:
     cloud.fakes.answer("eks", "describe_cluster", eks())
     links_are_made(cloud)
-    parts = Parts(description, cloud)
-    name = create(parts)["file system"]
+    parts = ClusterResources(description, cloud)
+    name = create_cluster(parts)["file system"]
     links_are_there(cloud, 1)
     task = {
         "TaskId": "task-0123456789abcdef0",
@@ -309,7 +282,7 @@ def test_the_file_system_goes_after_its_files_are_on_s3(cloud: Cloud, descriptio
             "fsx", "describe_data_repository_tasks", {"DataRepositoryTasks": [{**task, "Lifecycle": state}]}
         )
 
-    gone = delete(parts, confirmed=True, with_file_system=True)
+    gone = delete_cluster(parts, confirmed=True, with_file_system=True)
 
     cloud.fakes.done()
     assert gone == ["HyperPod cluster anadil", f"file system {name}"]
@@ -319,8 +292,8 @@ def test_the_file_system_goes_after_its_files_are_on_s3(cloud: Cloud, descriptio
 def test_a_file_that_cannot_be_exported_keeps_the_file_system(cloud: Cloud, description: Description) -> None:
     cloud.fakes.answer("eks", "describe_cluster", eks())
     links_are_made(cloud)
-    parts = Parts(description, cloud)
-    create(parts)
+    parts = ClusterResources(description, cloud)
+    create_cluster(parts)
     links_are_there(cloud, 1)
     task = {
         "TaskId": "task-0123456789abcdef0",
@@ -335,7 +308,7 @@ def test_a_file_that_cannot_be_exported_keeps_the_file_system(cloud: Cloud, desc
     with pytest.raises(
         PreflightError, match="2 files could not be written to S3, so the file system is kept"
     ):
-        delete(parts, confirmed=True, with_file_system=True)
+        delete_cluster(parts, confirmed=True, with_file_system=True)
 
     assert parts.file_system() is not None
 
@@ -349,12 +322,12 @@ def test_the_command_describes_a_cluster(
 ) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(description.model_dump_json(exclude_unset=True), encoding="utf-8")
-    monkeypatch.setattr(parts_module, "client", lambda service, region: cloud(service))
+    monkeypatch.setattr(parts_module, "aws_client", lambda service, region: cloud(service))
     cloud.fakes.answer("eks", "describe_cluster", eks())
     cloud.fakes.answer("eks", "describe_cluster", eks())
     told = []
     for output in ("table", "json"):
-        options = main.parser("cluster").parse_args(["cluster", "describe", str(file), "-o", output])
+        options = main.command_parser("cluster").parse_args(["cluster", "describe", str(file), "-o", output])
         assert options.command(options) == 0
         told.append(capsys.readouterr().out)
 

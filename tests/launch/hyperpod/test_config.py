@@ -6,14 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from anadil.core.errors import RecipeError
-from anadil.launch.hyperpod.config import REPOSITORIES, load
+from anadil.launch.hyperpod.config import REPOSITORIES, load_description
 from tests.kit.hyperpod import EXAMPLE, described, example
 
 PLAN = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/spring"
 
 
 def test_the_example_has_no_mistake() -> None:
-    description = load(EXAMPLE)
+    description = load_description(EXAMPLE)
 
     assert description.eks_name == "anadil"
     assert [group.count for group in description.groups] == [8, 2]
@@ -29,7 +29,7 @@ def test_every_mistake_is_told_at_once_with_line_and_nearest_key(tmp_path: Path)
     lines = file.read_text(encoding="utf-8").splitlines()
 
     with pytest.raises(RecipeError) as raised:
-        load(file)
+        load_description(file)
 
     message = str(raised.value)
     assert message.startswith(f"{file}: 3 mistake(s)")
@@ -84,9 +84,9 @@ def test_a_file_that_is_no_table_is_told(tmp_path: Path) -> None:
     file.write_text("- a\n", encoding="utf-8")
 
     with pytest.raises(RecipeError, match="is a table of keys; see examples/hyperpod"):
-        load(file)
+        load_description(file)
     with pytest.raises(RecipeError, match=r"none\.yaml: cannot be read"):
-        load(tmp_path / "none.yaml")
+        load_description(tmp_path / "none.yaml")
 
 
 def test_every_image_has_a_repository() -> None:

@@ -11,7 +11,7 @@ import pytest
 from anadil.core import log as logs
 from anadil.core import progress
 from anadil.core.errors import RecipeError
-from anadil.launch.sagemaker.backend import SageMaker
+from anadil.launch.sagemaker.backend import SageMakerBackend
 from anadil.launch.sagemaker.request import metric_definitions
 from anadil.recipe.load import parse_recipe
 from anadil.runtime import execute
@@ -49,7 +49,7 @@ def test_the_container_gets_back_the_recipe_that_was_launched(tmp_path: Path) ->
     launched = sample(
         "japanese-70b", "evaluate.prompts=[日本の首都は、 Bakı şəhəri]", f"report.title={'x' * 3_000}"
     )
-    asked = SageMaker().render(launched)
+    asked = SageMakerBackend().render(launched)
     path = tmp_path / "hyperparameters.json"
     path.write_text(json.dumps(asked["HyperParameters"]), encoding="utf-8")
 
@@ -99,18 +99,20 @@ def test_metrics_are_read_from_the_lines_that_the_trainer_writes(
 )
 def test_what_sagemaker_cannot_run_is_refused(override: str, message: str) -> None:
     with pytest.raises(RecipeError, match=re.escape(message)):
-        SageMaker().render(sample("azerbaijani-1b", override))
+        SageMakerBackend().render(sample("azerbaijani-1b", override))
 
 
 def test_chats_of_this_machine_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"finetune\.inputs: chats\.jsonl is not on S3"):
-        SageMaker().render(sample("azerbaijani-1b", "finetune.inputs=[chats.jsonl]", stage="finetune"))
+        SageMakerBackend().render(sample("azerbaijani-1b", "finetune.inputs=[chats.jsonl]", stage="finetune"))
 
 
 def test_keys_of_kubernetes_and_images_elsewhere_are_told(caplog: pytest.LogCaptureFixture) -> None:
     overrides = [each for each in ON_AWS if "image" not in each]
 
-    SageMaker().render(job("azerbaijani-8b", *overrides, "cluster.queue=team", "cluster.hyperpod=true"))
+    SageMakerBackend().render(
+        job("azerbaijani-8b", *overrides, "cluster.queue=team", "cluster.hyperpod=true")
+    )
 
     assert "cluster.hyperpod, cluster.queue: means nothing to SageMaker" in caplog.text
     assert "not in Amazon ECR" in caplog.text

@@ -1,4 +1,4 @@
-"""Copies of generations in another directory or in S3: written by one run, brought back, kept few."""
+"""Copies of checkpoints in another directory or in S3: written by one run, brought back, kept few."""
 
 import json
 import logging
@@ -19,18 +19,18 @@ from anadil.artifacts import s3, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.replica import LOCK, Archive
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7"}
 
-Make = Callable[..., Checkpoints]
+Make = Callable[..., CheckpointManager]
 
 WRITER = """
 import sys
-from anadil.errors import AnadilError
+from anadil.core.errors import AnadilError
 from anadil.pretrain.checkpoints.archive import Archive
 try:
     Archive(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
@@ -43,12 +43,14 @@ sys.stdin.read()
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `Checkpoints` with an archive, and closes them."""
+    """Makes `CheckpointManager` with an archive, and closes them."""
     made = []
 
-    def build(uri: str, folder: str = "checkpoints", keep: int = 2, origin: Any = ORIGIN) -> Checkpoints:
+    def build(
+        uri: str, folder: str = "checkpoints", keep: int = 2, origin: Any = ORIGIN
+    ) -> CheckpointManager:
         archive = Archive(uri, keep, renew_s=0.3, silent_s=1.5)
-        made.append(Checkpoints(tmp_path / folder, Group(), origin, 2, archive=archive))
+        made.append(CheckpointManager(tmp_path / folder, Group(), origin, 2, archive=archive))
         return made[-1]
 
     yield build
@@ -56,11 +58,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
         checkpoints.close()
 
 
-def save(checkpoints: Checkpoints, step: int) -> None:
+def save(checkpoints: CheckpointManager, step: int) -> None:
     checkpoints.save(State(step=step, tokens=step, seconds=0.0), {"weight": torch.full((50, 4), float(step))})
 
 
-def end(*runs: Checkpoints) -> None:
+def end(*runs: CheckpointManager) -> None:
     for checkpoints in runs:
         checkpoints.finish()
         checkpoints.close()
@@ -113,7 +115,7 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
 
     assert found is not None
     assert found.state.step == 2
-    assert "damaged copy in the archive left out" in caplog.text
+    assert "damaged replica in the archive skipped" in caplog.text
     assert directory.steps(tmp_path / "checkpoints") == [2]
 
 

@@ -82,7 +82,7 @@ def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
     renewed = storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}")
     time.sleep(0.3)
 
-    assert "the lock cannot be looked at; training goes on" in caplog.text
+    assert "the lock cannot be looked at; training continues" in caplog.text
     assert "step-00000002 is not copied there" in caplog.text
     assert steps_in(f"{bucket}/archive") == [4]
     assert storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}") != renewed
@@ -102,7 +102,7 @@ def test_a_copy_that_lacks_a_file_is_left_out(
 
     assert_newest(make(archive=archive_at(place)), 2)
 
-    assert "damaged copy in the archive left out" in caplog.text
+    assert "damaged replica in the archive skipped" in caplog.text
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
@@ -175,7 +175,7 @@ def test_a_run_that_goes_back_leaves_no_later_copy_behind(
     checkpoints.finish()
 
     assert steps_in(place) == [2]
-    assert "went on from an earlier step; removing the copies of steps 6, 4" in caplog.text
+    assert "resumed from an earlier step; removing the replicas of steps 6, 4" in caplog.text
 
 
 def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(

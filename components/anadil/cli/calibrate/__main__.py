@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anadil.cli.calibrate.spec import Ask
+from anadil.cli.calibrate.spec import RunSpec
 from anadil.core import log as logs
 from anadil.runtime.signals import die_with_parent
 from anadil.runtime.termination import exit_code_of
@@ -25,14 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(arguments: list[str]) -> int:
     die_with_parent()
-    ask = Ask.parse(arguments)
-    if ask.layout.devices > 1 and "RANK" not in os.environ:
+    spec = RunSpec.parse(arguments)
+    if spec.layout.devices > 1 and "RANK" not in os.environ:
         from anadil.runtime.torchrun import launch_group
 
-        return launch_group("anadil.cli.calibrate", arguments, ask.layout.devices)
-    from anadil.cli.calibrate.worker import run
+        return launch_group("anadil.cli.calibrate", arguments, spec.layout.devices)
+    from anadil.cli.calibrate.worker import run_measurement
 
-    return run(ask)
+    return run_measurement(spec)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Taint(StrictModel):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
-class Group(StrictModel):
+class InstanceGroup(StrictModel):
     """Machines of one type."""
 
     name: Word
@@ -74,7 +74,7 @@ class Group(StrictModel):
     """Taints of the nodes."""
 
     @model_validator(mode="after")
-    def _plan_is_not_spot(self) -> "Group":
+    def _plan_is_not_spot(self) -> "InstanceGroup":
         if self.spot and self.training_plan:
             raise ValueError(
                 "spot contradicts training_plan: reserved capacity is not taken away; leave one out"
@@ -166,7 +166,7 @@ class Description(StrictModel):
     """IAM role of the machines, with AmazonSageMakerClusterInstanceRolePolicy."""
     node_recovery: Literal["Automatic", "None"] = "Automatic"
     """Whether HyperPod reboots or replaces faulty machines by itself."""
-    groups: Annotated[tuple[Group, ...], Field(min_length=1, max_length=100)]
+    groups: Annotated[tuple[InstanceGroup, ...], Field(min_length=1, max_length=100)]
     """Instance groups."""
     fsx: FileSystem | None = None
     """Shared file system; left out, none is made."""
@@ -193,7 +193,7 @@ class Description(StrictModel):
         return self.eks.rpartition("/")[2]
 
 
-def load(file: Path) -> Description:
+def load_description(file: Path) -> Description:
     """Read and check a description.
 
     Raises:

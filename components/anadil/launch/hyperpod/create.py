@@ -1,13 +1,18 @@
-"""`anadil cluster create`: make what is not there yet, compare what is, wait for all of it."""
+"""`anadil cluster create`: create what does not exist, compare what does, wait for all of it."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from anadil.launch.hyperpod import requests
-from anadil.launch.hyperpod.preflight import check
+from anadil.launch.hyperpod.preflight import check_preconditions
 from anadil.launch.hyperpod.requests import Request
-from anadil.launch.hyperpod.resources import Part, Parts, changed
-from anadil.launch.hyperpod.waiters import until
+from anadil.launch.hyperpod.resources import (
+    ClusterResources,
+    Resource,
+    differences_from,
+    failure_of,
+    wait_until,
+)
 
 log = logging.getLogger(__name__)
 
@@ -19,125 +24,107 @@ CLUSTER_S = 4 * 3_600.0
 """Machines, lifecycle script and deep health checks; AWS itself gives a group up after three hours."""
 
 
-def create(parts: Parts, *, wait: bool = True) -> dict[str, str]:
-    """Make the parts of a description; part -> id or state.
+def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[str, str]:
+    """Create the resources of a description; resource -> id or state.
 
     Args:
-        parts: What is there.
+        resources: What exists.
         wait: Whether to wait until the cluster is in service; the file system is waited for in any case,
             because its links need it.
 
     Raises:
-        PreflightError: Something is missing, or AWS could not make a part.
+        PreflightError: Something is missing, or AWS could not create a resource.
     """
-    description = parts.description
-    check(description, parts)
-    made: dict[str, str] = {}
+    description = resources.description
+    check_preconditions(description, resources)
+    created: dict[str, str] = {}
     for request in requests.repositories(description):
-        there = parts.repository(request.arguments["repositoryName"])
-        part = _ensured(parts, request, there, "repository")
-        made[request.what] = str(part["repositoryUri"])
-    for request in requests.file_systems(description):
-        system = _ensured(parts, request, parts.file_system(), "FileSystem")
-        name = str(system["FileSystemId"])
-        _await_file_system(parts, name)
-        made |= dict(_linked(parts, name))
-        made |= _mount(parts)
-    _ensured(parts, requests.cluster(description), parts.cluster(), "")
-    made[f"HyperPod cluster {description.name}"] = _await_cluster(parts) if wait else "Creating"
-    _tell_preload(parts)
-    return made
+        found = resources.repository(request.arguments["repositoryName"])
+        repository = _ensure(resources, request, found, "repository")
+        created[request.what] = str(repository["repositoryUri"])
+    if storage := requests.file_system(description):
+        name = str(_ensure(resources, storage, resources.file_system(), "FileSystem")["FileSystemId"])
+        _await_storage(f"file system {name}", resources.file_system, FILE_SYSTEM_S)
+        created |= dict(_link(resources, name))
+        created |= _mount(resources)
+    _ensure(resources, requests.cluster(description), resources.cluster(), "")
+    created[f"HyperPod cluster {description.name}"] = _await_cluster(resources) if wait else "Creating"
+    _explain_preload(resources)
+    return created
 
 
-def _ensured(parts: Parts, request: Request, there: Part | None, key: str) -> Part:
-    """The part, made or found; what is found is left as it is."""
-    if there is None:
-        made = parts.call(request)
+def _ensure(resources: ClusterResources, request: Request, found: Resource | None, key: str) -> Resource:
+    """The resource, created or found; what is found is left unchanged."""
+    if found is None:
+        answer = resources.call(request)
         log.info("%s: created", request.what)
-        return dict(made[key]) if key else made
-    causes = changed(request, there)
-    if causes:
-        log.warning("%s: is there, but other than described, and left: %s", request.what, "; ".join(causes))
-    else:
-        log.info("%s: is there", request.what)
-    return there
-
-
-def _linked(parts: Parts, file_system: str) -> Iterator[tuple[str, str]]:
-    asked = list(requests.links(parts.description, file_system))
-    there = {link["FileSystemPath"].rstrip("/"): link for link in parts.links(file_system)} if asked else {}
-    ids = {}
-    for request in asked:
-        path = request.arguments["FileSystemPath"]
-        ids[request.what] = _ensured(parts, request, there.get(path), "Association")["AssociationId"]
-    for what, link in ids.items():
-        yield what, _await_link(parts, file_system, what, str(link))
-
-
-def _await_file_system(parts: Parts, name: str) -> None:
-    def look() -> tuple[str, str]:
-        system: Part = parts.file_system() or {"Lifecycle": "CREATING"}  # not listed yet
-        return str(system.get("Lifecycle", "AVAILABLE")), str(
-            system.get("FailureDetails", {}).get("Message", "")
+        return dict(answer[key]) if key else answer
+    if causes := differences_from(request, found):
+        log.warning(
+            "%s: exists, differs from the description and is left: %s", request.what, "; ".join(causes)
         )
+    else:
+        log.info("%s: exists", request.what)
+    return found
 
-    until(
-        f"file system {name}",
-        look,
-        good=("AVAILABLE", "UPDATING"),
-        bad=("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING"),
-        patience_s=FILE_SYSTEM_S,
+
+def _link(resources: ClusterResources, file_system: str) -> Iterator[tuple[str, str]]:
+    """Create all links, then wait for each; link -> state."""
+    wanted = {
+        request.arguments["FileSystemPath"]: request
+        for request in requests.links(resources.description, file_system)
+    }
+    found = resources.links(file_system) if wanted else {}
+    for path, request in wanted.items():
+        _ensure(resources, request, found.get(path), "Association")
+    for path, request in wanted.items():
+
+        def find(path: str = path) -> Resource | None:
+            return resources.links(file_system).get(path)
+
+        yield request.what, _await_storage(request.what, find, LINK_S)
+
+
+def _await_storage(what: str, find: Callable[[], Resource | None], timeout_s: float) -> str:
+    """Wait for a file system or a link."""
+
+    def state_of() -> tuple[str, str]:
+        resource = find() or {"Lifecycle": "CREATING"}  # not listed yet
+        return str(resource.get("Lifecycle", "AVAILABLE")), failure_of(resource)
+
+    good, bad = (
+        ("AVAILABLE", "UPDATING"),
+        ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING"),
     )
+    return wait_until(what, state_of, good=good, bad=bad, timeout_s=timeout_s)
 
 
-def _await_link(parts: Parts, file_system: str, what: str, association: str) -> str:
-    def look() -> tuple[str, str]:
-        found = [link for link in parts.links(file_system) if link["AssociationId"] == association]
-        link: Part = found[0] if found else {"Lifecycle": "CREATING"}
-        return str(link["Lifecycle"]), str(link.get("FailureDetails", {}).get("Message", ""))
-
-    return until(
-        what,
-        look,
-        good=("AVAILABLE", "UPDATING"),
-        bad=("FAILED", "MISCONFIGURED", "DELETING"),
-        patience_s=LINK_S,
-    )
-
-
-def _await_cluster(parts: Parts) -> str:
-    def look() -> tuple[str, str]:
-        cluster: Part = parts.cluster() or {"ClusterStatus": "Creating"}
-        groups = cluster.get("InstanceGroups", ())
+def _await_cluster(resources: ClusterResources) -> str:
+    def state_of() -> tuple[str, str]:
+        cluster = resources.cluster() or {"ClusterStatus": "Creating"}
         counts = ", ".join(
             f"{group['InstanceGroupName']} {group.get('CurrentCount', 0)} of {group.get('TargetCount', 0)}"
-            for group in groups
+            for group in cluster.get("InstanceGroups", ())
         )
         return str(cluster["ClusterStatus"]), str(cluster.get("FailureMessage") or counts)
 
-    return until(
-        f"HyperPod cluster {parts.description.name}",
-        look,
-        good=("InService",),
-        bad=("Failed", "Deleting", "RollingBack"),
-        patience_s=CLUSTER_S,
-    )
+    what, bad = f"HyperPod cluster {resources.description.name}", ("Failed", "Deleting", "RollingBack")
+    return wait_until(what, state_of, good=("InService",), bad=bad, timeout_s=CLUSTER_S)
 
 
-def _mount(parts: Parts) -> dict[str, str]:
+def _mount(resources: ClusterResources) -> dict[str, str]:
     """What the PersistentVolume of the file system needs."""
-    system = parts.file_system() or {}
-    lustre = system.get("LustreConfiguration", {})
-    told = {
+    system = resources.file_system() or {}
+    values = {
         "file system": system.get("FileSystemId"),
         "file system dnsname": system.get("DNSName"),
-        "file system mountname": lustre.get("MountName"),
+        "file system mountname": system.get("LustreConfiguration", {}).get("MountName"),
     }
-    return {key: str(value) for key, value in told.items() if value}
+    return {key: str(value) for key, value in values.items() if value}
 
 
-def _tell_preload(parts: Parts) -> None:
-    fsx = parts.description.fsx
+def _explain_preload(resources: ClusterResources) -> None:
+    fsx = resources.description.fsx
     for link in fsx.links if fsx else ():
         if link.preload:
             log.info(

@@ -1,4 +1,4 @@
-"""`anadil cluster delete`: the parts in reverse order; data stay.
+"""`anadil cluster delete`: the resources in reverse order; data stay.
 
 Repositories with images are never removed, and the file system only where that is asked for:
 then what its directories owe to S3 is written there first.
@@ -7,10 +7,10 @@ then what its directories owe to S3 is written there first.
 import logging
 from collections.abc import Iterator
 
+from anadil.core.aws import aws_errors
 from anadil.core.errors import DataError, PreflightError
 from anadil.launch.hyperpod.requests import FILE_SYSTEM, Request
-from anadil.launch.hyperpod.resources import Part, Parts
-from anadil.launch.hyperpod.waiters import until
+from anadil.launch.hyperpod.resources import ClusterResources, failure_of, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -19,41 +19,41 @@ EXPORT_S = 24 * 3_600.0
 GONE = "gone"
 
 
-def deletions(parts_of: Parts | None, *, cluster: str, with_file_system: bool) -> list[Request]:
+def deletions(
+    resources: ClusterResources | None, *, cluster: str, with_file_system: bool
+) -> Iterator[Request]:
     """The calls that `delete` makes, in order.
 
     Args:
-        parts_of: What is there; None shows them for a file system whose id is not known.
+        resources: What exists; None shows them for a file system whose id is not known.
         cluster: Name of the HyperPod cluster.
         with_file_system: Whether the file system goes too.
     """
-    found = [
-        Request(
-            service="sagemaker",
-            operation="DeleteCluster",
-            what=f"HyperPod cluster {cluster}",
-            arguments={"ClusterName": cluster},
-        )
-    ]
-    if with_file_system:
-        system = parts_of.file_system() if parts_of else {"FileSystemId": FILE_SYSTEM}
-        found += list(_storage(parts_of, system)) if system else []
-    return found
-
-
-def _storage(parts: Parts | None, system: Part) -> Iterator[Request]:
+    yield Request(
+        service="sagemaker",
+        operation="DeleteCluster",
+        what=f"HyperPod cluster {cluster}",
+        arguments={"ClusterName": cluster},
+    )
+    system = resources.file_system() if resources else {"FileSystemId": FILE_SYSTEM}
+    if not with_file_system or not system:
+        return
     name = str(system["FileSystemId"])
-    linked = parts.links(name) if parts else []
-    exporting = [link["FileSystemPath"].lstrip("/") for link in linked if _exports(link)]
-    if exporting:
+    links = resources.links(name) if resources else {}
+    exports = [
+        path.lstrip("/")
+        for path, link in links.items()
+        if link.get("S3", {}).get("AutoExportPolicy", {}).get("Events")
+    ]
+    if exports:
         yield Request(
             service="fsx",
             operation="CreateDataRepositoryTask",
-            what=f"export of {', '.join(exporting)}",
+            what=f"export of {', '.join(exports)}",
             arguments={
                 "FileSystemId": name,
                 "Type": "EXPORT_TO_REPOSITORY",
-                "Paths": exporting,
+                "Paths": exports,
                 "Report": {"Enabled": False},
             },
         )
@@ -65,73 +65,63 @@ def _storage(parts: Parts | None, system: Part) -> Iterator[Request]:
     )
 
 
-def _exports(link: Part) -> bool:
-    return bool(link.get("S3", {}).get("AutoExportPolicy", {}).get("Events"))
-
-
-def delete(parts: Parts, *, confirmed: bool, with_file_system: bool) -> list[str]:
-    """Remove the cluster, and the file system where that is asked for; the parts that went.
+def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_system: bool) -> list[str]:
+    """Remove the cluster, and the file system where that is asked for; what was removed.
 
     Raises:
         PreflightError: It is not confirmed, or what the file system owes to S3 could not be written.
     """
-    name = parts.description.name
+    name = resources.description.name
     if not confirmed:
         also = " and its file system with all files that are not on S3" if with_file_system else ""
         raise PreflightError(f"{name}: would delete the HyperPod cluster{also}; say --yes to do it")
-    gone = []
-    for request in deletions(parts, cluster=name, with_file_system=with_file_system):
-        if request.operation == "DeleteCluster" and parts.cluster() is None:
-            log.info("%s: is not there", request.what)
+    removed = []
+    # A list, because what exists is asked before anything is removed.
+    for request in list(deletions(resources, cluster=name, with_file_system=with_file_system)):
+        if request.operation == "DeleteCluster" and resources.cluster() is None:
+            log.info("%s: does not exist", request.what)
             continue
-        answer = parts.call(request)
-        log.info("%s: asked for", request.what)
+        answer = resources.call(request)
+        log.info("%s: requested", request.what)
+        if request.operation == "CreateDataRepositoryTask":
+            _await_export(resources, str(answer["DataRepositoryTask"]["TaskId"]))
+            continue
         if request.operation == "DeleteCluster":
-            _await_no_cluster(parts)
-        elif request.operation == "CreateDataRepositoryTask":
-            _await_export(parts, str(answer["DataRepositoryTask"]["TaskId"]))
-            continue
-        gone.append(request.what)
-    kept = parts.file_system() if parts.description.fsx and not with_file_system else None
-    if kept:
-        log.info("file system %s is kept; --with-file-system removes it too", kept["FileSystemId"])
-    if parts.description.ecr:
-        log.info("the repositories under %s/ are kept", parts.description.ecr.prefix)
-    return gone
+            _await_no_cluster(resources)
+        removed.append(request.what)
+    system = resources.file_system() if resources.description.fsx and not with_file_system else None
+    if system:
+        log.info("file system %s is kept; --with-file-system removes it too", system["FileSystemId"])
+    if resources.description.ecr:
+        log.info("the repositories under %s/ are kept", resources.description.ecr.prefix)
+    return removed
 
 
-def _await_no_cluster(parts: Parts) -> None:
-    def look() -> tuple[str, str]:
-        cluster = parts.cluster()
-        return (
-            (str(cluster["ClusterStatus"]), str(cluster.get("FailureMessage", ""))) if cluster else (GONE, "")
-        )
+def _await_no_cluster(resources: ClusterResources) -> None:
+    def state_of() -> tuple[str, str]:
+        cluster = resources.cluster() or {"ClusterStatus": GONE}
+        return str(cluster["ClusterStatus"]), str(cluster.get("FailureMessage", ""))
 
-    name = parts.description.name
-    until(f"HyperPod cluster {name}", look, good=(GONE,), bad=("Failed",), patience_s=CLUSTER_S)
+    name = resources.description.name
+    wait_until(f"HyperPod cluster {name}", state_of, good=(GONE,), bad=("Failed",), timeout_s=CLUSTER_S)
 
 
-def _await_export(parts: Parts, task: str) -> None:
-    from anadil.launch.aws import explained
+def _await_export(resources: ClusterResources, task: str) -> None:
+    what = f"export {task}"
 
-    def look() -> tuple[str, str]:
-        with explained(f"export {task}", "fsx:DescribeDataRepositoryTasks"):
-            tasks = parts.client("fsx").describe_data_repository_tasks(TaskIds=[task])["DataRepositoryTasks"]
-        if not tasks:
-            raise DataError(f"export {task}: is not there any more; run the same command again")
-        status = tasks[0].get("Status", {})
-        failed = status.get("FailedCount", 0)
-        if tasks[0]["Lifecycle"] == "SUCCEEDED" and failed:
+    def state_of() -> tuple[str, str]:
+        with aws_errors(what, "fsx:DescribeDataRepositoryTasks"):
+            answer = resources.client("fsx").describe_data_repository_tasks(TaskIds=[task])
+        found = next(iter(answer["DataRepositoryTasks"]), None)
+        if found is None:
+            raise DataError(f"{what}: does not exist any more; run the same command again")
+        failed = found.get("Status", {}).get("FailedCount", 0)
+        if found["Lifecycle"] == "SUCCEEDED" and failed:
             raise PreflightError(
-                f"export {task}: {failed} files could not be written to S3, so the file system is kept; see the "
-                "role of the link and its bucket"
+                f"{what}: {failed} files could not be written to S3, so the file system is kept; see the role of "
+                "the link and its bucket"
             )
-        return str(tasks[0]["Lifecycle"]), str(tasks[0].get("FailureDetails", {}).get("Message", ""))
+        return str(found["Lifecycle"]), failure_of(found)
 
-    until(
-        f"export {task}",
-        look,
-        good=("SUCCEEDED",),
-        bad=("FAILED", "CANCELED", "CANCELING"),
-        patience_s=EXPORT_S,
-    )
+    bad = ("FAILED", "CANCELED", "CANCELING")
+    wait_until(what, state_of, good=("SUCCEEDED",), bad=bad, timeout_s=EXPORT_S)

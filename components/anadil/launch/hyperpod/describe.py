@@ -1,17 +1,17 @@
-"""`anadil cluster describe`: the state of every part, and the health of every machine."""
+"""`anadil cluster describe`: the state of every resource, and the health of every node."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from anadil.launch.hyperpod import requests
-from anadil.launch.hyperpod.resources import Parts, changed
+from anadil.launch.hyperpod.resources import ClusterResources, differences_from, failure_of
 
 ABSENT = "not there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One part."""
+class ResourceState:
+    """One resource."""
 
     part: str
     state: str
@@ -22,77 +22,76 @@ class Row:
         return asdict(self)
 
 
-def describe(parts: Parts) -> list[Row]:
+def describe_cluster(resources: ClusterResources) -> list[ResourceState]:
     """The EKS cluster, repositories, file system, links, cluster, groups and nodes."""
-    return [*_eks(parts), *_repositories(parts), *_storage(parts), *_cluster(parts)]
+    return [*_eks(resources), *_repositories(resources), *_storage(resources), *_cluster(resources)]
 
 
-def _eks(parts: Parts) -> Iterator[Row]:
-    eks = parts.eks()
+def _eks(resources: ClusterResources) -> Iterator[ResourceState]:
+    eks = resources.eks()
     mode = eks.get("accessConfig", {}).get("authenticationMode", "CONFIG_MAP")
-    yield Row(
-        part=f"EKS cluster {parts.description.eks_name}",
+    yield ResourceState(
+        part=f"EKS cluster {resources.description.eks_name}",
         state=str(eks.get("status", "")),
         detail=f"Kubernetes {eks.get('version')}, authentication {mode}",
     )
 
 
-def _repositories(parts: Parts) -> Iterator[Row]:
-    for request in requests.repositories(parts.description):
-        found = parts.repository(request.arguments["repositoryName"])
-        detail = "; ".join(changed(request, found)) if found else ""
-        yield Row(part=request.what, state="there" if found else ABSENT, detail=detail)
+def _repositories(resources: ClusterResources) -> Iterator[ResourceState]:
+    for request in requests.repositories(resources.description):
+        found = resources.repository(request.arguments["repositoryName"])
+        detail = "; ".join(differences_from(request, found)) if found else ""
+        yield ResourceState(part=request.what, state="there" if found else ABSENT, detail=detail)
 
 
-def _storage(parts: Parts) -> Iterator[Row]:
-    for request in requests.file_systems(parts.description):
-        system = parts.file_system()
-        if system is None:
-            yield Row(part=request.what, state=ABSENT)
-            continue
-        name = str(system["FileSystemId"])
-        lustre = system.get("LustreConfiguration", {})
-        told = [f"{system.get('StorageCapacity')} GiB", system.get("DNSName"), lustre.get("MountName")]
-        detail = ", ".join(str(each) for each in told if each)
-        causes = changed(request, system)
-        yield Row(
-            part=f"file system {name}",
-            state=str(system.get("Lifecycle", "")),
-            detail="; ".join([detail, *causes]),
-        )
-        asked = list(requests.links(parts.description, name))
-        there = {link["FileSystemPath"].rstrip("/"): link for link in parts.links(name)} if asked else {}
-        for wanted in asked:
-            link = there.get(wanted.arguments["FileSystemPath"])
-            causes = changed(wanted, link) if link else []
-            failure = str(link.get("FailureDetails", {}).get("Message", "")) if link else ""
-            yield Row(
-                part=wanted.what,
-                state=str(link["Lifecycle"]) if link else ABSENT,
-                detail="; ".join(filter(None, [failure, *causes])),
-            )
-
-
-def _cluster(parts: Parts) -> Iterator[Row]:
-    request = requests.cluster(parts.description)
-    cluster = parts.cluster()
-    if cluster is None:
-        yield Row(part=request.what, state=ABSENT)
+def _storage(resources: ClusterResources) -> Iterator[ResourceState]:
+    storage = requests.file_system(resources.description)
+    if storage is None:
         return
-    told = [str(cluster.get("FailureMessage") or ""), *changed(request, cluster)]
-    yield Row(part=request.what, state=str(cluster["ClusterStatus"]), detail="; ".join(filter(None, told)))
+    system = resources.file_system()
+    if system is None:
+        yield ResourceState(part=storage.what, state=ABSENT)
+        return
+    name = str(system["FileSystemId"])
+    lustre = system.get("LustreConfiguration", {})
+    facts = [f"{system.get('StorageCapacity')} GiB", system.get("DNSName"), lustre.get("MountName")]
+    detail = ", ".join(str(fact) for fact in facts if fact)
+    yield ResourceState(
+        part=f"file system {name}",
+        state=str(system.get("Lifecycle", "")),
+        detail="; ".join([detail, *differences_from(storage, system)]),
+    )
+    wanted = list(requests.links(resources.description, name))
+    found = resources.links(name) if wanted else {}
+    for request in wanted:
+        link = found.get(request.arguments["FileSystemPath"])
+        causes = [failure_of(link), *differences_from(request, link)] if link else []
+        state = str(link["Lifecycle"]) if link else ABSENT
+        yield ResourceState(part=request.what, state=state, detail="; ".join(filter(None, causes)))
+
+
+def _cluster(resources: ClusterResources) -> Iterator[ResourceState]:
+    request = requests.cluster(resources.description)
+    cluster = resources.cluster()
+    if cluster is None:
+        yield ResourceState(part=request.what, state=ABSENT)
+        return
+    causes = [str(cluster.get("FailureMessage") or ""), *differences_from(request, cluster)]
+    yield ResourceState(
+        part=request.what, state=str(cluster["ClusterStatus"]), detail="; ".join(filter(None, causes))
+    )
     for group in cluster.get("InstanceGroups", ()):
         counts = (
             f"{group.get('CurrentCount', 0)} of {group.get('TargetCount', 0)} {group.get('InstanceType', '')}"
         )
-        yield Row(
+        yield ResourceState(
             part=f"group {group['InstanceGroupName']}",
             state=str(group.get("Status", "")),
             detail=counts.strip(),
         )
-    for node in parts.nodes():
+    for node in resources.nodes():
         status = node["InstanceStatus"]
-        yield Row(
+        yield ResourceState(
             part=f"node {node['InstanceId']}",
             state=str(status["Status"]),
             detail=", ".join(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from anadil.core.errors import PreflightError
 from anadil.launch.hyperpod.config import Description
-from anadil.launch.hyperpod.resources import Part, Parts
+from anadil.launch.hyperpod.resources import ClusterResources, Resource
 
 log = logging.getLogger(__name__)
 
@@ -17,21 +17,21 @@ WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|4
 """Types whose machines talk over EFA. Source: Amazon EC2 guide, instance types that support EFA."""
 
 
-def check(description: Description, parts: Parts) -> None:
+def check_preconditions(description: Description, resources: ClusterResources) -> None:
     """Look at the EKS cluster, the network and the availability zones.
 
     Raises:
         PreflightError: With every lack and its remedy, a line each.
         DataError: The EKS cluster, a subnet or a security group is not there.
     """
-    eks = parts.eks()
-    lacks = [*_eks_lacks(description, eks), *_network_lacks(description, parts, eks)]
+    eks = resources.eks()
+    lacks = [*_eks_lacks(description, eks), *_network_lacks(description, resources, eks)]
     if lacks:
         listed = "\n".join(f"  {lack}" for lack in lacks)
         raise PreflightError(f"{description.name}: {len(lacks)} thing(s) to put right first\n{listed}")
 
 
-def _eks_lacks(description: Description, eks: Part) -> Iterator[str]:
+def _eks_lacks(description: Description, eks: Resource) -> Iterator[str]:
     name = description.eks_name
     if eks.get("status") != "ACTIVE":
         yield f"EKS cluster {name}: {eks.get('status')}; wait until it is ACTIVE"
@@ -50,11 +50,11 @@ def _eks_lacks(description: Description, eks: Part) -> Iterator[str]:
         )
 
 
-def _network_lacks(description: Description, parts: Parts, eks: Part) -> Iterator[str]:
+def _network_lacks(description: Description, resources: ClusterResources, eks: Resource) -> Iterator[str]:
     vpc = eks.get("resourcesVpcConfig", {}).get("vpcId")
     fsx = description.fsx
     wanted: list[str] = sorted({*description.subnets, fsx.subnet if fsx else description.subnets[0]})
-    subnets = {subnet["SubnetId"]: subnet for subnet in parts.subnets(wanted)}
+    subnets = {subnet["SubnetId"]: subnet for subnet in resources.subnets(wanted)}
     for name, subnet in subnets.items():
         if vpc and subnet["VpcId"] != vpc:
             yield f"subnets: {name} is in {subnet['VpcId']}, and the EKS cluster in {vpc}; give a subnet of that"
@@ -69,12 +69,12 @@ def _network_lacks(description: Description, parts: Parts, eks: Part) -> Iterato
         elif len(zones) > 1:
             log.warning("machines of other zones than %s read the file system over a slower network", zone)
     if any(group.count > 1 and WITH_EFA.match(group.type) for group in description.groups):
-        yield from _efa_lacks(description, parts)
+        yield from _efa_lacks(description, resources)
 
 
-def _efa_lacks(description: Description, parts: Parts) -> Iterator[str]:
+def _efa_lacks(description: Description, resources: ClusterResources) -> Iterator[str]:
     """EFA needs a group that lets all traffic to and from itself pass."""
-    groups = parts.security_groups(list(description.security_groups))
+    groups = resources.security_groups(list(description.security_groups))
     for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
         if not any(_allows_itself(group, group.get(key, ())) for group in groups):
             names = ", ".join(description.security_groups)
@@ -84,7 +84,7 @@ def _efa_lacks(description: Description, parts: Parts) -> Iterator[str]:
             )
 
 
-def _allows_itself(group: Part, rules: object) -> bool:
+def _allows_itself(group: Resource, rules: object) -> bool:
     assert isinstance(rules, list | tuple)
     return any(
         rule.get("IpProtocol") == "-1"

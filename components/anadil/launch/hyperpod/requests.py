@@ -1,15 +1,15 @@
-"""What `anadil cluster create` asks AWS for, in order; rendering needs no AWS."""
+"""The requests of `anadil cluster create`, in order; rendering needs no AWS."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.launch.hyperpod.config import REPOSITORIES, Description, Group, Link
+from anadil.launch.hyperpod.config import REPOSITORIES, Description, InstanceGroup
 
 FILE_SYSTEM = "FILE-SYSTEM-ID"
 """Stands for the file system where it is not there yet."""
 CLUSTER_TAG = "anadil.dev/cluster"
-"""Tag by which the parts of a cluster are found again."""
+"""Tag by which the resources of a cluster are found again."""
 LUSTRE = "2.15"
 """Version of Lustre. Source: API of FSx, "recommended for all new file systems"."""
 EVENTS = ["NEW", "CHANGED", "DELETED"]
@@ -33,10 +33,11 @@ class Request:
 
 
 def requests_of(description: Description) -> list[Request]:
-    """Everything that `create` asks for where nothing is there yet."""
+    """Every request of `create` where nothing exists yet."""
+    system = file_system(description)
     return [
         *repositories(description),
-        *file_systems(description),
+        *([system] if system else []),
         *links(description, FILE_SYSTEM),
         cluster(description),
     ]
@@ -66,12 +67,12 @@ def repositories(description: Description) -> Iterator[Request]:
         )
 
 
-def file_systems(description: Description) -> Iterator[Request]:
+def file_system(description: Description) -> Request | None:
     """The shared file system: replicated SSD, compressed, with metadata that grow with its size."""
     fsx = description.fsx
     if fsx is None:
-        return
-    yield Request(
+        return None
+    return Request(
         service="fsx",
         operation="CreateFileSystem",
         what="file system",
@@ -101,6 +102,7 @@ def links(description: Description, file_system: str) -> Iterator[Request]:
         file_system: Id of its file system.
     """
     for link in description.fsx.links if description.fsx else ():
+        policies = {"AutoImportPolicy": link.imports, "AutoExportPolicy": link.exports}
         yield Request(
             service="fsx",
             operation="CreateDataRepositoryAssociation",
@@ -110,16 +112,10 @@ def links(description: Description, file_system: str) -> Iterator[Request]:
                 "FileSystemPath": link.path,
                 "DataRepositoryPath": link.s3,
                 "BatchImportMetaDataOnCreate": link.imports or link.preload,
-                "S3": policies(link),
+                "S3": {key: {"Events": list(EVENTS)} for key, wish in policies.items() if wish},
                 "Tags": _tags(description),
             },
         )
-
-
-def policies(link: Link) -> dict[str, Any]:
-    """What goes to and fro between a directory and S3."""
-    wishes = {"AutoImportPolicy": link.imports, "AutoExportPolicy": link.exports}
-    return {key: {"Events": list(EVENTS)} for key, wish in wishes.items() if wish}
 
 
 def cluster(description: Description) -> Request:
@@ -145,7 +141,7 @@ def cluster(description: Description) -> Request:
     )
 
 
-def _group(group: Group, role: str) -> dict[str, Any]:
+def _group(group: InstanceGroup, role: str) -> dict[str, Any]:
     request: dict[str, Any] = {
         "InstanceGroupName": group.name,
         "InstanceType": group.type,
@@ -167,21 +163,14 @@ def _group(group: Group, role: str) -> dict[str, Any]:
         request["TrainingPlanArn"] = group.training_plan
     if group.spot:
         request["CapacityRequirements"] = {"Spot": {}}
-    kubernetes = {
-        **({"Labels": dict(group.labels)} if group.labels else {}),
-        **(
-            {"Taints": [_taint(each.key, each.value, each.effect) for each in group.taints]}
-            if group.taints
-            else {}
-        ),
-    }
-    if kubernetes:
-        request["KubernetesConfig"] = kubernetes
+    taints = [
+        {"Key": taint.key, **({"Value": taint.value} if taint.value else {}), "Effect": taint.effect}
+        for taint in group.taints
+    ]
+    kubernetes = {"Labels": dict(group.labels), "Taints": taints}
+    if any(kubernetes.values()):
+        request["KubernetesConfig"] = {key: value for key, value in kubernetes.items() if value}
     return request
-
-
-def _taint(key: str, value: str | None, effect: str) -> dict[str, str]:
-    return {"Key": key, **({"Value": value} if value else {}), "Effect": effect}
 
 
 def _tags(description: Description) -> list[dict[str, str]]:

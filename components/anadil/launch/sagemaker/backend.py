@@ -14,14 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anadil.artifacts import artifact
+from anadil.core.aws import aws_client, aws_errors, error_code, request_differences
 from anadil.core.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
 from anadil.core.format import human_seconds
-from anadil.launch.aws import client, code_of, differences, explained, is_missing
-from anadil.launch.backend import FINAL, State, Status
-from anadil.launch.exit_codes import error_of
+from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
+from anadil.launch.exit_codes import error_from_exit_code
 from anadil.launch.job import TrainingJob
-from anadil.launch.log_format import said
-from anadil.launch.sagemaker.log import Tail, exit_code_in, whole
+from anadil.launch.sagemaker.log import Tail, exit_code_in, log_lines
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.runtime.signals import Stop
 
@@ -44,7 +43,7 @@ CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
 """Beginnings of FailureReason that say nothing about the job."""
 
 
-class SageMaker:
+class SageMakerBackend:
     """The backend `sagemaker`."""
 
     def __init__(self, region: str | None = None, clients: Callable[[str], Any] | None = None) -> None:
@@ -54,7 +53,7 @@ class SageMaker:
             region: Left out, that of the environment.
             clients: What gives the client of a service; left out, boto3.
         """
-        self._client = clients or (lambda service: client(service, region))
+        self._client = clients or (lambda service: aws_client(service, region))
         self._is_adopted = False
         """Whether the job ran already, so that another launcher may follow it."""
 
@@ -84,7 +83,7 @@ class SageMaker:
                 log.info("stopping %s: it has 120 s to save", name)
             raise
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the newest start of a job stands."""
         return status_of(self._newest(name), name)
 
@@ -92,7 +91,7 @@ class SageMaker:
         """Log lines of the first machine, as the stage writes them."""
         job = self._newest(name)["TrainingJobName"]
         if not follow:
-            yield from whole(self._client("logs"), job)
+            yield from log_lines(self._client("logs"), job)
             return
         tail = Tail(self._client("logs"), job)
         while True:
@@ -132,13 +131,13 @@ class SageMaker:
         from botocore.exceptions import ClientError
 
         name = str(request["TrainingJobName"])
-        with explained(
+        with aws_errors(
             f"training job {name}", "sagemaker:CreateTrainingJob, iam:PassRole and sagemaker:AddTags"
         ):
             try:
                 self._client("sagemaker").create_training_job(**request)
             except ClientError as error:
-                if code_of(error) != "ResourceInUse":
+                if error_code(error) != "ResourceInUse":
                     raise
                 # Another launcher was faster, or our own first try reached AWS and its answer did not reach us.
                 return _adopted(request, self._describe(name))
@@ -162,23 +161,14 @@ class SageMaker:
         return attempts[-1]
 
     def _found(self, name: str) -> dict[str, Any] | None:
-        from botocore.exceptions import ClientError
-
         try:
-            return self._describe_raw(name)
-        except ClientError as error:
-            if is_missing(error):
-                return None
-            with explained(name, "sagemaker:DescribeTrainingJob"):
-                raise
+            return self._describe(name)
+        except DataError:  # it does not exist
+            return None
 
     def _describe(self, name: str) -> dict[str, Any]:
-        with explained(f"training job {name}", "sagemaker:DescribeTrainingJob"):
-            return self._describe_raw(name)
-
-    def _describe_raw(self, name: str) -> dict[str, Any]:
-        described: dict[str, Any] = self._client("sagemaker").describe_training_job(TrainingJobName=name)
-        return described
+        with aws_errors(f"training job {name}", "sagemaker:DescribeTrainingJob"):
+            return dict(self._client("sagemaker").describe_training_job(TrainingJobName=name))
 
     def _awaited(self, name: str) -> dict[str, Any]:
         while (described := self._describe(name))["TrainingJobStatus"] in ("Stopping", "Deleting"):
@@ -218,22 +208,22 @@ class SageMaker:
     def _stop_training(self, name: str) -> None:
         from botocore.exceptions import ClientError
 
-        with explained(f"training job {name}", "sagemaker:StopTrainingJob"):
+        with aws_errors(f"training job {name}", "sagemaker:StopTrainingJob"):
             try:
                 self._client("sagemaker").stop_training_job(TrainingJobName=name)
             except ClientError as error:
-                if code_of(error) != "ValidationException":  # it has ended meanwhile
+                if error_code(error) != "ValidationException":  # it has ended meanwhile
                     raise
 
 
-def status_of(described: dict[str, Any], name: str) -> Status:
+def status_of(described: dict[str, Any], name: str) -> JobStatus:
     """What DescribeTrainingJob says, in the words of every backend."""
     main, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
     state = _state(main, second)
     transitions = described.get("SecondaryStatusTransitions", [])
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
     reason = described.get("FailureReason", "")
-    return Status(
+    return JobStatus(
         name=name,
         state=state,
         reason=second,
@@ -247,8 +237,8 @@ def status_of(described: dict[str, Any], name: str) -> Status:
     )
 
 
-def _state(main: str, second: str) -> State:
-    final: dict[str, State] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+def _state(main: str, second: str) -> JobState:
+    final: dict[str, JobState] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
     if main in final:
         return final[main]
     if second in QUEUED:
@@ -284,7 +274,7 @@ def _adopted(request: dict[str, Any], described: dict[str, Any]) -> str:
     # The recipe differs with everything that it decides; its text would hide the rest.
     hidden = ("Tags", "TrainingJobName", "HyperParameters")
     known = {key: value for key, value in request.items() if key not in hidden}
-    causes = "; ".join([text for text in differences(known, described) if SPEC not in text][:5])
+    causes = "; ".join([text for text in request_differences(known, described) if SPEC not in text][:5])
     raise RecipeError(
         f"{name}: runs already with another definition ({causes or 'see it'}); wait for its end, or stop it: "
         f"anadil stop {name} --backend sagemaker"
@@ -305,7 +295,7 @@ def _words(transition: dict[str, Any], described: dict[str, Any]) -> str:
 def _relay(line: str) -> None:
     """The line of the job as it is for collectors, as a sentence for people."""
     for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
-    sys.stderr.write(f"{said(line) if for_people else line}\n")
+    sys.stderr.write(f"{format_log_line(line) if for_people else line}\n")
 
 
 def _judge(described: dict[str, Any], tail: Tail) -> None:
@@ -335,9 +325,9 @@ def _stopped(name: str, second: str) -> AnadilError:
 
 
 def _failed(name: str, reason: str, tail: Tail) -> AnadilError:
-    lines = "".join(f"\n  {said(line)[:500]}" for line in list(tail.last)[-15:])
+    lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
     if reason.startswith(CAPACITY):
         return RetryableError(
             f"{name}: {reason}; run the same command again, or take another cluster.instance"
         )
-    return error_of(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
+    return error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")

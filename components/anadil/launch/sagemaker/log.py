@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.launch.aws import code_of, explained, is_missing
+from anadil.core.aws import aws_errors
+from anadil.core.errors import AnadilError, DataError, PreflightError
 
 log = logging.getLogger(__name__)
 
 GROUP = "/aws/sagemaker/TrainingJobs"
-ACTIONS = "logs:DescribeLogStreams and logs:GetLogEvents"
+ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {GROUP}"
 FIRST = "algo-1"
 """Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`."""
 MAX_PAGES = 10
@@ -21,43 +22,40 @@ TAIL = 40
 
 
 class Tail:
-    """New lines at each question, each once, also over new starts of the machine."""
+    """New lines at each call, each once, also over new starts of the machine."""
 
     def __init__(self, client: Any, job: str) -> None:
         """Read the log of `job` by `client`, one of CloudWatch Logs."""
         self._client = client
         self._job = job
         self._tokens: dict[str, str] = {}
-        self._silent = False
+        self._is_denied = False
         self.last: deque[str] = deque(maxlen=TAIL)
 
     def new(self) -> Iterator[str]:
-        """Lines since the last question; none where there is no log or it may not be read."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        if self._silent:
+        """Lines since the last call; none where there is no log or it may not be read."""
+        if self._is_denied:
             return
         try:
             yield from self.read()
-        except ClientError as error:
-            if "AccessDenied" not in code_of(error):
-                log.debug("log of %s: %s", self._job, error)  # the next question asks again
-                return
-            self._silent = True
-            log.warning("the job's log cannot be read; grant %s on %s", ACTIONS, GROUP)
-        except BotoCoreError as error:
-            log.debug("log of %s: %s", self._job, error)
+        except PreflightError as error:
+            self._is_denied = True
+            log.warning("the job's log cannot be read: %s", error)
+        except AnadilError as error:
+            log.debug("%s", error)  # the next call asks again
 
     def read(self) -> Iterator[str]:
-        """As `new`, with boto3's errors."""
-        from botocore.exceptions import ClientError
+        """As `new`, but raises.
 
+        Raises:
+            AnadilError: The log cannot be read.
+        """
         try:
-            for stream in self._streams():
-                yield from self._read(stream)
-        except ClientError as error:
-            if not is_missing(error):  # else no machine has written yet
-                raise
+            with aws_errors(f"log of {self._job}", ACTIONS):
+                for stream in self._streams():
+                    yield from self._read(stream)
+        except DataError:
+            return  # no machine has written yet
 
     def _streams(self) -> list[str]:
         found = self._client.describe_log_streams(
@@ -81,16 +79,15 @@ class Tail:
                 return
 
 
-def whole(client: Any, job: str) -> Iterator[str]:
+def log_lines(client: Any, job: str) -> Iterator[str]:
     """Every line that there is now.
 
     Raises:
         PreflightError: It may not be read.
     """
     tail = Tail(client, job)
-    with explained(f"log of {job}", ACTIONS):
-        while lines := list(tail.read()):
-            yield from lines
+    while lines := list(tail.read()):
+        yield from lines
 
 
 def exit_code_in(reason: str) -> int | None:

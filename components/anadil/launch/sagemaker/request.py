@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import RecipeError
+from anadil.core.stages import STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.manifests.pod import WITH_EFA, WITH_GPUS
+from anadil.launch.manifests.pod import EFA_ENVIRONMENT, GPU_ENVIRONMENT
 from anadil.plan.instances import LOCAL, Machine
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 
@@ -53,8 +54,6 @@ MEANINGLESS = (
     "tolerations",
 )
 """Keys of `cluster` that only Kubernetes understands."""
-SAYS = {"pretrain": "pre-training", "finetune": "finetune"}
-"""What the stages call their loop in the progress lines."""
 
 
 def request_of(job: TrainingJob) -> dict[str, Any]:
@@ -110,12 +109,11 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
 
 def metric_definitions(stage: str) -> list[dict[str, str]]:
     """Numbers that SageMaker reads out of the log and draws, from lines of `anadil.core.log.JsonFormatter`."""
-    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{SAYS[stage]}: [^"]*'
+    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{STAGES[stage].progress_name}: [^"]*'
     figures = rf'"stage": "{stage}", "rank": 0, .*"figures": \{{[^}}]*'
     number = r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
     definitions = {f"{stage}:loss": rf"{progress}, loss {number}"}
-    names = {"pretrain": ("loss", "tokens_per_s"), "finetune": ("loss",)}[stage]
-    for name in names:
+    for name in STAGES[stage].figures:
         definitions[f"{stage}:final_{name}"] = rf'{figures}"{name}": {number}'
     return [{"Name": name, "Regex": regex} for name, regex in definitions.items()]
 
@@ -227,9 +225,9 @@ def _environment(job: TrainingJob) -> dict[str, str]:
     if cluster.secrets:
         environment[SECRETS] = json.dumps({name: list(keys) for name, keys in cluster.secrets.items()})
     if job.devices:
-        environment |= WITH_GPUS
+        environment |= GPU_ENVIRONMENT
     if job.nodes > 1 and machine is not None and machine.efa:
-        environment |= WITH_EFA
+        environment |= EFA_ENVIRONMENT
     for name, value in environment.items():
         if len(value) > MAX_ENVIRONMENT_CHARS:
             raise RecipeError(

@@ -14,8 +14,8 @@ MARGIN = 1e-6
 """Added to the norm before dividing. Source: torch.nn.utils.clip_grad_norm_."""
 
 # One kernel for many tensors, as in clip_grad_norm_; neither has a public name.
-_scale_all_: Any = torch._foreach_mul_  # pyright: ignore[reportPrivateImportUsage]
-_norms_of_all: Any = torch._foreach_norm  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]
+_scale_all_: Any = torch._foreach_mul_
+_norms_of_all: Any = torch._foreach_norm  # noqa: SLF001
 
 
 @torch.no_grad()

@@ -14,11 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
+from anadil.model.family_table import families
 from anadil.pretrain.embedding_init import means
 from anadil.pretrain.parallel.safetensors_slices import Weights
 
-INPUT = "model.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
 MEANS_AT_A_TIME = 1_024
 """New embedding rows that are made from one reading of base rows."""
 
@@ -75,22 +74,24 @@ def load_weights(
         DataError: The architecture has a constant that neither its files nor transformers make.
         IntegrityError: A tensor is missing, or has another shape than the config says.
     """
-    names = dict(part.named_parameters())
-    for name, parameter in names.items():
-        _check(name, parameter, weights, rows)
-    if any(parameter.is_meta for parameter in names.values()):
+    parameters = dict(part.named_parameters())
+    config: Any = part.config
+    tables = dict.fromkeys(families()[config.model_type].names.tables, rows)
+    for name, parameter in parameters.items():
+        _check(name, parameter, weights, tables.get(name))
+    if any(parameter.is_meta for parameter in parameters.values()):
         _materialise(part, device)
         _make_buffers(part, weights)
     with torch.no_grad():
         for name, parameter in part.named_parameters():
-            _fill(name, parameter, weights, rows if name in (INPUT, OUTPUT) else None)
+            _fill(name, parameter, weights, tables.get(name))
 
 
 def _check(
     name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None
 ) -> None:
     shape = weights.shape(name)
-    expected = shape if rows is None or name not in (INPUT, OUTPUT) else (len(rows), *shape[1:])
+    expected = shape if rows is None else (len(rows), *shape[1:])
     if tuple(parameter.shape) != expected:
         raise IntegrityError(
             f"{weights.folder}: weights do not fit config.json ({name} makes {list(expected)}, the model has "
@@ -176,7 +177,7 @@ def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[S
 
 
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as stretches without a gap: first number, and how many."""
+    """Rising numbers as ranges without a gap: first number, and how many."""
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or ids[end] != ids[end - 1] + 1:

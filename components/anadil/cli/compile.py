@@ -1,0 +1,35 @@
+"""`anadil compile`: the pipeline for Kubeflow Pipelines, as a file."""
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Any
+
+from anadil.cli.doctor.local import require_packages
+from anadil.recipe.load import load_recipe
+
+log = logging.getLogger(__name__)
+
+
+def add_compile(name: str, commands: Any, text: str) -> None:
+    """Add `anadil compile`."""
+    compiled = commands.add_parser(name, help=text)
+    compiled.add_argument("recipe", metavar="RECIPE")
+    compiled.add_argument(
+        "-f", "--file", required=True, type=Path, metavar="FILE", help="such as pipeline.yaml"
+    )
+    compiled.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    compiled.set_defaults(command=_compile)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    recipe = load_recipe(options.recipe, options.set)
+    require_packages("pipelines")
+    from anadil_pipelines.adapt import write_pipeline
+    from anadil_pipelines.resources import with_clean_memory
+
+    write_pipeline(with_clean_memory(recipe), options.file)
+    if recipe.storage.root is None:
+        log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
+    print(options.file)
+    return 0

@@ -1,0 +1,47 @@
+"""What commands print on stdout, and the option that chooses its form."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def add_output_option(
+    command: argparse.ArgumentParser, *forms: str, text: str = "default: %(default)s"
+) -> None:
+    """`-o`; the first form is the default.
+
+    Args:
+        command: Parser of the command.
+        forms: Left out, a table or JSON.
+        text: Its help.
+    """
+    choices = forms or ("table", "json")
+    command.add_argument("-o", "--output", choices=choices, default=choices[0], help=text)
+
+
+def print_json(data: Any) -> None:
+    """Data as JSON."""
+    print(json.dumps(data, ensure_ascii=False, indent=2))
+
+
+def print_data(data: Any, output: str) -> None:
+    """Data as YAML or JSON."""
+    if output == "json":
+        print_json(data)
+        return
+    import yaml
+
+    # Long lines are not folded: a manifest's commands can be copied.
+    sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10_000))
+
+
+def print_table(rows: Mapping[str, str], output: str) -> None:
+    """Names and values as two columns, or as JSON."""
+    if output == "json":
+        print_json(rows)
+        return
+    width = max(map(len, rows), default=0)
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")

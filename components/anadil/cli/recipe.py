@@ -1,0 +1,89 @@
+"""`anadil recipe`: list, copy, show and check recipes."""
+
+import argparse
+import logging
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from anadil.cli.output import add_output_option, print_json, print_table
+
+log = logging.getLogger(__name__)
+
+
+def add_recipe(name: str, commands: Any, text: str) -> None:
+    """Add `anadil recipe` with its verbs."""
+    recipe = commands.add_parser(name, help=text)
+    verbs = recipe.add_subparsers(metavar="VERB", required=True)
+    listed = verbs.add_parser("list", help="the shipped recipes")
+    add_output_option(listed)
+    listed.set_defaults(command=_recipe_list)
+    copy = verbs.add_parser("copy", help="a shipped recipe as a file of your own")
+    copy.add_argument("name", metavar="NAME")
+    copy.add_argument("file", metavar="FILE", type=Path)
+    copy.set_defaults(command=_recipe_copy)
+    show = verbs.add_parser("show", help="a recipe with every default filled in")
+    show.add_argument("recipe", metavar="RECIPE")
+    show.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add_output_option(show, "yaml", "json")
+    show.set_defaults(command=_recipe_show)
+    check = verbs.add_parser("check", help="every mistake of a recipe, with line and remedy")
+    check.add_argument("recipe", metavar="RECIPE")
+    check.set_defaults(command=_recipe_check)
+    schema = verbs.add_parser("schema", help="JSON Schema of a recipe, for editors")
+    schema.set_defaults(command=_recipe_schema)
+
+
+def _recipe_list(options: argparse.Namespace) -> int:
+    from anadil.recipe.load import shipped
+
+    recipes = {path.stem: _first_line(path) for path in shipped()}
+    print_table(recipes, options.output)
+    return 0
+
+
+def _first_line(path: Path) -> str:
+    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+
+
+def _recipe_copy(options: argparse.Namespace) -> int:
+    from anadil.core.errors import RecipeError
+    from anadil.recipe.load import find_recipe
+
+    source = find_recipe(options.name)
+    if options.file.exists():
+        raise RecipeError(f"{options.file}: exists already; choose another name or remove it")
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, options.file)
+    log.info("%s written; edit it, then run: anadil recipe check %s", options.file, options.file)
+    print(options.file)
+    return 0
+
+
+def _recipe_show(options: argparse.Namespace) -> int:
+    import yaml
+
+    from anadil.recipe.load import load_recipe
+
+    data = load_recipe(options.recipe, options.set).model_dump(mode="json")
+    if options.output == "json":
+        print_json(data)
+    else:
+        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return 0
+
+
+def _recipe_check(options: argparse.Namespace) -> int:
+    from anadil.recipe.load import load_recipe
+
+    load_recipe(options.recipe)
+    print(f"{options.recipe}: no mistakes")
+    return 0
+
+
+def _recipe_schema(options: argparse.Namespace) -> int:  # noqa: ARG001  every command takes its options
+    from anadil.recipe.sections import Recipe
+
+    print_json(Recipe.model_json_schema())
+    return 0

@@ -1,0 +1,88 @@
+"""`anadil run`: the whole pipeline on this machine."""
+
+import argparse
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from anadil.cli.doctor.local import require_packages
+from anadil.cli.output import add_output_option, print_table
+from anadil.core.errors import INTERRUPTED, Stopped
+from anadil.core.stages import BUILT_IN, STAGES
+from anadil.recipe.load import load_recipe
+from anadil.runtime.entry_point import add_remake_option
+
+log = logging.getLogger(__name__)
+
+WORK = "anadil-work"
+"""Default directory of `anadil run`."""
+
+
+def add_run(name: str, commands: Any, text: str) -> None:
+    """Add `anadil run`."""
+    run = commands.add_parser(name, help=text, description=f"{text}; what is made already is reused")
+    run.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
+    run.add_argument(
+        "--work", default=WORK, metavar="DIR", help="where everything is written (default: %(default)s)"
+    )
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the recipe"
+    )
+    text = "steps as processes of this Python, or in their images (default: %(default)s)"
+    run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
+    run.add_argument(
+        "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
+    )
+    add_remake_option(run)
+    add_output_option(run)
+    run.set_defaults(command=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from anadil.artifacts.storage import check_directory
+    from anadil.plan.instances import ram_bytes
+    from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
+    from anadil.runtime.job import is_left_out
+    from anadil.runtime.remake import allow_remake
+
+    if options.remake:
+        allow_remake()
+    recipe = load_recipe(options.recipe, options.set)
+    work = Path(os.path.realpath(options.work))
+    check_directory(work, "--work")
+    if recipe.storage.root and "://" not in recipe.storage.root:
+        check_directory(Path(recipe.storage.root), "storage.root")
+    names = list(STAGES)
+    stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
+    for stage in stages:
+        if options.until != "finetune" and is_left_out(stage, recipe):
+            log.info("finetune: left out, because finetune.inputs names no chats")
+            continue
+        if stage.files:  # what is wrong with it should be told now, not after hours of training
+            look_at_files(stage, recipe).say()
+    look_at_clean_memory(recipe, ram_bytes()).say(logging.INFO)
+    if any("base" in stage.sections for stage in stages):
+        look_at_base(recipe).say()
+    if STAGES["pretrain"] in stages:
+        from anadil.plan.preflight import check_fits
+
+        log.debug("%s", check_fits(recipe, here=True, finetunes=STAGES["finetune"] in stages))
+    require_packages("pipelines" if options.runner == "docker" else "laptop")
+    if recipe.storage.root is None:
+        storage = recipe.storage.model_copy(update={"root": str(work)})
+        recipe = recipe.model_copy(update={"storage": storage})
+    work.mkdir(parents=True, exist_ok=True)
+    from anadil_pipelines.laptop import run_here
+
+    steps = run_here(recipe, work, options.runner, options.until)
+    if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
+        return steps.exit_code  # the step has said so; nothing is to be corrected
+    if steps.exit_code:
+        log.error("stopped at a failed step; correct it and run the same command again to go on from there")
+        return steps.exit_code
+    result = dict(steps.uris)
+    if "report" in result:
+        result["report"] = f"{result['report']}/report.html"
+    print_table(result, options.output)
+    return 0

@@ -1,0 +1,214 @@
+"""AWS through boto3: clients with bounded retries, and one translation of its errors into ours."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, RetryableError
+
+ATTEMPTS = 8
+"""Attempts for a call, the first included: throttling is waited out for about a minute."""
+
+
+class Refusal(NamedTuple):
+    """What an answer of AWS means."""
+
+    codes: tuple[str, ...]
+    """Parts of AWS's error codes."""
+    statuses: tuple[int, ...]
+    """HTTP statuses that mean the same, whatever the code."""
+    error: type[AnadilError]
+    text: str
+
+
+REFUSALS = (
+    Refusal(
+        (
+            "ExpiredToken", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignature", "InvalidToken",
+            "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClient",
+        ),
+        (),
+        PreflightError,
+        "AWS credentials are expired or wrong ({code}); sign in again",
+    ),
+    Refusal(
+        # Below status 500: bytes that were damaged or late on the way, or a request that crossed another.
+        # Source: Amazon S3 API Reference, List of error codes.
+        (
+            "BadDigest", "IncompleteBody", "OperationAborted", "RequestTimeout", "XAmzContentChecksumMismatch",
+            "XAmzContentSHA256Mismatch",
+        ),
+        (),
+        RetryableError,
+        "{code}; what was sent did not arrive whole, run the same command again",
+    ),
+    Refusal(
+        ("Throttling", "ThrottledException", "TooManyRequests", "RequestLimitExceeded", "RateExceeded", "SlowDown"),
+        (429,),
+        RetryableError,
+        "throttled ({code}); run the same command again",
+    ),
+    Refusal(
+        ("ResourceLimitExceeded", "LimitExceeded", "QuotaExceeded", "ServiceLimit", "FileSystemLimit"),
+        (),
+        PreflightError,
+        "quota reached: {said}; ask for more in the console of Service Quotas",
+    ),
+    Refusal(("NoSuch", "NotFound"), (404,), DataError, "does not exist; check {place} ({said})"),
+    Refusal(
+        ("AccessDenied", "UnauthorizedOperation", "AuthorizationError", "NotAuthorized"),
+        (403,),
+        PreflightError,
+        "access denied ({code}); grant {action} ({said})",
+    ),
+)  # fmt: skip
+"""The first that fits counts."""
+
+
+class DamagedError(RetryableError):
+    """An object's bytes came damaged or cut off."""
+
+
+def aws_client(service: str, region: str | None = None, attempts: int = ATTEMPTS) -> Any:
+    """A client of a service; throttled and failed calls are made again by botocore.
+
+    Args:
+        service: As boto3 calls it, such as `sagemaker`.
+        region: Left out, that of the environment.
+        attempts: For a call, the first included, where AWS_MAX_ATTEMPTS does not say otherwise.
+
+    Raises:
+        PreflightError: boto3, a region or the profile is missing, or the endpoint is no URL.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise PreflightError(f"{service} needs boto3: pip install 'anadil[s3]'") from None
+    retries: dict[str, Any] = {"mode": "standard"}
+    if "AWS_MAX_ATTEMPTS" not in os.environ:
+        retries["total_max_attempts"] = attempts
+    config = Config(retries=retries, connect_timeout=10, read_timeout=60)
+    with aws_errors(service):
+        try:
+            return boto3.Session().client(service, region_name=region, config=config)
+        except ValueError as error:
+            variable = f"AWS_ENDPOINT_URL_{service.upper()}"
+            raise PreflightError(f"{service}: {error}; correct {variable} or AWS_ENDPOINT_URL") from None
+
+
+def error_code(error: Exception) -> str:
+    """AWS's own word for an error, such as `ResourceInUse`; else the whole text."""
+    return str(_response(error).get("Error", {}).get("Code", "")) or str(error)
+
+
+def error_status(error: Exception) -> int:
+    """The HTTP status of an answer, 0 where there was none."""
+    status = int(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    written = re.search(r"\((\d{3})\)", str(error))  # boto3's transfers say no more than that
+    return status or (int(written[1]) if written else 0)
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether what was asked for is not there."""
+    # SageMaker says "ValidationException: Requested resource not found." and "Could not find ...".
+    words, code = _message(error).lower(), error_code(error)
+    absent = "not found" in words or "could not find" in words
+    return "NotFound" in code or (code == "ValidationException" and absent)
+
+
+@contextmanager
+def aws_errors(
+    what: str,
+    action: str = "the action",
+    *,
+    service: str = "AWS",
+    place: str = "name and region",
+    invalid: type[AnadilError] = RecipeError,
+    refused: type[AnadilError] = RecipeError,
+) -> Iterator[None]:
+    """Turn boto3's errors into ours.
+
+    Args:
+        what: What the call is about, the beginning of the message.
+        action: IAM action that the call needs, such as `sagemaker:CreateTrainingJob`.
+        service: What did not answer, for the message.
+        place: What to check where something does not exist.
+        invalid: Error where boto3 itself refuses the arguments.
+        refused: Error of a refusal that says nothing else.
+    """
+    from boto3.exceptions import Boto3Error
+    from botocore import exceptions as raised
+
+    try:
+        yield
+    except (raised.ClientError, Boto3Error) as error:
+        raise _refusal(error, what, refused, action=action, place=place, service=service) from None
+    except (raised.NoCredentialsError, raised.PartialCredentialsError):
+        raise PreflightError(
+            f"{what}: no AWS credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or run with a role (IRSA, Pod Identity)"
+        ) from None
+    except raised.NoRegionError:
+        raise PreflightError(f"{what}: no AWS region; name it, or set AWS_DEFAULT_REGION") from None
+    except raised.ParamValidationError as error:
+        raise invalid(f"{what}: {' '.join(str(error).split())}; check {place}") from None
+    except raised.SSLError as error:
+        raise PreflightError(f"{what}: {error}; set AWS_CA_BUNDLE to the endpoint's certificates") from None
+    except (
+        raised.FlexibleChecksumError, raised.IncompleteReadError, raised.ResponseStreamingError,
+    ) as error:  # fmt: skip
+        raise DamagedError(f"{what}: {error}") from None
+    except (raised.ConnectionError, raised.HTTPClientError) as error:
+        raise RetryableError(
+            f"{what}: {error}; {service} did not answer, run the same command again"
+        ) from None
+    except raised.BotoCoreError as error:
+        raise PreflightError(f"{what}: {error}; sign in again or correct the AWS configuration") from None
+
+
+def request_differences(asked: Any, there: Any, path: str = "") -> list[str]:
+    """Where what is there is not what is asked for; what AWS adds to it does not count.
+
+    Args:
+        asked: A request, or a part of one.
+        there: What describes the thing, in the same form.
+        path: Of the part.
+    """
+    if isinstance(asked, dict):
+        held = there if isinstance(there, dict) else {}
+        return [
+            text
+            for key, value in asked.items()
+            for text in request_differences(value, held.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    if isinstance(asked, list) and isinstance(there, list) and len(asked) == len(there):
+        pairs = enumerate(zip(asked, there, strict=True))
+        return [text for i, (one, other) in pairs for text in request_differences(one, other, f"{path}.{i}")]
+    return [] if asked == there else [f"{path}: {str(there)[:60]} instead of {str(asked)[:60]}"]
+
+
+def _refusal(error: Exception, what: str, refused: type[AnadilError], **words: str) -> AnadilError:
+    code, status, said = error_code(error), error_status(error), _message(error)
+    for refusal in REFUSALS:
+        absent = refusal.error is DataError and _is_missing(error)
+        if absent or status in refusal.statuses or any(word in code for word in refusal.codes):
+            return refusal.error(f"{what}: {refusal.text.format(code=code, said=said, **words)}")
+    if status >= 500 or not status:
+        return RetryableError(
+            f"{what}: {code}; {words['service']} failed for now, run the same command again"
+        )
+    return refused(f"{what}: {words['service']} refused: {code}: {said}")
+
+
+def _message(error: Exception) -> str:
+    """AWS's own sentence for an error."""
+    return " ".join(str(_response(error).get("Error", {}).get("Message", "") or error).split())
+
+
+def _response(error: Exception) -> dict[str, Any]:
+    # boto3's transfers raise another error, whose context is the answer.
+    response: Any = getattr(error, "response", None) or getattr(error.__context__, "response", None)
+    return response if isinstance(response, dict) else {}

@@ -1,0 +1,23 @@
+"""Leave in a checkout what an image holds, and print the module that it starts: `rooms.py IMAGE CHECKOUT`."""
+
+import shutil
+import sys
+from pathlib import Path
+
+image, checkout = sys.argv[1], Path(sys.argv[2])
+sys.path.insert(0, str(checkout / "components"))
+sys.dont_write_bytecode = True
+
+from anadil.core.stages import STAGES, rooms_of
+
+package = checkout / "components/anadil"
+rooms = rooms_of(image)
+if image != "pipelines":
+    shutil.rmtree(checkout / "pipelines")
+for path in package.rglob("*.*") if rooms else ():
+    place = path.relative_to(package).as_posix()
+    inside = "/" not in place or any(place.startswith(f"{room}/") for room in rooms)
+    above = path.name == "__init__.py" and any(room.startswith(place[: -len(path.name)]) for room in rooms)
+    if path.is_file() and not inside and not above:
+        path.unlink()
+sys.stdout.write(f"anadil.{image}\n" if image in STAGES else "anadil\n")

@@ -1,1 +1,0 @@
-"""Sources of the built-in Azerbaijani data."""

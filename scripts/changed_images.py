@@ -1,0 +1,71 @@
+"""Print the names of the images that a change touches, which `.ci/run` builds and tests.
+
+    python scripts/changed_images.py [BASE]
+
+The change is all that differs from BASE, files that git does not know yet included. Left out, BASE is where the
+branch left main, or the commit before on main itself. Without history it is every image.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from anadil.core.stages import IMAGES, rooms_of
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "components/anadil/"
+STEPS = set(IMAGES.values())
+"""What the steps of a pipeline run in; the images of its tools change with their own files only."""
+OTHERS = {"pipelines", "mlflow"}
+
+
+def main(arguments: list[str]) -> int:
+    """Print them."""
+    base = arguments[0] if arguments else base_commit()
+    found = STEPS | OTHERS if base is None else {name for path in changed(base) for name in touched(path)}
+    sys.stdout.writelines(f"{name}\n" for name in sorted(found))
+    return 0
+
+
+def base_commit() -> str | None:
+    """What the change is compared with; None where git has no other commit."""
+    for name in ("origin/main", "main"):
+        base = git("merge-base", "HEAD", name)
+        if base and base != git("rev-parse", "HEAD"):
+            return base[0]
+    return next(iter(git("rev-parse", "--verify", "--quiet", "HEAD~1")), None)
+
+
+def changed(base: str) -> list[str]:
+    """Files that differ from a commit."""
+    return [*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")]
+
+
+def touched(path: str) -> set[str]:
+    """Images that a file is part of."""
+    if path == "pyproject.toml":
+        return STEPS
+    if path.startswith("pipelines/"):
+        return {"pipelines"}
+    if path.startswith("images/"):
+        name = Path(path).name.split(".")[0]
+        return {name} if name in STEPS | OTHERS else STEPS
+    if not path.startswith(PACKAGE):
+        return set()
+    room = path.removeprefix(PACKAGE)
+    held = {name: rooms_of(name) for name in STEPS}
+    return {
+        name
+        for name, rooms in held.items()
+        if rooms is None or "/" not in room or any(room.startswith(f"{each}/") for each in rooms)
+    }
+
+
+def git(*arguments: str) -> list[str]:
+    """Lines of a command of git; none where it fails."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607
+    return done.stdout.split() if done.returncode == 0 else []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

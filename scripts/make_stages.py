@@ -1,0 +1,50 @@
+"""Write docs/reference/stages.md from the table of stages.
+
+`python scripts/make_stages.py` writes it, `--check` exits 1 where the file differs.
+"""
+
+import sys
+from pathlib import Path
+
+from anadil.core.stages import FLOW, Stage
+
+TARGET = Path(__file__).parents[1] / "docs/reference/stages.md"
+HEAD = """# Stages
+
+Generated from the table of stages by `scripts/make_stages.py`. CPU and memory are what the pod of a step asks for where
+the recipe does not say (`cluster.resources`) and no machine with GPUs is named.
+
+| stage | does | reads | writes | recipe keys that decide the result | image | CPU | memory | retries |
+|---|---|---|---|---|---|---:|---:|---|
+"""
+TAIL = """
+An input in brackets may be left out. A stage starts in three ways: `anadil STAGE`, `python -m anadil.STAGE` (the entry
+point of its image) and, from Kubeflow Pipelines, `python -m anadil.STAGE --executor-input JSON`. Those whose retries
+are `cluster.restarts` can be jobs of their own: `anadil launch STAGE`.
+"""
+
+
+def main() -> int:
+    """Write or check the file."""
+    text = HEAD + "".join(map(_row, FLOW)) + TAIL
+    if "--check" not in sys.argv[1:]:
+        TARGET.write_text(text, encoding="utf-8")
+    elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != text:
+        print(f"{TARGET}: differs from the table of stages; run {Path(__file__).name}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _row(stage: Stage) -> str:
+    files = [f"files of `{stage.files}`"] if stage.files else []
+    reads = [f"(`{word}`)" if word in stage.optional else f"`{word}`" for word in stage.reads] + files
+    keys = ", ".join(f"`{key}`" for key in stage.sections)
+    retries = "`cluster.restarts`" if stage.retries is None else stage.retries
+    cells = (
+        stage.name, stage.summary, ", ".join(reads), f"`{stage.writes}`", keys, f"`{stage.image}`", stage.cpu, stage.memory, retries,
+    )  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The worked examples of CONTRIBUTING.md, made in a copy of the project."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PROGRAMS = {
+    "anadil": [sys.executable, "-m", "anadil"],
+    "python": [sys.executable],
+    "lint-imports": [str(Path(sys.executable).with_name("lint-imports"))],
+}
+EXAMPLES: dict[str, str] = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what the examples change."""
+    copy = tmp_path / "project"
+    for name in ("components", "pipelines", "recipes", "docs", "charts"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    return copy
+
+
+def blocks(title: str, kind: str) -> list[str]:
+    """The blocks of an example, of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", EXAMPLES[title], re.MULTILINE | re.DOTALL)
+
+
+def make(project: Path, title: str) -> None:
+    """Make the changes of an example."""
+    for block in [*blocks(title, "python"), *blocks(title, "yaml")]:
+        place, _, content = block.partition("\n")
+        path = project / place.removeprefix("# ")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    for block in blocks(title, "diff"):
+        place, _, changes = block.partition("\n")
+        path = project / place
+        text = path.read_text(encoding="utf-8")
+        for change in changes.removesuffix("\n").split("\n@@\n"):
+            lines = change.split("\n")
+            old, new = ("\n".join(line[1:] for line in lines if line[:1] != sign) for sign in "+-")
+            assert text.count(old) == 1, f"{place}: {old!r} is there {text.count(old)} times"
+            text = text.replace(old, new)
+        path.write_text(text, encoding="utf-8")
+
+
+def run(project: Path, command: list[str]) -> str:
+    """The output of a command on the changed copy."""
+    path = os.pathsep.join(str(project / name) for name in ("components", "pipelines"))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def follow(project: Path, title: str, **places: str) -> str:
+    """Make an example and run its commands; what they print."""
+    make(project, title)
+    printed = ""
+    for line in "".join(blocks(title, "bash")).splitlines():
+        program, *words = shlex.split(line.replace("/tmp/", f"{project.parent}/"))
+        words = [places.get(word.lower(), word) for word in words]
+        printed += run(project, [*PROGRAMS[program], *words])
+    return printed
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_an_example_names_what_is_there(project: Path, title: str) -> None:
+    make(project, title)
+
+
+@pytest.mark.slow
+def test_a_stage_is_added(project: Path, corpus: Any) -> None:
+    follow(project, "A stage", corpus=corpus.uri)
+
+    counts = json.loads((project.parent / "glossary/words.json").read_text(encoding="utf-8"))
+    spec = next(yaml.safe_load_all((project.parent / "pipeline.yaml").read_text(encoding="utf-8")))
+    task = spec["root"]["dag"]["tasks"]["glossary"]
+    assert counts["və"] > 1
+    assert task["dependentTasks"] == ["clean"]
+    assert (
+        spec["deploymentSpec"]["executors"]["exec-glossary"]["container"]["command"][-1] == "anadil.glossary"
+    )
+
+
+@pytest.mark.slow
+def test_a_language_is_added(project: Path) -> None:
+    follow(project, "A language")
+
+    stats = json.loads((project.parent / "corpus/stats.json").read_text(encoding="utf-8"))
+    assert stats["kept"] > 0
+
+
+@pytest.mark.slow
+def test_a_model_family_is_added(project: Path) -> None:
+    assert "model_type='granite'" in follow(project, "A model family")
+
+
+@pytest.mark.slow
+def test_an_optimizer_is_added_and_changes_no_key_of_before(project: Path) -> None:
+    plan = follow(project, "An optimizer")
+
+    assert json.loads(plan)["recipe"] == "azerbaijani-1b"
+    key = "from anadil.recipe.load import load_recipe; from anadil.runtime.cache_key import recipe_origin; "
+    key += "print(recipe_origin(load_recipe('smoke'), ('pretrain',)))"
+    assert "optimizer" not in run(project, [sys.executable, "-c", key])
+    make_one = (
+        "import torch; from anadil.pretrain.optimizer import make_optimizer; "
+        "from anadil.recipe.pretrain import Pretrain; settings = Pretrain(optimizer='adam'); "
+        "print(type(make_optimizer({'w': torch.nn.Parameter(torch.ones(2, 2))}, settings.phases[1], settings, ())))"
+    )
+    assert run(project, [sys.executable, "-c", make_one]) == "<class 'torch.optim.adam.Adam'>\n"
+
+
+@pytest.mark.slow
+def test_an_alert_channel_is_added(project: Path) -> None:
+    follow(project, "An alert channel")
+
+    assert "ANADIL_NTFY_URL" in (project.parent / "pipeline.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,63 @@
+"""What carries the work on: CI's workflow, hooks before commits, forms of issues."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+GENERATORS = sorted((ROOT / "scripts").glob("make_[!i]*.py"))
+FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yaml"))
+
+
+def read(path: Path) -> Any:
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # `on` is no truth value
+
+
+def test_the_workflow_runs_what_everybody_can_run() -> None:
+    workflow = read(ROOT / ".github/workflows/ci.yaml")
+
+    [job] = workflow["jobs"].values()
+    runs = {step["run"]: step.get("if", "") for step in job["steps"] if ".ci/run" in step.get("run", "")}
+    assert set(runs) == {".ci/run", ".ci/run --full"}
+    assert "pull_request" in runs[".ci/run"]
+    assert "schedule" in runs[".ci/run --full"]
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_a_full_run_of_ci_is_one_command() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    assert re.search(r"^ci-full:\n\t\.ci/run --full$", makefile, re.MULTILINE)
+
+
+def test_hooks_run_the_programs_of_make_check_in_their_versions() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [repository] = read(ROOT / ".pre-commit-config.yaml")["repos"]
+
+    assert repository["repo"] == "local"
+    for hook in repository["hooks"]:
+        program = " ".join(hook["entry"].split()[:2])
+        assert program.startswith("make ") or program in makefile, hook["id"]
+
+
+@pytest.mark.parametrize("script", GENERATORS, ids=lambda path: path.stem)
+def test_a_generated_file_is_as_its_script_writes_it(script: Path) -> None:
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+
+    assert done.stdout + done.stderr == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
+def test_a_form_of_issues_asks_for_something(form: Path) -> None:
+    content = read(form)
+
+    assert {"name", "description", "body"} <= set(content)
+    ids = [part["id"] for part in content["body"]]
+    assert len(ids) == len(set(ids))
+    assert any(part.get("validations", {}).get("required") == "true" for part in content["body"])
