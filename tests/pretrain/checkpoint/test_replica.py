@@ -29,7 +29,7 @@ Make = Callable[..., CheckpointManager]
 
 WRITER = """
 import sys
-from anadil.errors import AnadilError
+from anadil.core.errors import AnadilError
 from anadil.pretrain.checkpoint.replica import Archive
 try:
     Archive(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
