@@ -23,7 +23,7 @@ LINES = "".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in 
 
 ENDLESS = """
 import sys
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.evaluate.heldout import read_heldout
 try:
     read_heldout(None, sys.argv[1:], "text", "az")

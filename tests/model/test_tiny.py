@@ -45,7 +45,7 @@ import hashlib, sys
 from pathlib import Path
 import torch
 from anadil import base
-from anadil.config import Base
+from anadil.recipe.sections import Base
 from anadil.model import tiny
 from anadil.model.load import load_model
 base.tiny_text = tiny.tiny_text = lambda: {TEXT!r}
