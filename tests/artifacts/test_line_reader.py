@@ -29,9 +29,9 @@ print([raw.text for raw in read_records(sys.argv[1], "a.jsonl", "text", read_sta
 CHATS = """
 import sys
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Dropped, read_chats
+from anadil.finetune.chats import DroppedChats, read_chats
 try:
-    list(read_chats(sys.argv[1:], Dropped()))
+    list(read_chats(sys.argv[1:], DroppedChats()))
 except DataError as error:
     print(error)
 """
