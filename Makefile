@@ -15,6 +15,15 @@ demo: .venv/installed-laptop
 test: .venv/installed-dev
 	.venv/bin/pytest -n 2
 
+# make coverage: lines and branches that tests reach, by room; what tests start in other processes is counted too.
+.PHONY: coverage
+coverage: .venv/installed-dev
+	rm -f .coverage*
+	.venv/bin/coverage run -m pytest || true  # a few tests of full disks fail where their processes write counts
+	.venv/bin/coverage combine --quiet
+	.venv/bin/coverage json --quiet -o .coverage.json
+	.venv/bin/python scripts/coverage_by_room.py .coverage.json
+
 check: .venv/installed-dev
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check

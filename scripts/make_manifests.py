@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
-from anadil.launch.job import DETACHED_ANNOTATION, SPEC_ANNOTATION, TrainingJob
+from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
+from anadil.launch.kubernetes.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
@@ -60,7 +61,7 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
         inputs={word: f"{PLACE}/{word}" for word in STAGES[stage].reads},
         target=f"{PLACE}/{STAGES[stage].writes}",
     )
-    text = json.dumps(pytorchjob.render(job)).replace(job.name, f"anadil-{stage}")
+    text = json.dumps(pytorchjob.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
     manifest: dict[str, Any] = json.loads(text)
     annotations = manifest["metadata"]["annotations"]
     del annotations[SPEC_ANNOTATION]  # by which launchers know the jobs that they made

@@ -1,6 +1,6 @@
-"""Write docs/reference/recipe.md from the recipe's own field texts.
+"""Write docs/reference/recipe.md from the recipe's own field texts, and model-families.md from their table.
 
-`python scripts/make_reference.py` writes it, `--check` exits 1 where the file differs.
+`python scripts/make_reference.py` writes them, `--check` exits 1 where a file differs.
 """
 
 import json
@@ -10,27 +10,47 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.sections import Recipe
 
-TARGET = Path(__file__).parents[1] / "docs/reference/recipe.md"
+REFERENCE = Path(__file__).parents[1] / "docs/reference"
 
 HEAD = """# Recipe reference
 
 Every key of a recipe, with its default. Generated from `components/anadil/recipe/sections.py` by
 `scripts/make_reference.py`. A key that is left out takes its default; an unknown key is an error.
 """
+FAMILIES = """# Model families
+
+The model types (`model_type` of `config.json`) that are trained, the layouts of `pretrain.parallelism` that are tested
+for each, and whether `anadil plan` knows its memory. Every type also trains in one process and in copies of it.
+Anything else, such as a mixture of experts, is refused by name before anything is loaded. Generated from
+`components/anadil/model/families/` by `scripts/make_reference.py`.
+
+| model type | layouts | memory is planned |
+|---|---|---|
+"""
 
 
 def main() -> int:
-    """Write or check the file."""
-    text = HEAD + "".join(_section("", Recipe))
-    if "--check" in sys.argv[1:]:
-        if TARGET.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{TARGET}: differs from the recipe's field texts; run make golden", file=sys.stderr)
-        return 1
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+    """Write or check the files."""
+    texts = {"recipe.md": HEAD + "".join(_section("", Recipe)), "model-families.md": FAMILIES + _families()}
+    if "--check" not in sys.argv[1:]:
+        for name, text in texts.items():
+            (REFERENCE / name).write_text(text, encoding="utf-8")
+        return 0
+    differs = [name for name, text in texts.items() if (REFERENCE / name).read_text(encoding="utf-8") != text]
+    for name in differs:
+        print(f"docs/reference/{name}: differs from the program; run make golden", file=sys.stderr)
+    return 1 if differs else 0
+
+
+def _families() -> str:
+    rows = []
+    for kind, family in sorted(families().items()):
+        layouts = ", ".join(f"`{layout}`" for layout in LAYOUTS if layout in family.layouts)
+        rows.append(f"| {kind} | {layouts} | {'yes' if family.architecture else ''} |\n")
+    return "".join(rows)
 
 
 def _section(name: str, model: type[BaseModel]) -> list[str]:

@@ -15,8 +15,10 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
 
+# Two threads only wait for each other over models this small, and use a CPU each while they do.
+os.environ["OMP_NUM_THREADS"] = "1"
 FOREIGN = (
     "AWS_",
     "MLFLOW_",
@@ -42,7 +44,7 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +83,7 @@ def recipe(raw: Path, tmp_path: Path) -> Recipe:
 
 
 @pytest.fixture
-def corpus(recipe: Recipe) -> Outcome:
+def corpus(recipe: Recipe) -> MadeArtifact:
     """The corpus artifact of `recipe`."""
     return execute.execute(STAGES["clean"], recipe, {}, (), None)
 
@@ -106,7 +108,7 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
     name = f"bucket-{os.getpid()}-{abs(hash(tmp_path)):x}"
-    s3.client().create_bucket(Bucket=name)
+    s3.s3_client().create_bucket(Bucket=name)
     return f"s3://{name}"

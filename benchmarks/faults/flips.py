@@ -1,8 +1,8 @@
-"""One flipped bit in the newest generation of a real checkpoint: it has to be noticed before it is loaded.
+"""One flipped bit in the newest checkpoint of a real checkpoint: it has to be noticed before it is loaded.
 
 python benchmarks/faults/flips.py [--flips 200] [--seed 0]
 
-The checkpoint is that of a run of two processes, killed after its third generation. Each
+The checkpoint is that of a run of two processes, killed after its third checkpoint. Each
 file of the newest one is as likely as another, the manifest too, and each of its bits.
 """
 
@@ -22,16 +22,16 @@ from forked import EVERY, Start, make_inputs, start
 
 from anadil.artifacts import artifact
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.parallel.process_group import Group
 
-GENERATIONS = 3
+CHECKPOINTS = 3
 
 
 def checkpoint_of(folder: Path) -> Path:
-    """The newest generation of a killed run."""
+    """The newest checkpoint of a killed run."""
     make_inputs(folder)
-    step = GENERATIONS * EVERY + 3
+    step = CHECKPOINTS * EVERY + 3
     fault = {"kill": {"step": step, "rank": 1}}
     begun: Start = start(folder, "run", environment={"ANADIL_INJECT": json.dumps(fault)})
     assert begun.ended(), "the run neither ended nor died"
@@ -62,7 +62,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="anadil-flips-"))
     newest = checkpoint_of(folder)
     manifest = directory.manifest_of(newest)
-    checkpoints = Checkpoints(newest.parent, Group(), manifest.origin, keep=GENERATIONS)
+    checkpoints = CheckpointManager(newest.parent, Group(), manifest.origin, keep=CHECKPOINTS)
     before = next(step for step in directory.steps(newest.parent) if step < manifest.records["step"])
     files = sorted(path for path in newest.iterdir() if path.is_file())
     sizes = [path.stat().st_size for path in files]
@@ -81,12 +81,12 @@ def main() -> int:
         if aside.is_dir():
             aside.rename(newest)
         flip(files[number], bit)
-    artifact.verify(newest, manifest, str(newest))
+    artifact.verify_files(newest, manifest, str(newest))
     checkpoints.close()
     shutil.rmtree(folder)
     told = {
         "flips": options.flips,
-        "noticed, and the generation before taken": noticed,
+        "noticed, and the checkpoint before taken": noticed,
         "bytes": sum(sizes),
         "by file": dict(by_file.most_common()),
         "ms to find the newest sound one": round(1e3 * seconds / options.flips, 1),

@@ -137,7 +137,7 @@ class Start:
 def start(
     folder: Path, name: str, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Start:
-    """Start or go on with a run.
+    """Start or resume a run.
 
     Args:
         folder: What `make_inputs` has filled.

@@ -32,7 +32,7 @@ PARTS = ("before the first step", "training", "training, checkpoint half written
 
 
 @dataclass(slots=True)
-class Tally:
+class KillStats:
     """What is counted over all runs of all layouts."""
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -81,8 +81,8 @@ class Layout:
 class Run:
     """One run of a layout, killed until it gets to its end."""
 
-    def __init__(self, layout: Layout, number: int, tally: Tally) -> None:
-        self.layout, self.tally = layout, tally
+    def __init__(self, layout: Layout, number: int, stats: KillStats) -> None:
+        self.layout, self.stats = layout, stats
         self.number = f"{number:03}"
         self.name = f"{layout.name}-{self.number}"
         self.work = layout.folder / f"{self.name}.work"
@@ -107,18 +107,18 @@ class Run:
 
     def compare(self) -> None:
         """Losses and weights at its end, beside those of the uninterrupted run."""
-        tally, out = self.tally, self.layout.folder / self.name
+        stats, out = self.stats, self.layout.folder / self.name
         same = self._is_done() and losses(out / JOURNAL) == self.layout.losses
         same = same and (out / WEIGHTS).read_bytes() == self.layout.weights
-        tally.runs += 1
-        tally.same += same
-        tally.survived += self.kills * same
-        tally.most_kills = max(tally.most_kills, self.kills)
+        stats.runs += 1
+        stats.same += same
+        stats.survived += self.kills * same
+        stats.most_kills = max(stats.most_kills, self.kills)
         if not same:
-            tally.wrong.append(f"{self.name}: ended with other losses or weights")
+            stats.wrong.append(f"{self.name}: ended with other losses or weights")
             return
         causes = json.loads((out / "training.json").read_text())["time"]["causes"]
-        tally.time.update({cause: spent["seconds"] for cause, spent in causes.items()})
+        stats.time.update({cause: spent["seconds"] for cause, spent in causes.items()})
         for path in self.layout.folder.glob(f"{self.name}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -134,7 +134,7 @@ class Run:
                 self._wrong(begun, f"resumed after step {found}, but step {saved} was saved")
             if self.kills:
                 began = datetime.fromisoformat(steps[0]["ts"]).timestamp()
-                self.tally.recovered_s.append(began - begun.at)
+                self.stats.recovered_s.append(began - begun.at)
         here = losses(self.work / JOURNAL)
         if any(self.layout.losses[step] != loss for step, loss in here.items()):
             self._wrong(begun, "a step has another loss")
@@ -146,8 +146,8 @@ class Run:
         half = list(self.work.glob("checkpoints/*.partial"))
         part = PARTS[0] if not reached else PARTS[3] if reached == STEPS else PARTS[2] if half else PARTS[1]
         self.kills += 1
-        self.tally.kills[part] += 1
-        self.tally.lost.append(max(0, reached - self._saved()))
+        self.stats.kills[part] += 1
+        self.stats.lost.append(max(0, reached - self._saved()))
 
     def _saved(self) -> int:
         """The newest step that every process has, on the shared disk or on its own."""
@@ -161,7 +161,7 @@ class Run:
 
     def _wrong(self, begun: Start, text: str) -> None:
         tail = "".join(f"\n{log.read_text()[-1500:]}" for log in begun.logs)
-        self.tally.wrong.append(f"{self.name}, after {self.kills} kills: {text}{tail}")
+        self.stats.wrong.append(f"{self.name}, after {self.kills} kills: {text}{tail}")
 
 
 def _steps(place: Path) -> set[int]:
@@ -169,46 +169,46 @@ def _steps(place: Path) -> set[int]:
     return {int(path.parent.name[5:]) for path in found if path.parent.name[5:].isdecimal()}
 
 
-def campaign(folder: Path, names: Sequence[str], kills: int, seconds: float, seed: int) -> Tally:
+def campaign(folder: Path, names: Sequence[str], kills: int, seconds: float, seed: int) -> KillStats:
     """Kill runs of the layouts in turn, until there were enough kills or the time is over."""
     make_inputs(folder)
-    tally, numbers = Tally(), np.random.default_rng(seed)
+    stats, numbers = KillStats(), np.random.default_rng(seed)
     layouts = [Layout(folder, name) for name in names]
     for layout in layouts:
         print(f"{layout.name}: uninterrupted {layout.life_s:.1f} s", file=sys.stderr)
     number, deadline = 0, time.monotonic() + seconds
-    while tally.kills.total() < kills and time.monotonic() < deadline and not tally.wrong:
-        run = Run(layouts[number % len(layouts)], number, tally)
-        while not run.has_ended and not tally.wrong:
-            enough = tally.kills.total() >= kills or time.monotonic() > deadline
+    while stats.kills.total() < kills and time.monotonic() < deadline and not stats.wrong:
+        run = Run(layouts[number % len(layouts)], number, stats)
+        while not run.has_ended and not stats.wrong:
+            enough = stats.kills.total() >= kills or time.monotonic() > deadline
             run.go_on(None if enough else float(numbers.uniform(0, run.layout.life_s)))
-        if not tally.wrong:
+        if not stats.wrong:
             run.compare()
         number += 1
-        print(f"{run.name}: {run.kills} kills, {tally.kills.total()} in all", file=sys.stderr)
-    return tally
+        print(f"{run.name}: {run.kills} kills, {stats.kills.total()} in all", file=sys.stderr)
+    return stats
 
 
-def figures(tally: Tally) -> dict[str, Any]:
+def figures(stats: KillStats) -> dict[str, Any]:
     """What is printed."""
-    wall = sum(tally.time.values())
+    wall = sum(stats.time.values())
 
     def quantile(values: Sequence[float], share: float) -> float:
         return round(float(np.quantile(values, share)), 2) if values else 0.0
 
     return {
-        "kills": tally.kills.total(),
-        "survived": tally.survived,
-        "runs": tally.runs,
-        "bit-equal runs": tally.same,
-        "most kills of a run": tally.most_kills,
-        "kills by moment": {part: tally.kills[part] for part in PARTS},
-        "steps lost": {"p50": quantile(tally.lost, 0.5), "max": max(tally.lost, default=0)},
+        "kills": stats.kills.total(),
+        "survived": stats.survived,
+        "runs": stats.runs,
+        "bit-equal runs": stats.same,
+        "most kills of a run": stats.most_kills,
+        "kills by moment": {part: stats.kills[part] for part in PARTS},
+        "steps lost": {"p50": quantile(stats.lost, 0.5), "max": max(stats.lost, default=0)},
         "checkpoint every": EVERY,
-        "recovery s": {"p50": quantile(tally.recovered_s, 0.5), "p95": quantile(tally.recovered_s, 0.95)},
-        "goodput": round(tally.time["step"] / wall, 4) if wall else 0.0,
-        "seconds between kills": round(wall / max(1, tally.kills.total()), 2),
-        "share by cause": {cause: round(s / wall, 4) for cause, s in tally.time.most_common()},
+        "recovery s": {"p50": quantile(stats.recovered_s, 0.5), "p95": quantile(stats.recovered_s, 0.95)},
+        "goodput": round(stats.time["step"] / wall, 4) if wall else 0.0,
+        "seconds between kills": round(wall / max(1, stats.kills.total()), 2),
+        "share by cause": {cause: round(s / wall, 4) for cause, s in stats.time.most_common()},
     }
 
 
@@ -224,13 +224,13 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="anadil-kills-"))
-    tally = campaign(folder, options.layouts, options.kills, 60 * options.minutes, options.seed)
-    print(json.dumps(figures(tally), indent=1))
-    for text in tally.wrong:
+    stats = campaign(folder, options.layouts, options.kills, 60 * options.minutes, options.seed)
+    print(json.dumps(figures(stats), indent=1))
+    for text in stats.wrong:
         print(f"WRONG {text}\nkept: {folder}", file=sys.stderr)
-    if not tally.wrong:
+    if not stats.wrong:
         shutil.rmtree(folder)
-    return int(bool(tally.wrong) or tally.survived < tally.kills.total())
+    return int(bool(stats.wrong) or stats.survived < stats.kills.total())
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def not_a_number(folder: Path) -> dict[str, Any]:
 
 
 def stands_still(folder: Path) -> dict[str, Any]:
-    """SIGSTOP: the other process names it and ends within the time allowed; a new start goes on."""
+    """SIGSTOP: the other process names it and ends within the time allowed; a new start resumes."""
     settings = [f"pretrain.faults.hang_after_s={HANG_AFTER_S}"]
     begun = begun_with(folder, "hang", {"freeze": {}}, settings)
     due = 0.0

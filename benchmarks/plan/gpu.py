@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from anadil.cli.calibrate.local import measure
+from anadil.cli.calibrate.local import measure_layouts
 from anadil.core.format import GIB
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.layout import Layout, Work
@@ -60,7 +60,7 @@ def main() -> int:
             if expected.allocated + sum(reserved(expected, here).values()) > limit_bytes(here):
                 print(f"batch {layout.micro_batch_size} of {work} does not fit here", file=sys.stderr)
                 continue
-            for one in measure([layout], recipe, shape, work, here, runs=Path(folder), steps=3):
+            for one in measure_layouts([layout], recipe, shape, work, here, runs=Path(folder), steps=3):
                 cells = (
                     f"{layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | "
                     f"{layout.recompute} | {one.work.trains} | {'yes' if work.packed else 'no'} | "

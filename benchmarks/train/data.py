@@ -20,7 +20,7 @@ from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data import tokens
 from anadil.pretrain.data.encode import Encoder
 from anadil.pretrain.data.packing import batch_of, pack, sequences_of_step
-from anadil.pretrain.data.tokens import Stream, num_cores, token_stream
+from anadil.pretrain.data.tokens import TokenStream, num_cores, token_stream
 from anadil.text.corpus import Document, write_documents
 
 
@@ -104,7 +104,7 @@ def packing(sizes: list[int], documents: int, length: int) -> None:
         ("drawn", np.random.default_rng(0).choice(np.array(sizes), documents)),
     ):
         starts = np.concatenate([[0], np.cumsum(drawn)])
-        stream = Stream(ids=np.zeros(1, dtype=np.int32), starts=starts, digest="benchmark")
+        stream = TokenStream(ids=np.zeros(1, dtype=np.int32), starts=starts, digest="benchmark")
         started = time.perf_counter()
         packed = pack(stream, length)
         seconds = time.perf_counter() - started
@@ -121,7 +121,7 @@ def packing(sizes: list[int], documents: int, length: int) -> None:
     print(f"targets of a batch of 224: {1e3 * (time.perf_counter() - started):.2f} ms")
     ids = np.random.default_rng(0).integers(0, 1000, 10_000_000, dtype=np.int32)
     small = pack(
-        Stream(ids=ids, starts=starts[: np.searchsorted(starts, len(ids))], digest="benchmark"), length
+        TokenStream(ids=ids, starts=starts[: np.searchsorted(starts, len(ids))], digest="benchmark"), length
     )
     rows = np.arange(14)
     started = time.perf_counter()

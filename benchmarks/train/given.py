@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.artifacts import storage
 from anadil.pretrain.data.packing import Packed, batch_of, pack, sequences_of_step
-from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.data.tokens import TokenStream
 
 BUILT_IN = ("builtin:az/prose.jsonl", "builtin:az/generated.jsonl")
 END = 0
@@ -97,7 +97,7 @@ def packed(given: Given) -> Packed:
     ]
     starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])]).astype(np.int64)
     ids = np.fromiter(chain.from_iterable(documents), dtype=np.int32)
-    return pack(Stream(ids=ids, starts=starts, digest="benchmark"), given.length)
+    return pack(TokenStream(ids=ids, starts=starts, digest="benchmark"), given.length)
 
 
 def _texts(files: Iterable[str]) -> Iterator[str]:

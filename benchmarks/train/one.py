@@ -65,10 +65,10 @@ def resident_mib() -> float:
 
 def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     """The trainer of the pretrain stage."""
-    from anadil.model.kernels import patch_llama
+    from anadil.model.kernels import use_liger_kernels
     from anadil.model.loss import uses_liger
     from anadil.pretrain.parallel.mesh import Mesh
-    from anadil.pretrain.parallel.parallelize import spread
+    from anadil.pretrain.parallel.parallelize import parallelize
     from anadil.pretrain.parallel.process_group import Group
     from anadil.pretrain.trainer import Trainer
     from anadil.recipe.load import load_recipe
@@ -91,10 +91,10 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     recipe = load_recipe("smoke", [f"{key}={value}" for key, value in settings.items()])
     device = torch.device(given.device)
     if uses_liger(recipe.pretrain.kernels, device):
-        patch_llama("none")
+        use_liger_kernels("none")
     source = packed(given)
     clocks = Clocks(given)
-    net = spread(model(given), recipe.pretrain, Mesh(), device)
+    net = parallelize(model(given), recipe.pretrain, Mesh(), device)
     trainer = Trainer(net, source, recipe, Group())
     trainer.begin_phase(recipe.pretrain.phases[0])
     for step in range(given.all_steps):

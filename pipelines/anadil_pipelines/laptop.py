@@ -27,7 +27,7 @@ from anadil.artifacts.base_model import TINY
 from anadil.core.errors import PreflightError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import named_files
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake

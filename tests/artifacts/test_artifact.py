@@ -1,10 +1,13 @@
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from anadil.artifacts import artifact, s3
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import DataError, IntegrityError
 
 ORIGIN = {"stage": "clean", "recipe clean.rules.min_words": "10", "input corpus": "ab" * 32}
@@ -22,17 +25,17 @@ def made(tmp_path: Path) -> Path:
 
 def refused(path: Path) -> str:
     with pytest.raises(IntegrityError) as caught:
-        artifact.fetch(str(path), "corpus")
+        fetch(str(path), "corpus")
     assert caught.value.exit_code == 5
     return str(caught.value)
 
 
 def test_a_sealed_artifact_is_read_as_it_was_written(made: Path) -> None:
-    path, manifest = artifact.fetch(str(made), "corpus")
+    path, manifest = fetch(str(made), "corpus")
 
     assert path == made
     assert manifest.origin == ORIGIN
-    assert manifest.key == artifact.key_of(ORIGIN)
+    assert manifest.key == artifact.origin_key(ORIGIN)
     assert manifest.figures == {"kept": 1, "ok": True}
     assert manifest.figures["ok"] is True
     assert list(manifest.files) == ["stats.json", "train/part-00000.txt"]
@@ -40,40 +43,32 @@ def test_a_sealed_artifact_is_read_as_it_was_written(made: Path) -> None:
     assert not list(made.glob("*.draft"))
 
 
-def test_a_flipped_bit_is_refused(made: Path) -> None:
-    path = made / "train/part-00000.txt"
-    content = bytearray(path.read_bytes())
+def flip(made: Path) -> None:
+    content = bytearray((made / "train/part-00000.txt").read_bytes())
     content[700] ^= 1
-    path.write_bytes(content)
-
-    assert refused(made) == (
-        f"{made}/train/part-00000.txt: differs from its manifest; run `anadil remove {made}`, then the stage again"
-    )
+    (made / "train/part-00000.txt").write_bytes(content)
 
 
-def test_a_truncated_file_is_refused(made: Path) -> None:
-    path = made / "train/part-00000.txt"
-    path.write_bytes(path.read_bytes()[:-1])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flip, "train/part-00000.txt: differs from its manifest"),
+        (lambda made: os.truncate(made / "train/part-00000.txt", 1299), "part-00000.txt: differs from"),
+        (lambda made: (made / "stats.json").unlink(), "stats.json: missing, but its manifest names it"),
+        (lambda made: (made / "train/evil.pkl").touch(), "train/evil.pkl: not in its manifest"),
+        (lambda made: (made / "link").symlink_to("nowhere"), "link: not in its manifest"),
+    ],
+)
+def test_a_file_that_is_not_as_the_manifest_says_is_refused(
+    made: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(made)
 
-    assert "train/part-00000.txt: differs from its manifest" in refused(made)
+    told = refused(made)
 
-
-def test_a_missing_file_is_refused(made: Path) -> None:
-    (made / "stats.json").unlink()
-
-    assert "stats.json: missing, but its manifest names it" in refused(made)
-
-
-def test_an_extra_file_is_refused(made: Path) -> None:
-    (made / "train/evil.pkl").write_bytes(b"")
-
-    assert "train/evil.pkl: not in its manifest" in refused(made)
-
-
-def test_a_dangling_link_is_refused(made: Path) -> None:
-    (made / "link").symlink_to("nowhere")
-
-    assert "link: not in its manifest" in refused(made)
+    assert told.startswith(f"{made}/")
+    assert message in told
+    assert told.endswith(f"; run `anadil remove {made}`, then the stage again")
 
 
 def test_a_directory_without_a_manifest_does_not_exist(made: Path) -> None:
@@ -81,12 +76,12 @@ def test_a_directory_without_a_manifest_does_not_exist(made: Path) -> None:
 
     assert artifact.read_manifest(str(made)) is None
     with pytest.raises(DataError, match="no finished corpus there"):
-        artifact.fetch(str(made), "corpus")
+        fetch(str(made), "corpus")
 
 
 def test_another_kind_is_refused(made: Path) -> None:
     with pytest.raises(DataError) as caught:
-        artifact.fetch(str(made), "model")
+        fetch(str(made), "model")
 
     assert str(caught.value) == f"{made}: holds a corpus, not a model; give the URI of a model"
 
@@ -156,10 +151,12 @@ def test_a_digest_depends_on_kind_and_names() -> None:
 
 def test_a_key_is_stable_and_follows_every_value() -> None:
     assert (
-        artifact.key_of({"a": "1", "b": "2"}) == artifact.key_of({"b": "2", "a": "1"}) == "0e09eeab5bdeab40"
+        artifact.origin_key({"a": "1", "b": "2"})
+        == artifact.origin_key({"b": "2", "a": "1"})
+        == "0e09eeab5bdeab40"
     )
-    assert artifact.key_of({"a": "1"}) != artifact.key_of({"a": "2"})
-    assert artifact.key_of({"a": "1"}) != artifact.key_of({"b": "1"})
+    assert artifact.origin_key({"a": "1"}) != artifact.origin_key({"a": "2"})
+    assert artifact.origin_key({"a": "1"}) != artifact.origin_key({"b": "1"})
 
 
 def test_differences_are_told_in_a_phrase_each() -> None:
@@ -180,7 +177,7 @@ def test_differences_are_told_in_a_phrase_each() -> None:
         "come": "2",
     }
 
-    assert artifact.differences(old, new) == [
+    assert artifact.origin_differences(old, new) == [
         "code changed",
         "come added",
         "file a.txt changed",
@@ -191,7 +188,7 @@ def test_differences_are_told_in_a_phrase_each() -> None:
 
 
 def test_a_long_value_is_only_said_to_have_changed() -> None:
-    assert artifact.differences({"recipe a": "x" * 50}, {"recipe a": "y" * 50}) == ["recipe a changed"]
+    assert artifact.origin_differences({"recipe a": "x" * 50}, {"recipe a": "y" * 50}) == ["recipe a changed"]
 
 
 def uploaded(made: Path, bucket: str) -> str:
@@ -199,17 +196,17 @@ def uploaded(made: Path, bucket: str) -> str:
     for file in made.rglob("*"):
         if file.is_file():
             key = f"corpus/1/{file.relative_to(made).as_posix()}"
-            s3.client().upload_file(str(file), bucket.removeprefix("s3://"), key)
+            s3.s3_client().upload_file(str(file), bucket.removeprefix("s3://"), key)
     return uri
 
 
 def test_a_damaged_copy_in_the_cache_is_fetched_again(made: Path, bucket: str) -> None:
     uri = uploaded(made, bucket)
-    copy, _ = artifact.fetch(uri, "corpus")
+    copy, _ = fetch(uri, "corpus")
     (copy / "stats.json").write_text("[]", encoding="utf-8")
     (copy / "left-over.tmp").touch()
 
-    again, _ = artifact.fetch(uri, "corpus")
+    again, _ = fetch(uri, "corpus")
 
     assert again == copy
     assert (again / "stats.json").read_text() == "{}"
@@ -220,7 +217,7 @@ def test_a_damaged_object_is_refused(made: Path, bucket: str) -> None:
     uri = uploaded(made, bucket)
 
     with pytest.raises(IntegrityError) as caught:
-        artifact.fetch(uri, "corpus")
+        fetch(uri, "corpus")
 
     assert f"{uri}/stats.json: differs from its manifest; run `anadil remove {uri}`" in str(caught.value)
 

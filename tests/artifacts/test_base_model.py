@@ -3,7 +3,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from anadil.artifacts.base_model import (
     CHAT_TEMPLATE,
@@ -24,7 +23,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_importing_the_module_loads_no_heavy_library() -> None:
     import subprocess
 
-    code = "import sys, anadil.base; print(any(m in sys.modules for m in ('torch', 'tokenizers', 'transformers')))"
+    code = "import sys, anadil.artifacts.base_model; print(any(m in sys.modules for m in ('torch', 'tokenizers', 'transformers')))"
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
@@ -66,6 +65,8 @@ def test_the_tiny_tokenizer_is_made_once_and_always_has_the_same_bytes(tiny: Pat
 
 
 def test_transformers_loads_the_tiny_tokenizer_with_its_roles_and_chat_template(tiny: Path) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(tiny)
 
     assert tokenizer.is_fast

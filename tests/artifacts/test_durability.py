@@ -2,16 +2,20 @@
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anadil.artifacts import artifact, lock
+from anadil.artifacts import lock
+from anadil.artifacts.prefetch import fetch
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime import entry_point, execute
+from anadil.runtime import execute
+from anadil.runtime.termination import exit_code_of
 
 CLEAN = STAGES["clean"]
 Steps = list[tuple[str, Path]]
@@ -71,14 +75,14 @@ def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
         out = tmp_path / f"at-{number}/out"
         with pytest.MonkeyPatch.context() as patch:
             recorded(patch, lambda at, _, number=number: at == number)  # type: ignore[misc]  # mypy takes no defaults
-            code = entry_point.guarded(lambda out=out: bool(execute.execute(CLEAN, recipe, {}, (), str(out))))  # type: ignore[misc]
+            code = exit_code_of(lambda out=out: bool(execute.execute(CLEAN, recipe, {}, (), str(out))))  # type: ignore[misc]
 
         assert code == 138
         assert not Path(f"{out}.partial").exists()
         # The last sync is that of the name; what has it was synced before.
         assert out.exists() == (number == num_syncs)
         assert "Traceback" not in capsys.readouterr().err
-        assert artifact.fetch(execute.execute(CLEAN, recipe, {}, (), str(out)).uri, "corpus")
+        assert fetch(execute.execute(CLEAN, recipe, {}, (), str(out)).uri, "corpus")
 
 
 def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
@@ -91,7 +95,7 @@ def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
 
     monkeypatch.setattr(os, "fsync", full)
 
-    assert entry_point.guarded(lambda: bool(execute.execute(CLEAN, recipe, {}, (), str(out)))) == 4
+    assert exit_code_of(lambda: bool(execute.execute(CLEAN, recipe, {}, (), str(out)))) == 4
     assert not Path(f"{out}.partial").exists()
     assert not out.exists()
 
@@ -109,3 +113,18 @@ def test_a_file_system_without_locks_is_told_and_used(
         pass
 
     assert "this file system has no locks" in caplog.text
+
+
+def test_the_lock_of_a_killed_process_is_free_and_other_users_may_ask_for_it(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from anadil.artifacts import lock\n"
+        "with lock.locked(pathlib.Path(sys.argv[1])):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+
+    assert (tmp_path / "lock").stat().st_mode & 0o666 == 0o666
+    assert not lock.is_held(tmp_path)
+    with lock.locked(tmp_path):
+        assert lock.is_held(tmp_path)

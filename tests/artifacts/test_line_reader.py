@@ -28,7 +28,7 @@ print([raw.text for raw in records(sys.argv[1], "a.jsonl", "text", tally)], tall
 """
 CHATS = """
 import sys
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.finetune.chats import Dropped, read_chats
 try:
     list(read_chats(sys.argv[1:], Dropped()))
@@ -38,7 +38,7 @@ except DataError as error:
 HELDOUT = """
 import sys
 from pathlib import Path
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.evaluate.heldout import read_heldout
 try:
     read_heldout(Path(), sys.argv[1:], "text", "az")
@@ -106,7 +106,7 @@ def test_a_zstd_window_over_the_usual_limit_is_refused_before_it_takes_memory(
     code = """
 import sys
 from pathlib import Path
-from anadil.line_reader import DAMAGED, bounded_lines
+from anadil.artifacts.line_reader import DAMAGED, bounded_lines
 try:
     print(sum(1 for _ in bounded_lines(Path(sys.argv[1]))))
 except DAMAGED:

@@ -4,18 +4,26 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
+from filelock import FileLock
 
-from anadil.artifacts import artifact, prefetch, storage
-from anadil.artifacts.prefetch import preloaded
-from anadil.core.errors import DataError, IntegrityError, PreflightError, Stopped
+from anadil.artifacts import artifact, prefetch, s3, storage
+from anadil.core.errors import IntegrityError, PreflightError, Stopped
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANADIL_CACHE", str(tmp_path / "nvme"))
+
+
+def copied(source: Path) -> Path:
+    """A copy of an artifact on a disk, as one in S3 is copied."""
+    manifest = artifact.read_manifest(str(source))
+    assert manifest is not None
+    return prefetch.copy_to_cache(str(source), manifest)
 
 
 def make_artifact(folder: Path, **files: str) -> Path:
@@ -35,13 +43,12 @@ def test_an_artifact_on_a_mount_is_copied_once(tmp_path: Path, caplog: pytest.Lo
     source = make_artifact(tmp_path / "mount")
 
     with caplog.at_level(logging.INFO):
-        path, manifest = preloaded(str(source), "corpus")
-        again, _ = preloaded(str(source), "corpus")
+        path = copied(source)
+        again = copied(source)
 
     assert path == again
     assert path.is_relative_to(tmp_path / "nvme")
     assert (path / "train" / "b").read_text() == "iki"
-    artifact.verify(path, manifest, "copy")
     assert fetched(caplog) == [f"{source}: fetching 6 B into {path}"]
 
 
@@ -49,23 +56,52 @@ def test_an_artifact_in_s3_is_copied(bucket: str, tmp_path: Path) -> None:
     source = make_artifact(tmp_path / "made", big="x" * 20_000_000, small="y")
     storage.store(bucket).put_directory(source, f"{bucket}/corpus")
 
-    path, _ = preloaded(f"{bucket}/corpus", "corpus")
+    path, _ = prefetch.fetch(f"{bucket}/corpus", "corpus")
 
     assert (path / "train" / "big").stat().st_size == 20_000_000
     assert (path / "train" / "small").read_text() == "y"
+
+
+def test_an_artifact_that_was_written_anew_is_copied_anew(bucket: str, tmp_path: Path) -> None:
+    paths = []
+    for text in ("bir", "iki"):
+        source = make_artifact(tmp_path / text, a=text)
+        storage.store(bucket).remove_directory(f"{bucket}/corpus")
+        storage.store(bucket).put_directory(source, f"{bucket}/corpus")
+        paths.append(prefetch.fetch(f"{bucket}/corpus", "corpus")[0])
+
+    assert [(path / "train" / "a").read_text() for path in paths] == ["bir", "iki"]
+
+
+def test_an_object_that_is_gone_is_refused_and_what_killed_runs_left_is_not_fetched(
+    bucket: str, tmp_path: Path
+) -> None:
+    uri = f"{bucket}/corpus"
+    storage.store(bucket).put_directory(make_artifact(tmp_path / "made"), uri)
+    storage.store(bucket).write(f"{uri}/train/left-over", b"x")
+    path, _ = prefetch.fetch(uri, "corpus")
+
+    (path / "train" / "b").unlink()
+    s3.S3().remove(f"{uri}/train/b")
+
+    assert not (path / "train" / "left-over").exists()
+    with pytest.raises(
+        IntegrityError, match="train/b: missing, but its manifest names it; run `anadil remove"
+    ):
+        prefetch.fetch(uri, "corpus")
 
 
 def test_a_killed_copy_goes_on_with_the_missing_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = make_artifact(tmp_path / "mount")
-    path, _ = preloaded(str(source), "corpus")
+    path = copied(source)
     (path / "manifest.json").unlink()
     (path / "train" / "b").rename(path / "train" / "b.partial")
     kept = (path / "train" / "a").stat().st_mtime_ns
 
     with caplog.at_level(logging.INFO):
-        preloaded(str(source), "corpus")
+        copied(source)
 
     assert (path / "train" / "b").read_text() == "iki"
     assert not (path / "train" / "b.partial").exists()
@@ -75,10 +111,10 @@ def test_a_killed_copy_goes_on_with_the_missing_files(
 
 def test_a_damaged_copy_is_fetched_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = make_artifact(tmp_path / "mount")
-    path, _ = preloaded(str(source), "corpus")
+    path = copied(source)
     (path / "train" / "b").write_text("ik1")
 
-    preloaded(str(source), "corpus")
+    copied(source)
 
     assert (path / "train" / "b").read_text() == "iki"
     assert f"{source}: the copy of train/b in {path} is damaged; fetching it again" in caplog.text
@@ -92,7 +128,7 @@ def test_a_damaged_source_is_refused(tmp_path: Path) -> None:
         IntegrityError,
         match=r"mount/train/b: differs from its manifest; run `anadil remove .*`, then the stage",
     ):
-        preloaded(str(source), "corpus")
+        copied(source)
 
 
 def test_a_manifest_that_points_out_of_its_directory_is_refused(tmp_path: Path) -> None:
@@ -101,7 +137,7 @@ def test_a_manifest_that_points_out_of_its_directory_is_refused(tmp_path: Path) 
     (source / "manifest.json").write_text(text.replace('"train/b"', '"../../b"'))
 
     with pytest.raises(IntegrityError, match=r"its manifest names '../../b', out of its directory"):
-        preloaded(str(source), "corpus")
+        copied(source)
 
 
 class Usage(NamedTuple):
@@ -115,21 +151,12 @@ def test_too_little_space_is_told_with_both_figures(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 1_000_000_000))
 
     with pytest.raises(PreflightError) as caught:
-        preloaded(str(source), "corpus")
+        copied(source)
 
     assert str(caught.value) == (
         f"{tmp_path}/nvme: 1.9 MiB of {source} are to be copied there and 953.7 MiB are free, of which 1.0 GiB "
         "stay free; free some, or set ANADIL_CACHE to a directory on a larger disk"
     )
-
-
-def test_no_artifact_and_another_kind_are_data_errors(tmp_path: Path) -> None:
-    source = make_artifact(tmp_path / "mount")
-
-    with pytest.raises(DataError, match=r"no finished corpus there \(no manifest.json\)"):
-        preloaded(str(tmp_path), "corpus")
-    with pytest.raises(DataError, match="holds a corpus, not a tokenizer"):
-        preloaded(str(source), "tokenizer")
 
 
 def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +175,7 @@ def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.
 
     with pytest.raises(Stopped):
         prefetch.fill(
-            tmp_path / "copy", [prefetch.Wanted(name="train/a", size=100, sha256="")], fetch, "mount"
+            tmp_path / "copy", [prefetch.FileEntry(name="train/a", size=100, sha256="")], fetch, "mount"
         )
 
     assert written == [10, 10, 10]
@@ -169,7 +196,7 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
     def after_a_start(machine: str, since: int) -> str:
         boot.write_text(machine)
         stat.write_text(f"1 (a name) of blanks) S {'0 ' * 18}{since} 0 0")
-        path, _ = preloaded(str(source), "corpus")
+        path = copied(source)
         found = (path / "train" / "b").read_text()
         (path / "train" / "b").write_text("ik1")
         return found
@@ -179,11 +206,26 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
     assert found == ["iki", "ik1", "iki", "iki"]  # damaged after each; the second is a sibling's look
 
 
+def test_who_finds_another_process_copying_waits_for_it(tmp_path: Path) -> None:
+    source = make_artifact(tmp_path / "mount")
+    path = copied(source)
+    shutil.rmtree(path)
+    second = Thread(target=copied, args=(source,))
+
+    with FileLock(f"{path}.lock"):
+        second.start()
+        second.join(0.3)
+        before = path.exists()
+    second.join(60)
+
+    assert (before, path.exists()) == (False, True)
+
+
 SCRIPT = """
 import logging, sys
-from anadil.preload import preloaded
+from anadil.artifacts import artifact, prefetch
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-preloaded(sys.argv[1], "corpus")
+prefetch.copy_to_cache(sys.argv[1], artifact.read_manifest(sys.argv[1]))
 """
 
 

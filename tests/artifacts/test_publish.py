@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,45 +13,49 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import artifact, object_lock, publish, s3, storage
-from anadil.artifacts.storage import AlreadyThereError
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError
+from anadil.core.stages import STAGES
 from anadil.runtime import execute
-from anadil.runtime.execute import Wanted
-from tests.kit.publish_worker import ORIGIN, build
+from anadil.runtime.execute import PlannedArtifact
+from tests.kit.publish_worker import ORIGIN, build, put
+from tests.kit.ranks import Fork, run_module
 
 PATIENCE_S = 120
-ROOT = Path(__file__).parents[2]
-Process = subprocess.Popen[str]
 
 
 def start(
     name: str, uri: str, folder: Path, *, files: int = 6, size: int = 20, pause_s: float = 0.05
-) -> Process:
-    command = [sys.executable, "-m", "tests.kit.publish_worker"]
-    arguments = [name, uri, str(folder), str(files), str(size), str(pause_s)]
-    return subprocess.Popen(
-        [*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+) -> Fork:
+    arguments = (name, uri, str(folder), str(files), str(size), str(pause_s))
+    log = folder / f"{name}.log"
+    log.unlink(missing_ok=True)
+    return Fork(partial(run_module, "tests.kit.publish_worker", *arguments), log)
 
 
-def ends(processes: Sequence[Process]) -> list[tuple[int, str, str]]:
+def ends(processes: Sequence[Fork]) -> list[tuple[int, str, str]]:
     """Exit code, last word and log of each."""
     found = []
     for process in processes:
-        out, err = process.communicate(timeout=PATIENCE_S)
-        found.append((process.returncode, (out.split() or [""])[-1], err))
+        code, log = process.wait(PATIENCE_S), process.log.read_text(encoding="utf-8")
+        words = [line for line in log.splitlines() if line in ("begun", "published", "reused")]
+        found.append((code, (words or [""])[-1], log))
     return found
 
 
-def begun(process: Process) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+def begun(process: Fork) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not process.log.is_file() or "begun\n" not in process.log.read_text(encoding="utf-8"):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
-    _, manifest = artifact.fetch(uri, "corpus")
-    reused = execute.reusable(Wanted(origin=ORIGIN, target=uri, files=()))
+    _, manifest = fetch(uri, "corpus")
+    reused = execute.reusable(PlannedArtifact(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=()))
     assert reused is not None
     assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
     assert storage.store(uri).files(f"{uri}.claim") == []
@@ -90,7 +93,7 @@ def test_what_a_killed_run_left_is_replaced(bucket: str, tmp_path: Path) -> None
     while len(storage.store(uri).directory_sizes(uri)) < 3:
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    killed.wait()
     left = storage.store(uri).directory_sizes(uri)
 
     told = ends([start("next", uri, tmp_path, files=4)])
@@ -145,7 +148,7 @@ def test_a_reader_in_the_middle_finds_nothing_or_a_whole_artifact(bucket: str, t
         manifest = artifact.read_manifest(uri)
         looks.append(manifest is not None)
         if manifest:
-            artifact.fetch(uri, "corpus")
+            fetch(uri, "corpus")
 
     ends(running)
 
@@ -176,7 +179,7 @@ def test_another_artifact_at_the_same_address_is_an_error(bucket: str, tmp_path:
     partial, manifest = made(tmp_path, "two")
 
     with pytest.raises(RecipeError, match="holds a corpus made from something else"):
-        execute._put(partial, uri, tmp_path / "work", manifest)
+        put(partial, uri, manifest)
 
     assert artifact.read_manifest(uri) == other
     assert partial.is_dir()
@@ -188,8 +191,10 @@ def test_a_torn_artifact_is_not_taken_for_one_that_is_there(bucket: str, tmp_pat
     storage.store(uri).write(f"{uri}/train/part-001", b"by another run")
     partial, manifest = made(tmp_path, "two")
 
-    with pytest.raises(IntegrityError, match=rf"part-001: has 14 bytes.*run `anadil remove {uri}`, then"):
-        execute._put(partial, uri, tmp_path / "work", manifest)
+    with pytest.raises(
+        IntegrityError, match=rf"part-001: size differs .* 14 found; run `anadil remove {uri}`, then"
+    ):
+        put(partial, uri, manifest)
 
 
 def refuse_conditions(params: dict[str, Any], **_: Any) -> Any:
@@ -216,10 +221,10 @@ def test_a_store_without_conditional_writes_is_told_and_used(
     bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, store: object
 ) -> None:
     uri = f"{bucket}/out"
-    s3.client().meta.events.register("before-call.s3.PutObject", store)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", store)
     partial, manifest = made(tmp_path)
 
-    execute._put(partial, uri, tmp_path / "work", manifest)
+    put(partial, uri, manifest)
 
     assert_whole(uri)
     assert "the storage has no conditional writes" in caplog.text
@@ -240,7 +245,7 @@ def test_a_write_that_crosses_another_is_repeated(bucket: str, tmp_path: Path) -
             return answer, {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 409}}
         return None
 
-    s3.client().meta.events.register("before-call.s3.PutObject", conflict)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", conflict)
     storage.store(uri).put_directory(made(tmp_path)[0], uri)
 
     assert len(crossed) == 2
@@ -254,10 +259,10 @@ def test_our_own_manifest_after_a_lost_answer_is_no_other_runs(bucket: str, tmp_
 
     def send_before(params: dict[str, Any], **_: Any) -> None:
         if params["url_path"].endswith("/out/manifest.json") and params["headers"].get("If-None-Match"):
-            s3.client().meta.events.unregister("before-call.s3.PutObject", send_before)
+            s3.s3_client().meta.events.unregister("before-call.s3.PutObject", send_before)
             storage.store(uri).write(f"{uri}/manifest.json", content)
 
-    s3.client().meta.events.register("before-call.s3.PutObject", send_before)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", send_before)
     storage.store(uri).put_directory(folder, uri)
 
     assert_whole(uri)
@@ -274,12 +279,12 @@ def test_a_request_that_arrives_after_the_claim_was_lost_changes_nothing(
 
     def be_overtaken(params: dict[str, Any], **_: Any) -> None:
         if params["url_path"].endswith(f"/out/{late}"):
-            s3.client().meta.events.unregister("before-call.s3.PutObject", be_overtaken)
+            s3.s3_client().meta.events.unregister("before-call.s3.PutObject", be_overtaken)
             monkeypatch.setattr(object_lock, "RENEW_S", 0.1)
             monkeypatch.setattr(object_lock, "SILENT_S", 0.3)
             storage.store(uri).put_directory(second, uri)
 
-    s3.client().meta.events.register("before-call.s3.PutObject", be_overtaken)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", be_overtaken)
     with pytest.raises(AlreadyThereError):
         storage.store(uri).put_directory(first, uri)
 

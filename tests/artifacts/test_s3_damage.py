@@ -11,9 +11,9 @@ from zlib import crc32
 import pytest
 
 from anadil.artifacts import artifact, s3, storage
-from anadil.artifacts.prefetch import Wanted, fetch_from, fill
+from anadil.artifacts.prefetch import FileEntry, fetch_from, fill
 from anadil.core.errors import IntegrityError, RetryableError
-from anadil.runtime import entry_point
+from anadil.runtime import termination
 
 BODY = b"the bytes of one object, as they were written " * 100
 
@@ -75,11 +75,11 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
     yield fault
     server.shutdown()
     server.server_close()
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
 
 
 URI = "s3://bucket/object"
@@ -120,7 +120,7 @@ def test_bytes_that_stay_damaged_are_to_be_tried_again(
     fault.kind, fault.left = kind, 1000
     assert callable(way)
 
-    code = entry_point.guarded(lambda: len(way(tmp_path)))
+    code = termination.exit_code_of(lambda: len(way(tmp_path)))
 
     assert code == 138, caplog.text
     assert "run the same command again" in caplog.text
@@ -128,8 +128,8 @@ def test_bytes_that_stay_damaged_are_to_be_tried_again(
     assert not list(tmp_path.iterdir())
 
 
-def wanted() -> list[Wanted]:
-    return [Wanted(name="object", size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())]
+def wanted() -> list[FileEntry]:
+    return [FileEntry(name="object", size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())]
 
 
 def test_without_checksums_other_bytes_each_time_are_the_networks_fault(fault: Fault, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_an_upload_that_did_not_arrive_whole_can_be_tried_again(bucket: str, tmp
         response = AWSResponse(str(params["url"]), 400, {}, None)
         return response, {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}
 
-    s3.client().meta.events.register("before-call.s3.PutObject", bad_digest)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", bad_digest)
     (tmp_path / "source").mkdir()
     (tmp_path / "source/a.txt").write_text("text")
     artifact.seal(tmp_path / "source", kind="corpus", origin={})

@@ -3,26 +3,25 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.charts.chart import CASES, ROOT, texts
+import yaml
+
+from tests.charts.chart import CASES, ROOT, render, texts
+from tests.kit.compact_yaml import compact
 
 DEFAULT = ROOT / "tests/golden/chart/default.yaml"
 LAUNCH = ROOT / "tests/golden/chart/launch.yaml"
 
 
 def default() -> str:
-    """All templates, in the order of their names, without blank lines."""
-    parts = []
-    for name, text in sorted(texts({}).items()):
-        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-        if lines:
-            parts.append("\n".join([f"# {name}", *lines]))
-    return "\n---\n".join(parts) + "\n"
+    """The notes, then every object by the order of its template's name."""
+    notes = [line.rstrip() for line in texts({})["anadil/templates/NOTES.txt"].splitlines() if line.strip()]
+    return compact(notes, *render({}))
 
 
 def launcher() -> str:
-    """The launcher's pod, without blank lines."""
+    """The launcher's pod."""
     [text] = [text for name, text in texts(CASES["launch"]).items() if name.endswith("/launch.yaml")]
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip()) + "\n"
+    return compact(*yaml.safe_load_all(text))
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {DEFAULT: default, LAUNCH: launcher}

@@ -1,20 +1,18 @@
 """What the chart gives, checked against Kubernetes' own schemas and the strictest security profile."""
 
-import functools
 import json
 import tarfile
 from pathlib import Path
 
 import helm_python
-import kubernetes_validate
 import pytest
 
 from anadil import __version__
 from tests.charts.chart import CASES, CHART, Object, identity, named, pods, render, texts
 from tests.charts.golden import GOLDEN
+from tests.kit.kubernetes_schemas import VERSIONS, validate
 from tests.kit.restricted import violations
 
-VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 OURS = {
     ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "ServiceMonitor"),
@@ -34,15 +32,12 @@ def test_helm_finds_nothing_to_mend(values: Object) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_is_as_kubernetes_defines_it(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The library reads its definitions anew for every object.
-    read = functools.cache(kubernetes_validate.utils.schema_contents)
-    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", read)
+def test_every_object_is_as_kubernetes_defines_it(version: str) -> None:
     objects = {json.dumps(item): item for values in CASES.values() for item in render(values)}
 
     for item in objects.values():
         if (item["apiVersion"], item["kind"]) not in OURS:
-            kubernetes_validate.validate(item, version, strict=True)
+            validate(item, version)
 
 
 def test_the_default_values_make_no_custom_resource_and_nothing_outside_the_namespace() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from anadil.clean.bomb import is_bomb
 from anadil.clean.extract import main_text
-from anadil.text.languages import language
+from anadil.text.language import load_language
 from tests.kit.child import peak_memory
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
-az = language("az")
+az = load_language("az")
 ARTICLE = f"<h1>Bakıda külək</h1><p>{AZERBAIJANI}</p><p>{ANOTHER}</p>"
 
 BOMBS = {

@@ -4,8 +4,8 @@ import codecs
 
 import pytest
 
-from anadil.clean.charset import codec_of, text_of
-from anadil.clean.extract import decoded
+from anadil.clean.charset import codec_of, decode_text
+from anadil.clean.extract import decode_page
 from tests.kit.texts import AZERBAIJANI, JAPANESE, RUSSIAN
 
 MEANINGLESS = [
@@ -24,11 +24,11 @@ def test_a_label_without_meaning_leaves_it_to_the_bytes(label: str) -> None:
     codec = codec_of(label)
 
     assert codec is None or label.startswith(("\0", "utf_8"))
-    assert decoded(AZERBAIJANI.encode(), label) == (AZERBAIJANI, True)
-    assert decoded(JAPANESE.encode("shift_jis"), label) == (JAPANESE, False)
-    assert decoded(b'<meta charset="%s">' % label.encode("ascii", "replace") + JAPANESE.encode("euc_jp"), "")[
-        0
-    ].endswith(JAPANESE)
+    assert decode_page(AZERBAIJANI.encode(), label) == (AZERBAIJANI, True)
+    assert decode_page(JAPANESE.encode("shift_jis"), label) == (JAPANESE, False)
+    assert decode_page(
+        b'<meta charset="%s">' % label.encode("ascii", "replace") + JAPANESE.encode("euc_jp"), ""
+    )[0].endswith(JAPANESE)
 
 
 @pytest.mark.parametrize(
@@ -106,19 +106,19 @@ HALF_WIDTH = "ﾃﾚﾋﾞで昨日の風を見た。"
     ],
 )
 def test_bytes_become_the_text_that_was_written(data: bytes, label: str, expected: str) -> None:
-    assert text_of(data, [label])[0] == expected
+    assert decode_text(data, [label])[0] == expected
 
 
 def test_the_page_may_say_what_the_server_does_not() -> None:
     data = b'<meta http-equiv=Content-Type content="text/html; charset=ISO-2022-JP">' + ISO_2022_JP
 
-    assert decoded(data, "none")[0].endswith(JAPANESE)
+    assert decode_page(data, "none")[0].endswith(JAPANESE)
 
 
 def test_a_page_that_was_cut_within_a_letter_is_utf8() -> None:
     data = (AZERBAIJANI * 3).encode() + "ə".encode()[:1]
 
-    assert decoded(data, "") == (AZERBAIJANI * 3 + "\ufffd", True)
+    assert decode_page(data, "") == (AZERBAIJANI * 3 + "\ufffd", True)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_page_that_was_cut_within_a_letter_is_utf8() -> None:
 def test_any_bytes_become_some_text(label: str) -> None:
     every = bytes(range(256)) * 3
 
-    text, codec = text_of(every, [label])
+    text, codec = decode_text(every, [label])
 
     assert text.encode(errors="strict")
     assert codecs.lookup(codec)

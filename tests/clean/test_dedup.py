@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.clean.dedup import MinHash, exact_key, jaccard, near_duplicates
-from anadil.text.languages import language
+from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
 
-az, ja = language("az"), language("ja")
+az, ja = load_language("az"), load_language("ja")
 MINHASH = MinHash(az, bands=14, rows=8, shingle=5)
 VOCABULARY = sorted(set((AZERBAIJANI + " " + ANOTHER).split()))
 

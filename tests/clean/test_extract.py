@@ -2,12 +2,12 @@ import time
 
 import pytest
 
-from anadil.clean.extract import decoded, main_text, may_be
-from anadil.text.languages import language
+from anadil.clean.extract import decode_page, main_text, may_be_in_language
+from anadil.text.language import load_language
 from tests.kit.clean_stage import page
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH
 
-az, ja = language("az"), language("ja")
+az, ja = load_language("az"), load_language("ja")
 
 
 def test_the_article_is_kept_and_the_rest_of_the_page_is_not() -> None:
@@ -47,17 +47,17 @@ def test_readings_of_japanese_characters_are_left_out() -> None:
 def test_a_page_is_worth_extracting_if_it_may_hold_the_language(expected: bool, head: str, text: str) -> None:
     body = f"{head}<body><script>var a = 'function';</script><p>{text}</p></body></html>"
 
-    assert may_be(body, az) == expected
+    assert may_be_in_language(body, az) == expected
 
 
 def test_a_page_of_code_with_japanese_comments_may_be_japanese() -> None:
     body = "<html lang=en><body><pre>" + "int main() { return value; } " * 200 + JAPANESE + "</pre>"
 
-    assert may_be(body, ja)
+    assert may_be_in_language(body, ja)
 
 
 def test_control_characters_do_not_stop_the_prefilter() -> None:
-    assert may_be(f"<html><p>\x00\x08{AZERBAIJANI}\ufdd0</p>", az)
+    assert may_be_in_language(f"<html><p>\x00\x08{AZERBAIJANI}\ufdd0</p>", az)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_control_characters_do_not_stop_the_prefilter() -> None:
 def test_the_encoding_is_found_whatever_is_declared(
     data: bytes, charset: str, expected: str, is_utf8: bool
 ) -> None:
-    assert decoded(data, charset) == (expected, is_utf8)
+    assert decode_page(data, charset) == (expected, is_utf8)
 
 
 ARTICLE = f"<article><h1>Bakıda külək</h1><p>{AZERBAIJANI}</p><p>{ANOTHER}</p></article>"

@@ -1,9 +1,9 @@
 import pytest
 
 from anadil.clean.filters import drop_reason, duplicate_ngram_share, limits_of, top_ngram_share
-from anadil.clean.language_id import verdict
+from anadil.clean.language_id import identify_language
 from anadil.recipe.sections import Rules
-from anadil.text.languages import language
+from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, RUSSIAN, TURKISH
 
 CYCLE = (
@@ -38,10 +38,13 @@ LINES = "\n".join(
 
 
 def reason(text: str, code: str = "az", **rules: float) -> str | None:
-    spoken = language(code)
-    normal = spoken.normalize(text)
+    language = load_language(code)
+    normal = language.normalize(text)
     return drop_reason(
-        normal, verdict(normal, spoken), spoken, limits_of(spoken, Rules.model_validate(rules))
+        normal,
+        identify_language(normal, language),
+        language,
+        limits_of(language, Rules.model_validate(rules)),
     )
 
 

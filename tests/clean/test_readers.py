@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from anadil.clean.readers import MAX_RECORD_BYTES, Raw, Tally, check_suffixes, records
+from anadil.clean.readers import MAX_RECORD_BYTES, RawRecord, ReadStats, check_suffixes, read_records
 from anadil.core.errors import DataError
 from tests.kit.clean_stage import members, page, warc_record
 from tests.kit.texts import AZERBAIJANI
@@ -17,9 +17,9 @@ from tests.kit.texts import AZERBAIJANI
 Pack = Callable[[bytes], bytes]
 
 
-def everything(path: Path, text_field: str = "text") -> tuple[list[Raw], Tally]:
-    tally = Tally()
-    return list(records(str(path), path.name, text_field, tally)), tally
+def everything(path: Path, text_field: str = "text") -> tuple[list[RawRecord], ReadStats]:
+    read_stats = ReadStats()
+    return list(read_records(str(path), path.name, text_field, read_stats)), read_stats
 
 
 def line(text: str, **more: object) -> bytes:
@@ -33,11 +33,11 @@ def test_jsonl_is_read_compressed_or_not(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"xəbərlər{suffix}"
     path.write_bytes(pack(line("Salam", url="https://a.az", source="jurnal") + b"\r\n" + line("Sağ ol")))
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert [raw.text for raw in found] == ["Salam", "Sağ ol"]
     assert (found[0].url, found[0].source) == ("https://a.az", f"{path.name}:1 jurnal")
-    assert (tally.records, tally.bad) == (2, 0)
+    assert (read_stats.records, read_stats.bad) == (2, 0)
 
 
 def test_all_frames_of_a_zst_file_are_read(tmp_path: Path) -> None:
@@ -63,19 +63,19 @@ def test_a_bad_line_is_counted_with_its_place(tmp_path: Path, bad: bytes, why: s
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("bir") + bad + b"\n" + line("iki"))
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert [raw.text for raw in found] == ["bir", "iki"]
-    assert tally.places[0].startswith(f"a.jsonl:2: {why}")
+    assert read_stats.places[0].startswith(f"a.jsonl:2: {why}")
 
 
 def test_one_bad_line_of_ten_is_refused_with_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("bir") * 6 + b"iki\n" + line("uc") * 3)
-    _, tally = everything(path)
+    _, read_stats = everything(path)
 
     with pytest.raises(DataError) as refused:
-        tally.judge(0.001)
+        read_stats.check_bad_share(0.001)
 
     assert str(refused.value) == (
         "1 of 10 records are unreadable (10.00%), more than clean.max_bad_records (0.001) allows; "
@@ -86,9 +86,9 @@ def test_one_bad_line_of_ten_is_refused_with_file_and_line(tmp_path: Path) -> No
 def test_bad_records_within_the_budget_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("bir") * 6 + b"iki\n")
-    _, tally = everything(path)
+    _, read_stats = everything(path)
 
-    tally.judge(0.5)
+    read_stats.check_bad_share(0.5)
 
     assert "1 of 7 records are unreadable (14.29%) and were left out:\n  a.jsonl:7" in caplog.text
 
@@ -99,12 +99,12 @@ def test_a_decompression_bomb_needs_no_memory(tmp_path: Path, suffix: str, pack:
     path.write_bytes(pack(line("bir") + b"0" * (5 * MAX_RECORD_BYTES) + b"\n" + line("iki")))
 
     tracemalloc.start()
-    found, tally = everything(path)
+    found, read_stats = everything(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
     assert [raw.text for raw in found] == ["bir", "iki"]
-    assert tally.places == [f"a.jsonl{suffix}:2: line of 80.0 MiB is longer than 16.0 MiB"]
+    assert read_stats.places == [f"a.jsonl{suffix}:2: line of 80.0 MiB is longer than 16.0 MiB"]
     assert peak < 4 * MAX_RECORD_BYTES
 
 
@@ -115,19 +115,19 @@ def test_damaged_compressed_data_is_one_bad_record(tmp_path: Path, suffix: str, 
     packed[len(packed) // 2 :] = b"\0" * 100
     path.write_bytes(packed)
 
-    _, tally = everything(path)
+    _, read_stats = everything(path)
 
-    assert tally.bad == 1
+    assert read_stats.bad == 1
 
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     path = tmp_path / "nağıl.txt"
     path.write_bytes("\ufeffBiri var idi, biri yox idi.".encode())
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert [raw.text for raw in found] == ["Biri var idi, biri yox idi."]
-    assert tally.recoded == 0
+    assert read_stats.recoded == 0
 
 
 def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
@@ -136,10 +136,10 @@ def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
     path = tmp_path / "haber.txt"
     path.write_bytes(("Dün akşam şehirde güçlü rüzgâr esti ve ağaçlar devrildi. " * 5).encode("cp1254"))
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert "akşam şehirde güçlü" in found[0].text
-    assert tally.recoded == 1
+    assert read_stats.recoded == 1
     assert "haber.txt: not UTF-8; read as cp1254" in caplog.text
 
 
@@ -147,10 +147,10 @@ def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"mətn": ["bir", None, "iki"], "url": ["https://a.az", None, None]}), path)
 
-    found, tally = everything(path, "mətn")
+    found, read_stats = everything(path, "mətn")
 
     assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az"), ("iki", "")]
-    assert tally.places == ["a.parquet:2: 'mətn' is not text"]
+    assert read_stats.places == ["a.parquet:2: 'mətn' is not text"]
 
 
 def test_parquet_without_the_column_is_refused(tmp_path: Path) -> None:
@@ -194,10 +194,10 @@ def test_a_warc_gives_its_web_pages_only(tmp_path: Path) -> None:
         )
     )
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert [(raw.url, raw.html) for raw in found] == [("https://a.az/1", body), ("https://a.az/2", body)]
-    assert tally.skipped == 2
+    assert read_stats.skipped == 2
 
 
 @pytest.mark.parametrize("suffix", [".warc", ".warc.gz"])
@@ -206,11 +206,11 @@ def test_a_torn_last_record_is_left_out_and_excused(tmp_path: Path, suffix: str)
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"".join(members(wholes) if suffix == ".warc.gz" else wholes)[:-200])
 
-    found, tally = everything(path)
-    tally.judge(0.001)
+    found, read_stats = everything(path)
+    read_stats.check_bad_share(0.001)
 
     assert len(found) == 3
-    assert (tally.bad, tally.excused) == (1, 1)
+    assert (read_stats.bad, read_stats.excused) == (1, 1)
 
 
 def test_reading_goes_on_after_a_garbled_member(tmp_path: Path) -> None:
@@ -220,10 +220,10 @@ def test_reading_goes_on_after_a_garbled_member(tmp_path: Path) -> None:
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join([*packed[:2], garbled, *packed[3:]]))
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert [raw.url[-1] for raw in found] == ["0", "1", "3", "4"]
-    assert tally.bad == 1
+    assert read_stats.bad == 1
 
 
 def test_garbage_between_uncompressed_records_is_skipped(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_a_file_without_warc_records_is_bad(tmp_path: Path, content: bytes) -> N
     path = tmp_path / "a.warc"
     path.write_bytes(content)
 
-    _, tally = everything(path)
+    _, read_stats = everything(path)
 
-    assert tally.places[0].startswith("a.warc:0: ")
-    assert tally.excused == 0
+    assert read_stats.places[0].startswith("a.warc:0: ")
+    assert read_stats.excused == 0
 
 
 def test_a_compressed_page_that_unpacks_to_more_than_the_limit_is_left_unread(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def test_a_compressed_page_that_unpacks_to_more_than_the_limit_is_left_unread(tm
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join(members([warc_record(bomb, extra="Content-Encoding: gzip\r\n")])))
 
-    found, tally = everything(path)
+    found, read_stats = everything(path)
 
     assert [(raw.too_large, raw.html) for raw in found] == [(True, b"")]
-    assert tally.bad == 0
+    assert read_stats.bad == 0
 
 
 def test_any_damage_to_a_warc_leaves_no_traceback(tmp_path: Path) -> None:
@@ -264,6 +264,6 @@ def test_any_damage_to_a_warc_leaves_no_traceback(tmp_path: Path) -> None:
         damaged = bytearray(good)
         damaged[position : position + 3] = b"\x00\xff\x7f"
         path.write_bytes(damaged)
-        found, tally = everything(path)
+        found, read_stats = everything(path)
 
-        assert len(found) + tally.bad >= 3
+        assert len(found) + read_stats.bad >= 3

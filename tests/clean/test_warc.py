@@ -10,7 +10,7 @@ import brotli
 import pytest
 import zstandard
 
-from anadil.clean.warc import Page, html_responses
+from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
@@ -32,7 +32,7 @@ def read(folder: Path, name: str, records: list[bytes]) -> tuple[str, list[Damag
     path = folder / name
     path.write_bytes(KINDS[name](records))
     items = list(html_responses(path, LIMIT))
-    pages = [item for item in items if isinstance(item, Page)]
+    pages = [item for item in items if isinstance(item, HtmlResponse)]
     return "".join(page.url[-1] for page in pages), [item for item in items if isinstance(item, Damage)]
 
 
@@ -184,7 +184,7 @@ def test_a_body_is_read_in_every_coding(tmp_path: Path, name: str, header: str, 
     found = list(html_responses(path, LIMIT))
 
     assert len(found) == 7
-    assert isinstance(found[0], Page)
+    assert isinstance(found[0], HtmlResponse)
     assert found[0].body == BODY
 
 
@@ -276,7 +276,7 @@ def test_a_body_with_more_than_the_limit_between_two_codings_is_left_unread(tmp_
 
     [found] = html_responses(path, LIMIT)
 
-    assert isinstance(found, Page)
+    assert isinstance(found, HtmlResponse)
     assert found.too_large
 
 

@@ -11,17 +11,17 @@ from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
 
 
-def damaged(corpus: Outcome) -> Path:
+def damaged(corpus: MadeArtifact) -> Path:
     part = next(Path(corpus.uri).glob("train/*"))
     part.write_bytes(part.read_bytes()[:-1])
     return part
 
 
 def test_a_damaged_artifact_is_not_reused_and_the_command_of_the_error_mends_it(
-    corpus: Outcome, recipe: Recipe, capsys: pytest.CaptureFixture[str]
+    corpus: MadeArtifact, recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = damaged(corpus)
     with pytest.raises(IntegrityError) as refused:
@@ -30,13 +30,13 @@ def test_a_damaged_artifact_is_not_reused_and_the_command_of_the_error_mends_it(
 
     code = main.main(command.split())
 
-    assert f"{part}: has " in str(refused.value)
+    assert f"{part}: size differs from the manifest" in str(refused.value)
     assert code == 0
     assert f"removed {corpus.uri}: " in capsys.readouterr().err
     assert execute.execute(STAGES["clean"], recipe, {}, (), None).manifest.digest == corpus.manifest.digest
 
 
-def test_a_small_file_of_the_same_size_is_noticed_too(corpus: Outcome, recipe: Recipe) -> None:
+def test_a_small_file_of_the_same_size_is_noticed_too(corpus: MadeArtifact, recipe: Recipe) -> None:
     stats = Path(corpus.uri) / "stats.json"
     stats.write_bytes(stats.read_bytes().replace(b"1", b"2"))
 
@@ -45,7 +45,9 @@ def test_a_small_file_of_the_same_size_is_noticed_too(corpus: Outcome, recipe: R
 
 
 @pytest.mark.parametrize("damage", ["missing", "extra"])
-def test_files_that_are_missing_or_too_many_are_noticed(corpus: Outcome, recipe: Recipe, damage: str) -> None:
+def test_files_that_are_missing_or_too_many_are_noticed(
+    corpus: MadeArtifact, recipe: Recipe, damage: str
+) -> None:
     stats = Path(corpus.uri) / "stats.json"
     stats.rename(stats.with_name("stats.old"))
     if damage == "extra":
@@ -57,7 +59,7 @@ def test_files_that_are_missing_or_too_many_are_noticed(corpus: Outcome, recipe:
         execute.execute(STAGES["clean"], recipe, {}, (), None)
 
 
-def test_an_artifact_in_a_bucket_is_removed(corpus: Outcome, bucket: str) -> None:
+def test_an_artifact_in_a_bucket_is_removed(corpus: MadeArtifact, bucket: str) -> None:
     uri = f"{bucket}/corpus/1"
     storage.store(uri).put_directory(Path(corpus.uri), uri)
 
@@ -66,7 +68,7 @@ def test_an_artifact_in_a_bucket_is_removed(corpus: Outcome, bucket: str) -> Non
     assert storage.store(uri).files(uri) == []
 
 
-def test_a_dry_run_removes_nothing(corpus: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_removes_nothing(corpus: MadeArtifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["remove", "--dry-run", corpus.uri]) == 0
 
     assert f"would remove {corpus.uri}: " in capsys.readouterr().err
@@ -86,7 +88,7 @@ def test_a_dry_run_removes_nothing(corpus: Outcome, capsys: pytest.CaptureFixtur
     ],
 )
 def test_somebodys_directory_is_never_removed(
-    corpus: Outcome,
+    corpus: MadeArtifact,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     manifest: str | None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.main import main, parser
+from anadil.cli.main import command_parser, main
 from anadil.core.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_every_anadil_command_is_one_that_the_program_takes(page: Path) -> None:
     ):  # tests/test_contributing.py runs its own
         words = shlex.split(line)
         if words[0] == "anadil" and words[1] not in STAGES:
-            parser(words[1]).parse_args(words[1:])
+            command_parser(words[1]).parse_args(words[1:])
 
 
 def test_the_newcomers_commands_work_in_their_order(

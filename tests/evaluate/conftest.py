@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from anadil.text.corpus import Document
+from tests.kit.llama import small_llama
 
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]
 TEMPLATE = (
@@ -53,21 +54,15 @@ def train_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 def tiny_model(vocab_size: int, seed: int = 0, max_positions: int = 128) -> Any:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
+    return small_llama(
+        seed=seed,
         vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=max_positions,
         tie_word_embeddings=True,
         initializer_range=0.3,
         bos_token_id=0,
         eos_token_id=1,
     )
-    return LlamaForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from anadil.evaluate.contamination import (
     find_contamination,
 )
 from anadil.text.corpus import Document
-from anadil.text.languages import language
+from anadil.text.language import load_language
 
 from .conftest import TEXTS, document
 
@@ -24,7 +24,7 @@ def find(heldout: tuple[str, ...], train: tuple[str, ...], code: str = "az") -> 
     return find_contamination(
         [document(text, f"h{i}") for i, text in enumerate(heldout)],
         iter([document(text) for text in train]),
-        language(code),
+        load_language(code),
     )
 
 
@@ -120,6 +120,6 @@ def test_ids_follow_the_order_of_the_documents() -> None:
         for name, text in zip("zya", HELDOUT, strict=True)
     ]
 
-    found = find_contamination(heldout, [document(text) for text in HELDOUT], language("az"))
+    found = find_contamination(heldout, [document(text) for text in HELDOUT], load_language("az"))
 
     assert found.exact == ("z", "y", "a")

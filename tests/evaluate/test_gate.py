@@ -13,8 +13,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
-from anadil.evaluate.gate import judge
-from anadil.evaluate.retained import read_retained
+from anadil.evaluate.gate import apply_gate
+from anadil.evaluate.heldout import read_retained
 from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
@@ -194,7 +194,7 @@ def test_an_answer_without_a_word_is_an_empty_one(answer: str, *, is_empty: bool
     )  # fmt: skip
     same = Difference(value=0.0, low=0.0, high=0.0, num_documents=1)
 
-    verdict = judge(
+    verdict = apply_gate(
         Recipe(language="az").evaluate.gate,
         dict.fromkeys(("base", "adapted", "finetuned"), table),
         same,

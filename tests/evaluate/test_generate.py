@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from anadil.evaluate.generate import Generation, Prompt, generations, repetition
+from anadil.evaluate.generate import GeneratedText, GenerationPrompt, generate_texts, repetition_of
 from anadil.model.load import encode_text
 
 from .conftest import TEMPLATE, tiny_model, train_tokenizer
@@ -11,12 +11,14 @@ from .conftest import TEMPLATE, tiny_model, train_tokenizer
 BEGINNINGS = ("Bakı şəhəri", "Dünən səhər")
 
 
-def write(model: Any, tokenizer: Any, *prompts: Prompt, new: int = 16, seed: int = 0) -> list[Generation]:
-    return generations(model, tokenizer, prompts, max_new_tokens=new, seed=seed, name="base")
+def write(
+    model: Any, tokenizer: Any, *prompts: GenerationPrompt, new: int = 16, seed: int = 0
+) -> list[GeneratedText]:
+    return generate_texts(model, tokenizer, prompts, max_new_tokens=new, seed=seed, name="base")
 
 
-def continuation(text: str) -> Prompt:
-    return Prompt(text=text, kind="continuation")
+def continuation(text: str) -> GenerationPrompt:
+    return GenerationPrompt(text=text, kind="continuation")
 
 
 def always(model: Any, token: int) -> Any:
@@ -70,8 +72,8 @@ def test_a_perfect_loop_is_measured_as_one(tokenizer: Any) -> None:
     assert made[0].loop
     assert not made[0].ended
     assert made[0].distinct_1 == 1 / 16
-    assert repetition(made)["greedy"]["loop_rate"] == 1
-    assert repetition(made)["greedy"]["ended_rate"] == 0
+    assert repetition_of(made)["greedy"]["loop_rate"] == 1
+    assert repetition_of(made)["greedy"]["ended_rate"] == 0
 
 
 @pytest.mark.parametrize("end", ["<|end_of_text|>", "<|eot_id|>"])
@@ -114,7 +116,7 @@ def test_a_question_goes_through_the_chat_template_with_one_bos(monkeypatch: pyt
         lambda _, __, given: seen.append(given["input_ids"][0].tolist()), with_kwargs=True
     )
 
-    write(model, tokenizer, Prompt(text="Paytaxt haradır?", kind="answer", chat=True), new=1)
+    write(model, tokenizer, GenerationPrompt(text="Paytaxt haradır?", kind="answer", chat=True), new=1)
 
     assert tokenizer.decode(seen[0]) == (
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nPaytaxt haradır?<|eot_id|>"
@@ -153,13 +155,13 @@ def test_more_new_tokens_than_positions_are_cut(tokenizer: Any) -> None:
 
 
 def test_means_leave_out_texts_too_short_for_the_ngram() -> None:
-    def one(tokens: int, distinct_4: float) -> Generation:
-        return Generation(
+    def one(tokens: int, distinct_4: float) -> GeneratedText:
+        return GeneratedText(
             prompt="a", kind="answer", mode="greedy", chat=False, text="", num_tokens=tokens, ended=True,
             loop=False, distinct_1=1.0, distinct_2=1.0, distinct_4=distinct_4,
         )  # fmt: skip
 
-    table = repetition([one(10, 0.5), one(3, 0.0)])
+    table = repetition_of([one(10, 0.5), one(3, 0.0)])
 
     assert table["greedy"]["distinct_4"] == 0.5
     assert table["greedy"]["samples"] == 2

@@ -23,7 +23,7 @@ LINES = "".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in 
 
 ENDLESS = """
 import sys
-from anadil.errors import DataError
+from anadil.core.errors import DataError
 from anadil.evaluate.heldout import read_heldout
 try:
     read_heldout(None, sys.argv[1:], "text", "az")
@@ -187,9 +187,7 @@ def test_more_text_than_can_be_scored_is_refused(
     rows = "".join(json.dumps({"text": f"{number:05}"}) + "\n" for number in range(5_000)).encode()
     monkeypatch.setattr(heldout, limit, {"MAX_DOCUMENTS": 4_000, "MAX_BYTES": 20_000}[limit])
 
-    with pytest.raises(
-        DataError, match=r"b\.jsonl\.gz:1501: held-out text goes on beyond .*; give .* a sample"
-    ):
+    with pytest.raises(DataError, match=r"b\.jsonl\.gz:1501: held-out text exceeds .*; give .* a sample"):
         read(put(tmp_path, "a.jsonl", rows[: 2_500 * 18]), put(tmp_path, "b.jsonl.gz", gzip.compress(rows)))
 
 
@@ -200,5 +198,5 @@ def test_a_file_that_unpacks_to_gigabytes_takes_no_memory(tmp_path: Path) -> Non
 
     used, output = peak_memory(ENDLESS, file)
 
-    assert "goes on beyond 100,000 documents or 256.0 MiB" in output
+    assert "exceeds 100,000 documents or 256.0 MiB" in output
     assert used < 1_000

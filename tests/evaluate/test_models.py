@@ -8,17 +8,17 @@ import pytest
 from tokenizers import normalizers
 
 from anadil.core.errors import DataError
-from anadil.evaluate.models import Candidate, encode_for_all, open_candidate
+from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
 from tests.evaluate.conftest import TEXTS, document, train_tokenizer
 
 NFD = unicodedata.normalize("NFD", "Çörək süfrədədir.")
 
 
-def candidate(name: str, vocab_size: int, *, normalizes: bool = False) -> Candidate:
+def candidate(name: str, vocab_size: int, *, normalizes: bool = False) -> ScoredModel:
     tokenizer = train_tokenizer(vocab_size)
     if normalizes:
         tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
-    return Candidate(name=name, path=Path(name), tokenizer=tokenizer, prefix=0)
+    return ScoredModel(name=name, path=Path(name), tokenizer=tokenizer, prefix=0)
 
 
 def test_each_candidate_encodes_the_same_documents() -> None:
@@ -54,12 +54,12 @@ def test_a_tokenizer_that_alters_many_documents_is_a_data_error() -> None:
 
 
 def test_the_prefix_is_bos_else_eos(save: Callable[..., Path], tmp_path: Path) -> None:
-    with_bos = open_candidate("base", save("with"))
+    with_bos = open_model("base", save("with"))
     tokenizer = train_tokenizer(400)
     tokenizer.bos_token = None
     tokenizer.save_pretrained(tmp_path / "without")
 
-    without = open_candidate("base", tmp_path / "without")
+    without = open_model("base", tmp_path / "without")
 
     assert (with_bos.prefix, without.prefix) == (0, 1)
 
@@ -70,4 +70,4 @@ def test_a_tokenizer_without_both_is_a_data_error(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
 
     with pytest.raises(DataError, match="tokenizer of base has neither bos_token nor eos_token; add one"):
-        open_candidate("base", tmp_path)
+        open_model("base", tmp_path)

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts import artifact
 from anadil.finetune.encode import CONTROL
+from tests.kit.llama import small_llama
 
 SENTENCES = [
     "Salam, balansımı necə yoxlaya bilərəm?",
@@ -62,22 +62,15 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_model(folder: Path) -> None:
     """Write a model artifact: tied embeddings, random weights of a fixed seed."""
     tokenizer = small_tokenizer()
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    small_llama(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=True,
         # Embeddings far enough apart for the frozen model to tell its tokens.
         initializer_range=0.3,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    ).save_pretrained(folder)
     # Nothing may render what a model brings along: the chat format is ours.
     tokenizer.chat_template = "{{ raise_exception('rendered') }}"
     tokenizer.save_pretrained(folder)

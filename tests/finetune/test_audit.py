@@ -5,8 +5,8 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import Chat, Dropped, Message
-from anadil.finetune.encode import IGNORED, Example, control_ids, encode_chat
+from anadil.finetune.chats import Chat, DroppedChats, Message
+from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids, encode_chat
 
 STOCK = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
@@ -26,8 +26,8 @@ def example(tokenizer: PreTrainedTokenizerFast) -> Example:
 
 def test_the_audit_counts_rows_tokens_and_what_is_trained(tokenizer: PreTrainedTokenizerFast) -> None:
     good = example(tokenizer)
-    trained = sum(label != IGNORED for label in good.labels)
-    dropped = Dropped()
+    trained = sum(label != IGNORED_LABEL for label in good.labels)
+    dropped = DroppedChats()
     dropped.add("too_long", "a.jsonl:9")
 
     report = audit([good] * 4, tokenizer, dropped)
@@ -49,7 +49,7 @@ def test_the_audit_counts_rows_tokens_and_what_is_trained(tokenizer: PreTrainedT
 
 
 def test_one_row_gives_one_sample(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert len(audit([example(tokenizer)], tokenizer, Dropped())["samples"]) == 1
+    assert len(audit([example(tokenizer)], tokenizer, DroppedChats())["samples"]) == 1
 
 
 @pytest.mark.filterwarnings("ignore:return_assistant_tokens_mask")
@@ -58,16 +58,16 @@ def test_the_empty_mask_of_a_stock_template_is_found(tokenizer: PreTrainedTokeni
         MESSAGES, chat_template=STOCK, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
     pairs = zip(stock["input_ids"], stock["assistant_masks"], strict=True)
-    labels = [token if mask else IGNORED for token, mask in pairs]
+    labels = [token if mask else IGNORED_LABEL for token, mask in pairs]
     row = Example(input_ids=stock["input_ids"], labels=labels)
 
     with pytest.raises(DataError, match=r"1 of 2 rows have no trained token, the first is row 1"):
-        audit([example(tokenizer), row], tokenizer, Dropped())
+        audit([example(tokenizer), row], tokenizer, DroppedChats())
 
 
 def test_an_answer_that_does_not_train_its_end_is_found(tokenizer: PreTrainedTokenizerFast) -> None:
     good = example(tokenizer)
-    endless = Example(input_ids=good.input_ids, labels=[*good.labels[:-1], IGNORED])
+    endless = Example(input_ids=good.input_ids, labels=[*good.labels[:-1], IGNORED_LABEL])
 
     with pytest.raises(DataError, match=r"1 of 1 rows do not train <\|eot_id\|> at the end of each answer"):
-        audit([endless], tokenizer, Dropped())
+        audit([endless], tokenizer, DroppedChats())

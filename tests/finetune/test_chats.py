@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Chat, Dropped, Message, read_chats
+from anadil.finetune.chats import Chat, DroppedChats, Message, read_chats
 
 QUESTION = {"role": "user", "content": "Azərbaycanın paytaxtı hansı şəhərdir?"}
 ANSWER = {"role": "assistant", "content": "Azərbaycanın paytaxtı Bakı şəhəridir."}
@@ -23,7 +23,7 @@ def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:
         tmp_path, {"prompt": "başqa", "response": "başqa", "messages": [QUESTION, ANSWER], "url": 1}
     )
 
-    chats = list(read_chats([file], Dropped()))
+    chats = list(read_chats([file], DroppedChats()))
 
     expected = (Message(**QUESTION), Message(**ANSWER))
     assert chats == [Chat(messages=expected, place="chats.jsonl:1")]
@@ -33,7 +33,7 @@ def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:
 def test_a_prompt_and_its_answer_make_a_chat(tmp_path: Path, key: str) -> None:
     file = written(tmp_path, {"prompt": " Salam! ", key: "Salam!\n", "lang": "az"})
 
-    [chat] = read_chats([file], Dropped())
+    [chat] = read_chats([file], DroppedChats())
 
     assert [(m.role, m.content) for m in chat.messages] == [("user", "Salam!"), ("assistant", "Salam!")]
 
@@ -62,7 +62,7 @@ def test_a_prompt_and_its_answer_make_a_chat(tmp_path: Path, key: str) -> None:
 def test_a_row_that_is_no_chat_is_counted_under_its_reason(
     tmp_path: Path, row: dict[str, object], reason: str
 ) -> None:
-    dropped = Dropped()
+    dropped = DroppedChats()
 
     chats = list(read_chats([written(tmp_path, row)], dropped))
 
@@ -74,7 +74,7 @@ def test_a_row_that_is_no_chat_is_counted_under_its_reason(
 def test_one_system_turn_may_come_first(tmp_path: Path) -> None:
     system = {"role": "system", "content": "Qısa cavab ver."}
 
-    [chat] = read_chats([written(tmp_path, {"messages": [system, QUESTION, ANSWER]})], Dropped())
+    [chat] = read_chats([written(tmp_path, {"messages": [system, QUESTION, ANSWER]})], DroppedChats())
 
     assert [message.role for message in chat.messages] == ["system", "user", "assistant"]
 
@@ -85,28 +85,28 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path: Path, line: byte
     file.write_bytes(b'{"prompt": "a", "response": "b"}\r\n\r\n' + line + b"\n")
 
     with pytest.raises(DataError, match=r"chats\.jsonl:3: not a JSON line .*; correct or remove the line"):
-        list(read_chats([str(file)], Dropped()))
+        list(read_chats([str(file)], DroppedChats()))
 
 
 def test_a_line_that_is_no_object_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"chats\.jsonl:1: a list, not an object"):
-        list(read_chats([written(tmp_path, ["Salam"])], Dropped()))
+        list(read_chats([written(tmp_path, ["Salam"])], DroppedChats()))
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     file = tmp_path / "chats.jsonl"
     file.write_bytes(b'\xef\xbb\xbf{"prompt": "a", "response": "b"}\n')
 
-    assert len(list(read_chats([str(file)], Dropped()))) == 1
+    assert len(list(read_chats([str(file)], DroppedChats()))) == 1
 
 
 def test_another_kind_of_file_is_refused() -> None:
     with pytest.raises(DataError, match=r"chats\.csv: is not a \.jsonl file"):
-        list(read_chats(["chats.csv"], Dropped()))
+        list(read_chats(["chats.csv"], DroppedChats()))
 
 
 def test_reasons_are_told_with_remedy_and_places() -> None:
-    dropped = Dropped()
+    dropped = DroppedChats()
     for number in range(1, 9):
         dropped.add("too_long", f"a.jsonl:{number}")
     dropped.add("no_answer", "b.jsonl:1")

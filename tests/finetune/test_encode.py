@@ -7,8 +7,16 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Chat, Dropped, Message
-from anadil.finetune.encode import CONTROL, IGNORED, TEMPLATE, Example, control_ids, encode_chat, encode_chats
+from anadil.finetune.chats import Chat, DroppedChats, Message
+from anadil.finetune.encode import (
+    CONTROL,
+    IGNORED_LABEL,
+    TEMPLATE,
+    Example,
+    control_ids,
+    encode_chat,
+    encode_chats,
+)
 
 QUESTION = "Azərbaycanın paytaxtı hansı şəhərdir?"
 ANSWER = "Azərbaycanın paytaxtı Bakı şəhəridir."
@@ -37,7 +45,7 @@ def encoded(tokenizer: PreTrainedTokenizerFast, of: Chat) -> Example:
 
 
 def trained_text(tokenizer: PreTrainedTokenizerFast, example: Example) -> str:
-    return str(tokenizer.decode([label for label in example.labels if label != IGNORED]))
+    return str(tokenizer.decode([label for label in example.labels if label != IGNORED_LABEL]))
 
 
 def test_the_template_writes_the_llama_3_format(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -76,7 +84,7 @@ def test_training_ids_and_mask_are_those_of_the_serving_template(
     example = encoded(tokenizer, of)
 
     assert example.input_ids == served["input_ids"]
-    assert [int(label != IGNORED) for label in example.labels] == served["assistant_masks"]
+    assert [int(label != IGNORED_LABEL) for label in example.labels] == served["assistant_masks"]
 
 
 def test_only_answers_and_their_ends_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -122,7 +130,7 @@ def test_a_tokenizer_without_control_tokens_is_refused(fresh_tokenizer: PreTrain
 
 def test_a_chat_over_max_length_is_left_out_whole(tokenizer: PreTrainedTokenizerFast) -> None:
     length = len(encoded(tokenizer, SINGLE).input_ids)
-    dropped = Dropped()
+    dropped = DroppedChats()
 
     fits = encode_chats(tokenizer, [SINGLE], length, dropped)
     too_long = encode_chats(tokenizer, [SINGLE], length - 1, dropped)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,9 @@ from anadil.finetune.lora import num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model
 from anadil.recipe.load import load_recipe
-from anadil.runtime import entry_point
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Job
+from anadil.runtime.termination import exit_code_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -46,7 +45,6 @@ SMALL = [
     "finetune.max_length=256", "finetune.checkpoint_every=2",
 ]  # fmt: skip
 STEPS = 60
-Finetune = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +258,7 @@ def test_damaged_and_incomplete_checkpoints_are_passed_over(
 
     assert "checkpoint-4: not used (checkpoint-4/optimizer.pt: differs from its manifest" in caplog.text
     assert "checkpoint-3: not used (incomplete" in caplog.text
-    assert "going on after step 2 of 4" in caplog.text
+    assert "resuming after step 2 of 4" in caplog.text
     curves = [(tmp_path / name / "training.jsonl").read_text() for name in ("first", "second")]
     assert curves[0] == curves[1]
 
@@ -273,7 +271,7 @@ def test_a_run_that_died_in_the_merge_is_not_trained_again(
     with caplog.at_level(logging.INFO):
         run_in(tmp_path, model_dir, chats, tmp_path / "second")
 
-    assert "going on after step 4 of 4" in caplog.text
+    assert "resuming after step 4 of 4" in caplog.text
     for file in (
         "adapter_model.safetensors",
         "adapter_config.json",
@@ -313,11 +311,10 @@ def test_a_full_disk_is_told_as_such(
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        code = entry_point.guarded(lambda: bool(finetune(model_dir, chats, disk / "adapter")))
+        assert exit_code_of(lambda: bool(finetune(model_dir, chats, disk / "adapter"))) == 4, caplog.text
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
-    assert code == 4, caplog.text
     assert words in caplog.text
     assert "free space or choose another storage.root" in caplog.text
 

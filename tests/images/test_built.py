@@ -22,7 +22,7 @@ import yaml
 from anadil import __version__
 from anadil.core.stages import FLOW
 from anadil.core.stages import STAGES as BY_NAME
-from anadil.runtime.job import code_digest
+from anadil.runtime.cache_key import code_digest
 from tests.images.files import FOLDER, NAMES, STAGES, TORCH, pins, rooms
 
 pytestmark = pytest.mark.image
@@ -57,7 +57,7 @@ found = {
 }
 if package.is_dir():
     from anadil.core.stages import FLOW
-    from anadil.runtime.job import PACKAGE, code_digest
+    from anadil.runtime.cache_key import PACKAGE, code_digest
     found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name).is_dir()}
 print(json.dumps(found))
 """

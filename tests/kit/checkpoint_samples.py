@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7", "input tokens": "abc"}
 NAME = "model.embed_tokens.weight"
 
-Make = Callable[..., Checkpoints]
+Make = Callable[..., CheckpointManager]
 
 
 def tensors_of(step: int) -> dict[str, torch.Tensor]:
@@ -33,13 +33,13 @@ def state_of(step: int) -> State:
     return State(step=step, tokens=step * 100, seconds=step / 2)
 
 
-def save(checkpoints: Checkpoints, *steps: int) -> None:
+def save(checkpoints: CheckpointManager, *steps: int) -> None:
     for step in steps:
         checkpoints.save(state_of(step), tensors_of(step))
     checkpoints.wait()
 
 
-def loaded(checkpoints: Checkpoints) -> tuple[State, dict[str, torch.Tensor]]:
+def loaded(checkpoints: CheckpointManager) -> tuple[State, dict[str, torch.Tensor]]:
     found = checkpoints.newest()
     assert found is not None
     tensors = {name: torch.zeros_like(tensor) for name, tensor in tensors_of(0).items()}
@@ -47,7 +47,7 @@ def loaded(checkpoints: Checkpoints) -> tuple[State, dict[str, torch.Tensor]]:
     return found.state, tensors
 
 
-def assert_newest(checkpoints: Checkpoints, step: int) -> None:
+def assert_newest(checkpoints: CheckpointManager, step: int) -> None:
     state, tensors = loaded(checkpoints)
     assert state == state_of(step)
     expected = tensors_of(step)
@@ -55,11 +55,11 @@ def assert_newest(checkpoints: Checkpoints, step: int) -> None:
 
 
 def maker(folder: Path) -> Iterator[Make]:
-    """Makes `Checkpoints` of one process, and closes them: the body of a fixture."""
+    """Makes `CheckpointManager` of one process, and closes them: the body of a fixture."""
     made = []
 
-    def build(origin: dict[str, str] = ORIGIN, keep: int = 3, **more: Any) -> Checkpoints:
-        made.append(Checkpoints(folder, Group(), origin, keep, **more))
+    def build(origin: dict[str, str] = ORIGIN, keep: int = 3, **more: Any) -> CheckpointManager:
+        made.append(CheckpointManager(folder, Group(), origin, keep, **more))
         return made[-1]
 
     yield build

@@ -26,8 +26,9 @@ from torch.distributed.tensor import DTensor
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.pretrain.checkpoint import manager
 from anadil.pretrain.checkpoint.dcp import local_part
-from anadil.pretrain.checkpoint.manager import Checkpoints, local_folder, newest_of
+from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.checkpoint.tiers import newest_of
 from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7"}
@@ -95,7 +96,7 @@ def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def save_sharded(folder: Path, group: Group) -> None:
     tensors = content(*model_and_optimizer(seed=1))
     before = {name: tensor.detach().clone() for name, tensor in whole(tensors).items()}
-    saved = Checkpoints(folder / "shared", group, ORIGIN, 2)
+    saved = CheckpointManager(folder / "shared", group, ORIGIN, 2)
     assert saved.newest() is None
     saved.save(State(step=3, tokens=30, seconds=1.0), tensors)
     with torch.no_grad():
@@ -108,7 +109,7 @@ def save_sharded(folder: Path, group: Group) -> None:
 
 def load_sharded(folder: Path, group: Group) -> None:
     tensors = content(*model_and_optimizer(seed=2))
-    saved = Checkpoints(folder / "shared", group, ORIGIN, 2)
+    saved = CheckpointManager(folder / "shared", group, ORIGIN, 2)
     found = saved.newest()
     assert found is not None
     assert found.state.step == 3
@@ -121,7 +122,7 @@ def load_sharded(folder: Path, group: Group) -> None:
 def load_replicated(folder: Path, group: Group) -> None:
     before = torch.load(folder / "before.pt", weights_only=True)
     tensors = {name: torch.full_like(tensor, 9.0) for name, tensor in before.items()}
-    saved = Checkpoints(folder / "shared", group, ORIGIN, 2)
+    saved = CheckpointManager(folder / "shared", group, ORIGIN, 2)
     found = saved.newest()
     assert found is not None
     saved.load(found, tensors)
@@ -137,11 +138,11 @@ def _assert_same(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def own_disks(folder: Path, group: Group) -> None:
-    """Each rank on a disk of its own; one loses a generation, then all but an old one."""
+    """Each rank on a disk of its own; one loses a checkpoint, then all but an old one."""
     tensors = content(*model_and_optimizer(seed=1))
     place = local_folder(folder / f"disk-{group.rank}", ORIGIN, "shard 2", group)
-    local = Checkpoints(place, group, ORIGIN, 3, own=True)
-    durable = Checkpoints(folder / "durable", group, ORIGIN, 3)
+    local = CheckpointManager(place, group, ORIGIN, 3, own=True)
+    durable = CheckpointManager(folder / "durable", group, ORIGIN, 3)
     expected = {}
     for step in (2, 4, 6):
         with torch.no_grad():
@@ -176,11 +177,11 @@ def own_disks(folder: Path, group: Group) -> None:
 
 
 def disk_not_shared(folder: Path, group: Group) -> None:
-    """A directory that is another one on each machine: said at the first save."""
-    saved = Checkpoints(folder / f"machine-{group.rank}", group, ORIGIN, 3)
+    """A directory that is another one on each node: said at the first save."""
+    saved = CheckpointManager(folder / f"machine-{group.rank}", group, ORIGIN, 3)
     tensors = content(*model_and_optimizer(seed=1))
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)
-    with pytest.raises(PreflightError, match=r"put storage\.root on a file system that all machines share"):
+    with pytest.raises(PreflightError, match=r"put storage\.root on a file system that all nodes share"):
         saved.wait()
     group.wait()
     assert not list((folder / "machine-0").iterdir())
@@ -188,9 +189,9 @@ def disk_not_shared(folder: Path, group: Group) -> None:
 
 
 def killed_writer(folder: Path, group: Group) -> None:
-    """Rank 1 dies while it writes; rank 0 says so soon, and the generation before is left."""
+    """Rank 1 dies while it writes; rank 0 says so soon, and the checkpoint before is left."""
     tensors = content(*model_and_optimizer(seed=1))
-    saved = Checkpoints(folder / "shared", group, ORIGIN, 3)
+    saved = CheckpointManager(folder / "shared", group, ORIGIN, 3)
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)
     saved.wait()
     if group.rank == 1:

@@ -1,86 +1,174 @@
 """Definitions of custom resources, as strict as a server that refuses unknown fields.
 
-They are large and not ours, so they lie beside the test data: `$ANADIL_DATA/../crds`. Tests
-that need them skip where they are not.
+Nine tenths of each is a pod template, which kubernetes-validate has for every version of Kubernetes. What the
+operators add is below, as their types say it. The definitions themselves are half a megabyte each and prose
+for the most part; where `$ANADIL_DATA/../crds` has them, a test compares.
+
+Source: kubeflow/trainer v1.9.4 and v2.3.0, manifests/base/crds; aws/sagemaker-hyperpod-cli 011ca92,
+helm_chart/HyperPodHelmChart/charts/training-operators.
 """
 
 import functools
-import json
-import os
+import importlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.kit.kubernetes_schemas import definitions
 
 PYTORCHJOB = ("kubeflow.org_pytorchjobs", "hyperpod-helm-chart_kubeflow.org_pytorchjobs")
 """PyTorchJob of the training operator 1.9, and of the older one that HyperPod's chart installs."""
 TRAINJOB = "trainer.kubeflow.org_trainjobs"
-HYPERPOD_SPEC = "sagemaker.amazonaws.com_hyperpodpytorchjobs.spec.schema"
-"""Only the spec: AWS publishes no definition, but the model of its command line."""
+VERSIONS = {PYTORCHJOB[0]: "1.36", PYTORCHJOB[1]: "1.27", TRAINJOB: "1.36"}
+"""Whose pod template each of them holds."""
+
+_PYTORCHJOB = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs*: {"{}": {replicas: integer, restartPolicy: string, template: core.v1.PodTemplateSpec}}
+  nprocPerNode: string
+  elasticPolicy:
+    {maxReplicas: integer, maxRestarts: integer, minReplicas: integer, nProcPerNode: integer, rdzvBackend: string,
+     rdzvConf: [{key: string, value: string}], rdzvHost: string, rdzvId: string, rdzvPort: integer,
+     standalone: boolean, metrics: [autoscaling.v2.MetricSpec]}
+  runPolicy:
+    activeDeadlineSeconds: integer
+    backoffLimit: integer
+    cleanPodPolicy: string
+    managedBy: string
+    suspend: boolean
+    ttlSecondsAfterFinished: integer
+    schedulingPolicy:
+      {minAvailable: integer, minResources: {"{}": quantity}, priorityClass: string, queue: string,
+       scheduleTimeoutSeconds: integer}
+"""
+_METADATA = "{annotations: {'{}': string}, finalizers: [string], labels: {'{}': string}, name: string, namespace: string}"
+_TRAINJOB = f"""
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+spec:
+  activeDeadlineSeconds: integer
+  managedBy: string
+  suspend: boolean
+  runtimeRef*: {{apiGroup: string, kind: string, name*: string}}
+  initializer:
+    dataset: &source {{env: [core.v1.EnvVar], secretRef: {{name: string}}, storageUri: string}}
+    model: *source
+  trainer:
+    {{args: [string], command: [string], env: [core.v1.EnvVar], image: string, numNodes: integer,
+     numProcPerNode: integer, resourcesPerNode: core.v1.ResourceRequirements}}
+  runtimePatches:
+  - manager*: string
+    time: string
+    trainingRuntimeSpec:
+      template:
+        metadata: {_METADATA}
+        spec:
+          replicatedJobs:
+          - name*: string
+            template:
+              metadata: {_METADATA}
+              spec:
+                template:
+                  metadata: {_METADATA}
+                  spec:
+                    affinity: core.v1.Affinity
+                    containers: &containers
+                    - {{env: [core.v1.EnvVar], name*: string, securityContext: core.v1.SecurityContext,
+                       volumeMounts: [core.v1.VolumeMount]}}
+                    imagePullSecrets: [core.v1.LocalObjectReference]
+                    initContainers: *containers
+                    nodeSelector: {{"{{}}": string}}
+                    schedulingGates: [core.v1.PodSchedulingGate]
+                    securityContext: core.v1.PodSecurityContext
+                    serviceAccountName: string
+                    terminationGracePeriodSeconds: integer
+                    tolerations: [core.v1.Toleration]
+                    volumes: [core.v1.Volume]
+"""
+QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 
 
 def mistakes(name: str, manifest: Mapping[str, Any]) -> list[str]:
-    """What the definition of a resource refuses in a manifest; skips where it is not at hand.
-
-    Args:
-        name: Of the file, without its ending.
-        manifest: The whole resource, or its spec for `HYPERPOD_SPEC`.
-    """
+    """What the definition of a resource refuses in a manifest."""
     found = [leaf for error in validator(name).iter_errors(manifest) for leaf in _leaves(error)]
     return [f"{error.json_path}: {error.message}" for error in found]
 
 
 @functools.cache
 def validator(name: str) -> Any:
-    """A strict jsonschema validator of a definition; skips where it is not at hand."""
-    folder = Path(os.environ.get("ANADIL_DATA", "")).parent / "crds"
-    files = [folder / f"{name}.yaml", folder / f"{name}.json"]
-    found = next((file for file in files if os.environ.get("ANADIL_DATA") and file.is_file()), None)
-    if found is None:
-        pytest.skip(f"ANADIL_DATA has no ../crds/{name}, the definition of a resource")
-    jsonschema = pytest.importorskip("jsonschema")
-    text = found.read_text(encoding="utf-8")
-    if found.suffix == ".json":
-        return jsonschema.Draft202012Validator(strict(json.loads(text)["spec"]))
-    definition = yaml.load(text, Loader=yaml.CSafeLoader)
-    schema = strict(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
-    names = definition["spec"]["names"]
-    version = f"{definition['spec']['group']}/{definition['spec']['versions'][0]['name']}"
-    schema["properties"] |= {
-        "apiVersion": {"const": version},
-        "kind": {"const": names["kind"]},
-        "metadata": {"type": "object"},
+    """A strict jsonschema validator of a definition."""
+    jsonschema: Any = importlib.import_module("jsonschema")
+    return jsonschema.Draft202012Validator(schema(name))
+
+
+def schema(name: str) -> dict[str, Any]:
+    """A definition as JSON Schema; its status, which no client writes, is left out."""
+    wanted = yaml.safe_load(_TRAINJOB if name == TRAINJOB else _PYTORCHJOB)
+    if name == PYTORCHJOB[1]:
+        del wanted["spec"]["runPolicy"]["managedBy"]
+    return {
+        "type": "object",
+        "required": ["spec"],
+        "additionalProperties": False,
+        "properties": {
+            "apiVersion": {"const": wanted["apiVersion"]},
+            "kind": {"const": wanted["kind"]},
+            "metadata": {"type": "object"},
+            "spec": _schema(wanted["spec"], VERSIONS[name]),
+        },
     }
-    return jsonschema.Draft202012Validator(schema)
+
+
+def _schema(short: Any, version: str) -> dict[str, Any]:
+    """JSON Schema of the notation above: a star is a required field, `{}` stands for any name."""
+    if isinstance(short, list):
+        return {"type": "array", "items": _schema(short[0], version)}
+    if isinstance(short, dict):
+        if "{}" in short:
+            return {"type": "object", "additionalProperties": _schema(short["{}"], version)}
+        return {
+            "type": "object",
+            "required": [name.removesuffix("*") for name in short if name.endswith("*")],
+            "properties": {name.removesuffix("*"): _schema(field, version) for name, field in short.items()},
+            "additionalProperties": False,
+        }
+    if short == "quantity":
+        return QUANTITY
+    return _of_kubernetes(f"io.k8s.api.{short}", version) if "." in short else {"type": short}
+
+
+@functools.cache
+def _of_kubernetes(name: str, version: str) -> dict[str, Any]:
+    """A definition of Kubernetes itself, whole and strict, without what only its own server knows."""
+    if name.endswith((".Quantity", ".IntOrString")):
+        return QUANTITY
+    if name.endswith(".ObjectMeta"):  # of which a custom resource may hold less
+        return _schema(yaml.safe_load(_METADATA), version)
+    return _whole(definitions(version)[name], version)
+
+
+def _whole(part: Mapping[str, Any], version: str) -> dict[str, Any]:
+    if "$ref" in part:
+        return _of_kubernetes(part["$ref"].rsplit("/", 1)[1], version)
+    kind = part["type"]
+    [kind] = [each for each in ([kind] if isinstance(kind, str) else kind) if each != "null"]
+    whole: dict[str, Any] = {"type": kind}
+    if "items" in part:
+        whole["items"] = _whole(part["items"], version)
+    if "properties" in part:
+        whole["properties"] = {name: _whole(each, version) for name, each in part["properties"].items()}
+        whole |= {"required": part.get("required", []), "additionalProperties": False}
+    elif isinstance(part.get("additionalProperties"), dict):
+        whole["additionalProperties"] = _whole(part["additionalProperties"], version)
+    return whole
 
 
 def _leaves(error: Any) -> Iterator[Any]:
-    """The mistake itself where a schema offers several forms, of which one is nothing at all."""
-    inner = [each for each in error.context if each.schema != {"type": "null"}]
-    if not inner:
+    """The mistake itself where a schema offers several forms."""
+    if not error.context:
         yield error
-    for each in inner:
+    for each in error.context:
         yield from _leaves(each)
-
-
-def strict(schema: Any) -> Any:
-    """The schema of a resource with unknown fields refused, as kubectl does."""
-    if isinstance(schema, list):
-        return [strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("x-kubernetes-int-or-string"):
-        return {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    # A field may be called `properties` or `type`: those tables hold schemas by name.
-    changed = {
-        key: {name: strict(each) for name, each in value.items()}
-        if key in ("properties", "$defs")
-        else strict(value)
-        for key, value in schema.items()
-        if key not in ("format", "description")
-    }
-    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
-        changed["additionalProperties"] = False
-    return changed

@@ -13,17 +13,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from tests.kit.fake_objects import (
     NAMESPACE,
     end,
     fits,
-    kubeconfig,
     life,
     merge,
     new_pod,
@@ -32,7 +27,7 @@ from tests.kit.fake_objects import (
     remove_condition,
     set_condition,
 )
-from tests.kit.fake_server import Handler, Reply, refused
+from tests.kit.fake_server import Reply, refused
 
 JOBS = re.compile(
     r"/apis/(?P<group>[\w.]+)/(?P<version>\w+)/namespaces/(?P<ns>[\w-]+)/(?P<plural>\w+)(/(?P<name>[\w.-]+))?"
@@ -381,20 +376,3 @@ class Cluster:
 
 def job_of(cluster: Cluster, pod: dict[str, Any]) -> dict[str, Any]:
     return cluster.jobs[pod["metadata"]["labels"]["training.kubeflow.org/job-name"]]
-
-
-@contextmanager
-def serving(cluster: Cluster, folder: Path) -> Iterator[Path]:
-    """The cluster behind a port; the kubeconfig that leads there."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.cluster = cluster  # type: ignore[attr-defined]  # read by the handler
-    thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
-    thread.start()
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(kubeconfig(f"http://127.0.0.1:{server.server_port}")), encoding="utf-8")
-    try:
-        yield path
-    finally:
-        server.shutdown()
-        server.server_close()

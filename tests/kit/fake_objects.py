@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 NAMESPACE = "team"
+TOKEN = "canary-token-4711"
 
 
 def set_condition(status: dict[str, Any], kind: str, value: str, message: str = "") -> None:
@@ -85,5 +86,5 @@ def kubeconfig(url: str) -> dict[str, Any]:
             {"name": "test", "context": {"cluster": "test", "user": "test", "namespace": NAMESPACE}}
         ],
         "clusters": [{"name": "test", "cluster": {"server": url}}],
-        "users": [{"name": "test", "user": {"token": "canary-token-4711"}}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
     }

@@ -2,15 +2,19 @@
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.kit.fake_objects import life
+import yaml
+
+from tests.kit.fake_objects import TOKEN, kubeconfig, life
 
 IDLE_S = 0.01
 
@@ -39,6 +43,22 @@ def refused(status: int, message: str, details: dict[str, Any] | None = None, **
     return Reply(
         status=status, body=body, headers={name.replace("_", "-"): text for name, text in headers.items()}
     )
+
+
+@contextlib.contextmanager
+def serving(cluster: Any, folder: Path) -> Iterator[Path]:
+    """A fake cluster behind a port; the kubeconfig that leads there."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.cluster = cluster  # type: ignore[attr-defined]  # read by the handler
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+    path = folder / f"kubeconfig-{server.server_port}"
+    path.write_text(yaml.safe_dump(kubeconfig(f"http://127.0.0.1:{server.server_port}")), encoding="utf-8")
+    try:
+        yield path
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -72,7 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", 0))
         body = json.loads(self.rfile.read(length)) if length else {}
         cluster: Any = self.server.cluster  # type: ignore[attr-defined]  # set by `serving`
-        reply = cluster.answer(self.command, path, query, body)
+        allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        reply = cluster.answer(self.command, path, query, body) if allowed else refused(401, "Unauthorized")
         if reply.delay_s:
             time.sleep(reply.delay_s)
         if not reply.status:

@@ -15,7 +15,7 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.parallelize import Net
+from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit.pretraining import make_tokenizer_artifact
@@ -121,7 +121,7 @@ def by_transformers(
     return total, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
 
-def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> Net:
+def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> ParallelModel:
     """This process's part of a model in a layout."""
     how = Parallelism.model_validate(degrees)
     settings = Pretrain(
@@ -138,7 +138,7 @@ def by_layout(
     net = build_in(degrees, folder, tokenizer, rank, size)
     replicas = Replicas(net.parameters().values(), net.replicas_group())
     mine = [net.share(batch) for batch in given[net.mesh.data_rank :: net.mesh.data]]
-    loss = net.backward(mine, 1.0, replicas=replicas, change=lambda loss: loss)
+    loss = net.backward(mine, 1.0, replicas=replicas)
     replicas.wait()
     total = loss if net.counts else torch.zeros_like(loss)
     if not net.mesh.is_alone:

@@ -28,7 +28,7 @@ HANG_AFTER_S = 1.5
 def watched(folder: Path, case: str) -> None:
     """Ten steps a second with a sum over the processes; in step 5 the last one does as `case` says."""
     with group(torch.device("cpu")) as processes:
-        store = watchdog.connect(processes.rank)
+        store = watchdog.connect_store(processes.rank)
         watch = watchdog.Watchdog(
             folder, HANG_AFTER_S, rank=processes.rank, size=processes.size, store=store, start_after_s=30
         )

@@ -10,7 +10,7 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes.backend import Kubernetes
+from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Patience
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
@@ -26,7 +26,7 @@ class Scene:
 
     cluster: Cluster
     target: Path
-    backend: Kubernetes
+    backend: KubernetesBackend
 
     def job(self, *overrides: str, run: str = "") -> TrainingJob:
         return replace(job("smoke", "cluster.nodes=2", *overrides, run=run), target=str(self.target))
@@ -39,7 +39,7 @@ class Scene:
 
     def launch(self, story: Callable[[Cluster], None], *overrides: str, pace: Pace = PACE) -> None:
         """Launch and follow while the story happens."""
-        backend = Kubernetes("pytorchjob", pace=pace, patience=QUICK)
+        backend = KubernetesBackend("pytorchjob", pace=pace, patience=QUICK)
         with telling(story, self.cluster):
             backend.run(self.job(*overrides))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.process_group import Group
 
@@ -29,7 +29,7 @@ def tensors_of(step: int) -> dict[str, torch.Tensor]:
 
 
 def save(folder: Path, step: int) -> None:
-    checkpoints = Checkpoints(folder, Group(), ORIGIN, KEEP)
+    checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
     checkpoints.save(State(step=step, tokens=step, seconds=0.0), tensors_of(step))
     checkpoints.close()
 
@@ -62,8 +62,8 @@ def killed_save(folder: Path, step: int, call: str, number: int) -> bool:
 
 
 def check(folder: Path, old: int, new: int) -> int:
-    """Which generation a start after the kill goes on from; its tensors have to be right."""
-    checkpoints = Checkpoints(folder, Group(), ORIGIN, KEEP)
+    """Which checkpoint a start after the kill resumes from; its tensors have to be right."""
+    checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
     found = checkpoints.newest()
     assert found is not None, "lost"
     assert found.state.step in (old, new), found

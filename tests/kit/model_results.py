@@ -9,7 +9,6 @@ a changed schedule, mask or start differs is more. Generated texts are left out:
 as likely, a rounding error chooses another.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -23,7 +22,7 @@ from safetensors import safe_open
 from anadil.evaluate import run as evaluating
 from anadil.evaluate.bits_per_byte import windows
 from anadil.finetune import run as finetuning
-from anadil.finetune.chats import Dropped, read_chats
+from anadil.finetune.chats import DroppedChats, read_chats
 from anadil.finetune.encode import encode_chats
 from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
@@ -46,6 +45,7 @@ from tests.kit.pretraining import (
     make_recipe,
     make_tokenizer_artifact,
 )
+from tests.kit.results import digest
 
 Results = dict[str, object]
 
@@ -80,11 +80,6 @@ def model_results(folder: Path) -> dict[str, Results]:
             return {name: results(folder / name) for name, results in stages.items()}
     finally:
         torch.set_num_threads(threads)
-
-
-def digest(content: object) -> str:
-    """Sixteen digits that stand for JSON content."""
-    return hashlib.sha256(json.dumps(content, ensure_ascii=False, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _pretrain(folder: Path) -> Results:
@@ -154,7 +149,7 @@ def _finetune(folder: Path) -> Results:
     recipe = Recipe.model_validate({"seed": 7, "finetune": settings})
     job = _job(folder, recipe, {"model": model}, (str(chats),))
     finetuning.run(job)
-    dropped = Dropped()
+    dropped = DroppedChats()
     examples = encode_chats(load_tokenizer(model), read_chats((str(chats),), dropped), 200, dropped)
     lines = _lines(job.out / "training.jsonl")
     adapter = json.loads((job.out / "adapter_config.json").read_text(encoding="utf-8"))

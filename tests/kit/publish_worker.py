@@ -7,11 +7,14 @@ first file is there, and at the end `reused` or `published`.
 import logging
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact, object_lock, s3, storage
-from anadil.runtime import entry_point, execute
+from anadil.artifacts import artifact, object_lock, s3
+from anadil.artifacts.uri import MANIFEST
+from anadil.core.stages import STAGES
+from anadil.runtime import execute, termination
 
 ORIGIN = {"stage": "clean", "recipe": "the same"}
 
@@ -26,13 +29,34 @@ def build(folder: Path, name: str, num_files: int, file_bytes: int = 20) -> arti
     return artifact.seal(folder, kind="corpus", origin=ORIGIN)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Built(execute.PlannedArtifact):
+    """An artifact that was made in a place of its own."""
+
+    folder: Path
+
+    @property
+    def partial(self) -> Path:
+        return self.folder
+
+    @property
+    def work(self) -> Path:
+        return self.folder.with_suffix(".work")
+
+
+def put(folder: Path, uri: str, manifest: artifact.Manifest) -> execute.MadeArtifact:
+    """Publish it as a stage does."""
+    planned = Built(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=(), folder=folder)
+    return execute._put(planned, manifest)
+
+
 def main() -> int:
     name, uri, folder, num_files, file_bytes, pause_s = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     logging.getLogger("anadil").setLevel(logging.INFO)
     object_lock.RENEW_S, object_lock.SILENT_S = 0.4, 2.0
-    partial, work = Path(folder) / f"{name}.partial", Path(folder) / f"{name}.work"
-    if storage.MANIFEST in {path.name for path in partial.glob("*")}:
+    partial = Path(folder) / f"{name}.partial"
+    if MANIFEST in {path.name for path in partial.glob("*")}:
         manifest = artifact.read_manifest(str(partial))
         assert manifest is not None
     else:
@@ -44,12 +68,12 @@ def main() -> int:
                 print("begun", flush=True)
                 time.sleep(float(pause_s))
 
-        s3.client().meta.events.register("after-call.s3.PutObject", wait)
-        s3.client().meta.events.register("after-call.s3.UploadPart", wait)
-    made = execute._put(partial, uri, work, manifest)
+        s3.s3_client().meta.events.register("after-call.s3.PutObject", wait)
+        s3.s3_client().meta.events.register("after-call.s3.UploadPart", wait)
+    made = put(partial, uri, manifest)
     print("published" if made.manifest.files == manifest.files else "reused", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(entry_point.guarded(main))
+    sys.exit(termination.exit_code_of(main))

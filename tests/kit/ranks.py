@@ -1,21 +1,40 @@
-"""Runs a test's function in several processes that are one gloo group.
+"""Functions of tests in several processes that are one gloo group.
 
-One fresh interpreter imports torch and transformers, and splits before anything starts a thread, so
-that more processes cost little more than one.
+Python's fork server imports torch and transformers once for all tests, in a process without threads, and
+forks the ranks: each then costs milliseconds and not the seconds of an import.
 """
 
-import importlib
-import json
+import atexit
+import functools
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 300
+PRELOADED = (
+    "pytest",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "transformers.models.llama.modeling_llama",
+    "anadil.pretrain.run",
+    "boto3",
+)
+
+
+@functools.cache
+def _forks() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    # Ended and waited for, so that what it used is counted as the tests'.
+    atexit.register(forkserver._forkserver._stop)  # type: ignore[attr-defined]  # a part that is not public
+    return context
 
 
 def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None:
@@ -24,67 +43,109 @@ def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None
     Args:
         function: Of a test module's top level.
         world: Number of processes.
-        arguments: What JSON can hold.
+        arguments: What can be pickled.
     """
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            __name__,
-            function.__module__,
-            function.__name__,
-            str(world),
-            *_texts(arguments),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    with tempfile.TemporaryDirectory(prefix="anadil-ranks-") as folder:
+        codes = in_forks(
+            [
+                functools.partial(_in_group, function, rank, world, f"{folder}/store", arguments)
+                for rank in range(world)
+            ],
+            Path(folder),
+        )
+        written = "".join(file.read_text(errors="replace") for file in sorted(Path(folder).glob("*.log")))
+    assert codes == [0] * world, f"exit codes {codes}\n{written}"
 
 
-def _texts(arguments: tuple[Any, ...]) -> list[str]:
-    return [json.dumps(argument) for argument in arguments]
+def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int]:
+    """Run each in a process of its own, all at once; exit codes, or minus a signal.
+
+    What they write is in `<number>.log` below the folder.
+    """
+    forks = [Fork(work, folder / f"{number}.log") for number, work in enumerate(works)]
+    try:
+        return [fork.wait() for fork in forks]
+    finally:
+        for fork in forks:
+            fork.kill()
 
 
-def _main(module: str, function: str, world: str, *arguments: str) -> int:
-    work = getattr(importlib.import_module(module), function)
-    values = [json.loads(argument) for argument in arguments]
-    # A store that is forked needs no port, and no waiting for one.
-    from torch._C._distributed_c10d import FileStore
+class Fork:
+    """A process that runs a function, with what tests ask of a `subprocess.Popen`."""
 
-    path = str(Path(tempfile.gettempdir(), f"anadil-ranks-{os.getpid()}"))
-    children = []
-    for rank in range(int(world)):
-        child = os.fork()
-        if not child:
-            _child(work, rank, int(world), FileStore(path, int(world)), values)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    Path(path).unlink(missing_ok=True)
-    return int(any(codes))
+    def __init__(self, work: Callable[[], object], log: Path, environment: Mapping[str, str] = {}) -> None:
+        """Start it.
+
+        Args:
+            work: What can be pickled.
+            log: Gets what it writes, after what is there.
+            environment: Variables beside those of this process.
+        """
+        self.log = log
+        variables = {**os.environ, **environment}
+        self._process = _forks().Process(target=_fork, args=(work, variables, log), daemon=True)
+        self._process.start()
+        self.pid: int = self._process.pid
+
+    def wait(self, timeout: float = TIMEOUT_S) -> int:
+        """Its exit code, or minus the signal that ended it."""
+        self._process.join(timeout)
+        code: int | None = self._process.exitcode
+        assert code is not None, f"process {self.pid} still runs after {timeout} s"
+        return code
+
+    def poll(self) -> int | None:
+        """As `wait`; nothing while it runs."""
+        code: int | None = self._process.exitcode
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Such as SIGTERM."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        self._process.kill()
+        self._process.join()
 
 
-def _child(work: Callable[..., None], rank: int, world: int, store: Any, values: list[Any]) -> None:
+def run_module(name: str, *arguments: str) -> None:
+    """What `python -m name arguments` does, in this process."""
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _fork(work: Callable[[], object], environment: dict[str, str], log: Path) -> None:
     import torch
-    from torch import distributed as dist
 
-    code = 1
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    code = 99
     try:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-        work(rank, *values)
+        work()
         code = 0
-    except BaseException:  # noqa: BLE001  nothing may leave the fork
-        print(f"process {rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:  # noqa: BLE001  nothing may leave the fork
+        traceback.print_exc()
+        code = int(getattr(error, "exit_code", code))
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         # Others wait for this process in a collective and are ended by their peer's end.
         os._exit(code)
 
 
-if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+def _in_group(
+    function: Callable[..., None], rank: int, world: int, store: str, arguments: tuple[Any, ...]
+) -> None:
+    from torch import distributed as dist
+    from torch._C._distributed_c10d import FileStore
+
+    # A store that is a file needs no port, and no waiting for one.
+    dist.init_process_group("gloo", store=FileStore(store, world), rank=rank, world_size=world)
+    function(rank, *arguments)

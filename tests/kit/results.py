@@ -4,6 +4,7 @@ Only what is the same on every machine: texts, token ids and settings by digest.
 another order: of floats a few digits count (see `model_results`).
 """
 
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -12,14 +13,18 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.execute import Outcome
-from anadil.runtime.job import recipe_origin
+from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.execute import MadeArtifact
 from anadil.text.corpus import read_documents
-from tests.kit.model_results import digest, model_results
 
 FILE = Path(__file__).parents[1] / "golden" / "results.json"
 INPUTS = ("prose.jsonl", "page.html", "pages.warc.gz", "english.jsonl", "turkish.jsonl", "junk.jsonl")
 Entry = dict[str, object]
+
+
+def digest(content: object) -> str:
+    """Sixteen digits that stand for JSON content."""
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def entries() -> dict[str, Entry]:
@@ -55,6 +60,10 @@ def _keys(name: str) -> list[str]:
 
 
 def _results(folder: Path) -> dict[str, Entry]:
+    from tests.kit.model_results import (
+        model_results,  # loads torch, which nobody needs to name the golden file
+    )
+
     data = {
         "base": {"model": "tiny"},
         "clean": {"inputs": [f"builtin:az/{name}" for name in INPUTS], "heldout_fraction": 0.2},
@@ -71,7 +80,7 @@ def _results(folder: Path) -> dict[str, Entry]:
     }
 
 
-def _corpus(corpus: Outcome) -> dict[str, str]:
+def _corpus(corpus: MadeArtifact) -> dict[str, str]:
     texts = {
         part: [document.text for document in read_documents(Path(corpus.uri), part)]
         for part in ("train", "heldout")
@@ -83,7 +92,7 @@ def _corpus(corpus: Outcome) -> dict[str, str]:
     }
 
 
-def _files(tokenizer: Outcome, candidate: str) -> dict[str, str]:
+def _files(tokenizer: MadeArtifact, candidate: str) -> dict[str, str]:
     # A new vocabulary alone: the base's own differs with the text that each release of Python carries.
     folder = Path(tokenizer.uri) / "candidates" / candidate
     model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]

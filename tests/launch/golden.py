@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests import hyperpod_job, pytorchjob, trainjob
+from anadil.launch.manifests import pytorchjob, trainjob
+from tests.kit.compact_yaml import compact
 from tests.kit.jobs import HYPERPOD, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"
@@ -36,14 +35,14 @@ def hyperpod() -> TrainingJob:
 
 
 MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "cpu-one-node": lambda: pytorchjob.render(cpu()),
-    "cpu-two-nodes": lambda: pytorchjob.render(cpu("cluster.nodes=2", "cluster.restarts=1")),
-    "azerbaijani-1b-hyperpod": lambda: pytorchjob.render(hyperpod()),
-    "japanese-70b-efa": lambda: pytorchjob.render(japanese()),
-    "finetune-one-gpu": lambda: pytorchjob.render(
+    "cpu-one-node": lambda: pytorchjob.render_pytorchjob(cpu()),
+    "cpu-two-nodes": lambda: pytorchjob.render_pytorchjob(cpu("cluster.nodes=2", "cluster.restarts=1")),
+    "azerbaijani-1b-hyperpod": lambda: pytorchjob.render_pytorchjob(hyperpod()),
+    "japanese-70b-efa": lambda: pytorchjob.render_pytorchjob(japanese()),
+    "finetune-one-gpu": lambda: pytorchjob.render_pytorchjob(
         job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", stage="finetune")
     ),
-    "azerbaijani-1b-trainjob": lambda: trainjob.render(
+    "azerbaijani-1b-trainjob": lambda: trainjob.render_trainjob(
         job(
             "azerbaijani-1b",
             *ON_A_VOLUME,
@@ -52,13 +51,12 @@ MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
             "cluster.pull_secrets=[registry]",
         )
     ),
-    "azerbaijani-1b-hyperpodpytorchjob": lambda: hyperpod_job.render(hyperpod()),
 }
 
 
 def text(name: str) -> str:
-    """A manifest as `anadil launch --dry-run` prints it."""
-    return yaml.safe_dump(MANIFESTS[name](), sort_keys=False, allow_unicode=True, width=10_000)
+    """What `anadil launch --dry-run` prints, in fewer lines."""
+    return compact(MANIFESTS[name]())
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {FOLDER / f"{name}.yaml": partial(text, name) for name in MANIFESTS}

@@ -8,14 +8,14 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.launch.job import check_job
-from anadil.launch.launcher import Launch, job_to_show, launch
+from anadil.launch.launcher import LaunchRequest, job_for_dry_run, launch_job
 from anadil.recipe.load import load_recipe
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.harness import again
 from tests.kit.jobs import job
 
 
-def asked(root: str, folder: Path) -> Launch:
+def asked(root: str, folder: Path) -> LaunchRequest:
     """Pre-training on two machines that share the model, its inputs on a volume."""
     inputs = {}
     for word in ("corpus", "tokenizer"):
@@ -30,14 +30,14 @@ def asked(root: str, folder: Path) -> Launch:
         "cluster.nodes=2",
         "pretrain.parallelism.shard=2",
     ]
-    return Launch(stage="pretrain", recipe=load_recipe("smoke", settings), inputs=inputs)
+    return LaunchRequest(stage="pretrain", recipe=load_recipe("smoke", settings), inputs=inputs)
 
 
 def test_machines_without_a_place_for_shared_checkpoints_are_refused_before_anything_starts(
     bucket: str, tmp_path: Path, cluster: Cluster
 ) -> None:
     with pytest.raises(PreflightError, match=r"^cluster\.work: not set.*cluster\.volumes=\[") as refused:
-        launch(asked(bucket, tmp_path))
+        launch_job(asked(bucket, tmp_path))
 
     assert refused.value.exit_code == 4
     assert cluster.requests == []
@@ -46,7 +46,7 @@ def test_machines_without_a_place_for_shared_checkpoints_are_refused_before_anyt
 def test_a_manifest_that_would_be_refused_is_shown_with_a_warning(
     bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shown = job_to_show(asked(bucket, tmp_path))
+    shown = job_for_dry_run(asked(bucket, tmp_path))
 
     assert shown.nodes == 2
     assert "cluster.work: not set" in caplog.text
@@ -82,7 +82,7 @@ def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
         *(each.format(claim=claim) for each in settings),
     )
     corpus = {"corpus": f"{claim}/run/corpus"} if place == "--corpus" else {}
-    wanted = Launch(
+    wanted = LaunchRequest(
         stage="pretrain",
         recipe=load_recipe("smoke", settings),
         inputs=there.inputs | corpus,
@@ -92,7 +92,7 @@ def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
     with pytest.raises(
         PreflightError, match=rf"^{place} .*: lies on the claim anadil-storage.*manifests/components"
     ):
-        launch(wanted)
+        launch_job(wanted)
 
     assert cluster.requests == []
 
@@ -105,12 +105,12 @@ def test_chats_without_a_chat_are_refused_before_anything_starts(
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "no chat"}\n')
     recipe = again(model.recipe, "cluster.nodes=1", "pretrain.parallelism.shard=1")
-    finetune = Launch(
+    finetune = LaunchRequest(
         stage="finetune", recipe=recipe, inputs={"model": str(tmp_path / "corpus")}, files=[str(rows)]
     )
 
     with pytest.raises(DataError, match=r"none of 1 rows can be trained on: no_chat 1 .*rows\.jsonl:1"):
-        launch(finetune)
+        launch_job(finetune)
 
     assert cluster.requests == []
 
@@ -129,6 +129,6 @@ def test_a_torn_base_model_is_refused_before_anything_starts(
     with pytest.raises(
         IntegrityError, match=r"model\.safetensors: has 4 bytes, and no header of safetensors"
     ):
-        launch(replace(model, recipe=again(model.recipe, *settings)))
+        launch_job(replace(model, recipe=again(model.recipe, *settings)))
 
     assert cluster.requests == []

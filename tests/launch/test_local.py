@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,26 @@ from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeErr
 from anadil.launch import local
 from anadil.launch.backend import FINAL
 from anadil.launch.job import TrainingJob
-from anadil.launch.local import Known, Local
+from anadil.launch.local import LocalBackend, LocalJob
 from tests.kit.harness import wait_for
 from tests.kit.jobs import job
+
+# A signal may come in the midst of opening a file, which is then left to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 ARTIFACT = "/tmp/none/model"
 
 
-class Scripted(Local):
+class Scripted(LocalBackend):
     """The backend, with a few lines of Python instead of a stage."""
 
     def __init__(self, code: str) -> None:
         self.code = code
+        self.is_following = threading.Event()
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+        self.is_following.set()
+        yield from super().logs(name, follow=follow)
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
         return {**super().render(job), "command": [sys.executable, "-c", self.code]}
@@ -45,7 +54,7 @@ def sample(*overrides: str) -> TrainingJob:
 
 
 def test_the_command_line_is_that_of_the_stage(work: Path) -> None:
-    shown = Local().render(sample())
+    shown = LocalBackend().render(sample())
 
     assert shown["command"][:3] == [sys.executable, "-m", "anadil.pretrain"]
     assert shown["command"][3:] == list(sample().arguments)
@@ -56,13 +65,13 @@ def test_several_machines_are_refused_with_what_to_do() -> None:
     with pytest.raises(
         RecipeError, match=r"cluster\.nodes: 2 machines.*set cluster\.nodes=1, or cluster\.backend"
     ):
-        Local().render(sample("cluster.nodes=2"))
+        LocalBackend().render(sample("cluster.nodes=2"))
 
 
 def test_a_stage_that_ends_well_is_known_by_its_name() -> None:
     Scripted("import os; assert os.environ['ANADIL_PARENT'] == str(os.getppid())").run(sample())
 
-    status = Local().status(sample().name)
+    status = LocalBackend().status(sample().name)
     assert (status.state, status.exit_code, status.artifact) == ("succeeded", 0, sample().target)
 
 
@@ -80,12 +89,12 @@ def test_an_exit_code_is_an_error_of_its_class(code: int, error: type[AnadilErro
         Scripted(f"raise SystemExit({code})").run(sample())
 
     assert type(raised.value) is error
-    assert Local().status(sample().name).state == state
+    assert LocalBackend().status(sample().name).state == state
 
 
 def test_the_real_stage_says_what_it_lacks() -> None:
     with pytest.raises(DataError, match="pretrain: ended with exit code 3"):
-        Local().run(
+        LocalBackend().run(
             TrainingJob(
                 stage="pretrain",
                 recipe=sample().recipe,
@@ -101,15 +110,15 @@ WAITS = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (pri
 def test_a_detached_stage_goes_on_and_can_be_looked_at_and_stopped() -> None:
     name = sample().name
     Scripted(WAITS).run(sample(), detach=True)
-    wait_for(lambda: list(Local().logs(name)) == ["began"])
-    running = Local().status(name)
+    wait_for(lambda: list(LocalBackend().logs(name)) == ["began"])
+    running = LocalBackend().status(name)
 
-    Local().stop(name)
+    LocalBackend().stop(name)
 
     assert (running.state, running.running) == ("running", 1)
-    stopped = Local().status(name)
+    stopped = LocalBackend().status(name)
     assert (stopped.state, stopped.exit_code, stopped.message) == ("stopped", 143, "saved")
-    assert list(Local().logs(name, follow=True)) == ["began", "saved"]
+    assert list(LocalBackend().logs(name, follow=True)) == ["began", "saved"]
 
 
 def test_a_second_launch_follows_the_first_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,16 +139,41 @@ def test_another_recipe_does_not_take_a_running_job_for_its_own() -> None:
     with pytest.raises(RecipeError, match=r"runs already with another recipe.*anadil stop"):
         Scripted("pass").run(sample())
 
-    Local().stop(sample().name)
+    LocalBackend().stop(sample().name)
 
 
-def test_sigterm_is_passed_on_once_and_the_stage_may_save() -> None:
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_is_passed_on_once_and_the_stage_may_save(number: int, error: type[BaseException]) -> None:
+    launcher = Scripted(WAITS)
+    signal_when_it_follows(launcher, number)
 
-    with pytest.raises(Stopped, match="exit code 143"):
-        Scripted(WAITS).run(sample())
+    with pytest.raises(error):
+        launcher.run(sample())
 
-    assert Local().status(sample().name).state == "stopped"
+    status = LocalBackend().status(sample().name)
+    assert (status.state, status.exit_code, status.message) == ("stopped", 143, "saved")
+
+
+def test_the_end_of_a_second_launcher_leaves_the_job_of_the_first() -> None:
+    Scripted(WAITS).run(sample(), detach=True)
+    second = Scripted(WAITS)
+    signal_when_it_follows(second, signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        second.run(sample())
+
+    assert LocalBackend().status(sample().name).state == "running"
+    LocalBackend().stop(sample().name)
+
+
+def signal_when_it_follows(launcher: Scripted, number: int) -> None:
+    def wait_and_kill() -> None:
+        launcher.is_following.wait()
+        file = local._path(sample().name, ".log")
+        wait_for(lambda: file.is_file() and "began" in file.read_text())
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=wait_and_kill, daemon=True).start()
 
 
 def test_a_stage_that_does_not_end_is_killed(
@@ -147,32 +181,29 @@ def test_a_stage_that_does_not_end_is_killed(
 ) -> None:
     deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', file=sys.stderr, flush=True); time.sleep(60)"
     Scripted(deaf).run(sample(), detach=True)
-    wait_for(lambda: list(Local().logs(sample().name)) == ["deaf"])
-    monkeypatch.setattr(local, "PATIENCE_S", 1.0)
+    wait_for(lambda: list(LocalBackend().logs(sample().name)) == ["deaf"])
+    monkeypatch.setattr(local, "KILL_AFTER_S", 1.0)
 
-    Local().stop(sample().name)
+    LocalBackend().stop(sample().name)
 
     assert "does not end; killed" in caplog.text
-    assert Local().status(sample().name).exit_code == 137
+    assert LocalBackend().status(sample().name).exit_code == 137
 
 
 def test_a_process_that_got_the_number_of_a_dead_job_is_not_the_job() -> None:
-    known = Known(
-        name="old", command=[], environment={}, artifact=ARTIFACT, pid=os.getpid(), born="1", began=1.0
-    )
     local._path("old").parent.mkdir(parents=True)
-    local._write(known)
+    local._write(LocalJob(name="old", command=[], artifact=ARTIFACT, pid=os.getpid(), began=1.0))
 
-    Local().stop("old")  # would end the tests
+    LocalBackend().stop("old")  # would end the tests
 
-    status = Local().status("old")
+    status = LocalBackend().status("old")
     assert status.state in FINAL
     assert "left no word" in status.message
 
 
 def test_a_job_of_another_machine_is_a_data_error() -> None:
     with pytest.raises(DataError, match=r"no such job on this machine.*set ANADIL_WORK"):
-        Local().status("anadil-pretrain-x")
+        LocalBackend().status("anadil-pretrain-x")
 
 
 def test_a_name_does_not_point_out_of_the_directory() -> None:
@@ -186,8 +217,8 @@ def test_a_detached_stage_outlives_its_launcher(work: Path) -> None:
 
     subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, check=True, timeout=60)
 
-    assert Local().status(sample().name).state == "running"
-    Local().stop(sample().name)
+    assert LocalBackend().status(sample().name).state == "running"
+    LocalBackend().stop(sample().name)
 
 
 def test_what_is_damaged_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,4 +228,4 @@ def test_what_is_damaged_is_told(caplog: pytest.LogCaptureFixture) -> None:
     path.write_text("{", encoding="utf-8")
 
     with pytest.raises(DataError, match=r"bad\.json: says nothing about a job"):
-        Local().status("bad")
+        LocalBackend().status("bad")

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.kit.fake_kubernetes import Cluster
 from tests.kit.following import Scene
 from tests.kit.machines import Machines
 
-torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="agents are torchrun")]
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_job_that_loses_the_host_of_its_store_heals_and_is_followed_on(
 
     assert scene.cluster.made == 1
     assert scene.cluster.asked("DELETE", ".") == 0
-    assert caplog.text.count("a machine failed; restart 1 of 1") == 1
+    assert caplog.text.count("a worker failed; restart 1 of 1") == 1
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
@@ -80,7 +81,7 @@ def test_damaged_bytes_on_one_machine_stay_the_cause_though_the_other_one_ends_f
         cluster.crash(guilty, *ends[guilty])
 
     with pytest.raises(
-        IntegrityError, match=rf"machine {guilty} .* failed first: step-7: is not as it was written"
+        IntegrityError, match=rf"worker {guilty} .* failed first: step-7: is not as it was written"
     ):
         scene.launch(story, "cluster.restarts=1")
 

@@ -9,9 +9,9 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, BudgetReached, RetryableError
 from anadil.launch.kfp_steps import main
-from anadil.launch.kubernetes.backend import Kubernetes
-from anadil.launch.launcher import Launch, job_for, wanted_of
-from anadil.launch.retry_guard import refuse_again
+from anadil.launch.kubernetes.backend import KubernetesBackend
+from anadil.launch.launcher import LaunchRequest, target_of, training_job
+from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
 from anadil.runtime.step_status import record_step_status, step_status_uri
 from tests.kit.fake_kubernetes import Cluster
@@ -30,7 +30,7 @@ def sealed(folder: Path, kind: str) -> str:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Launch:
+def asked(tmp_path: Path) -> LaunchRequest:
     """Pre-training as a step of a run, all its artifacts on a volume."""
     recipe = load_recipe(
         "smoke",
@@ -43,10 +43,10 @@ def asked(tmp_path: Path) -> Launch:
         ],
     )
     inputs = {word: sealed(tmp_path / word / "1", word) for word in ("corpus", "tokenizer")}
-    return Launch(stage="pretrain", recipe=recipe, inputs=inputs, run=RUN)
+    return LaunchRequest(stage="pretrain", recipe=recipe, inputs=inputs, run=RUN)
 
 
-def step(asked: Launch, folder: Path) -> int:
+def step(asked: LaunchRequest, folder: Path) -> int:
     """The whole launcher of a pipeline's step; its exit code."""
     values = {"recipe": asked.recipe.model_dump_json(), "run": RUN, **asked.inputs}
     outputs = {"parameters": {}, "outputFile": str(folder / "output.json")}
@@ -54,7 +54,9 @@ def step(asked: Launch, folder: Path) -> int:
     return main(["pretrain", "--executor-input", text])
 
 
-def ended(asked: Launch, code: int, message: str = "record 7 is no JSON", status: str = "failed") -> Path:
+def ended(
+    asked: LaunchRequest, code: int, message: str = "record 7 is no JSON", status: str = "failed"
+) -> Path:
     """The word that an earlier try has left."""
     file = Path(step_status_uri(str(asked.recipe.storage.root), RUN, "pretrain"))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -65,9 +67,9 @@ def ended(asked: Launch, code: int, message: str = "record 7 is no JSON", status
 
 
 def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
-    asked: Launch, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: LaunchRequest, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = job_for(asked, wanted_of(asked).target)
+    job = training_job(asked, target_of(asked).target)
 
     def story(cluster: Cluster) -> None:
         cluster.job()
@@ -78,7 +80,7 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
         record_step_status(str(tmp_path), RUN, "pretrain"),
         telling(story, cluster),
     ):
-        Kubernetes("pytorchjob", pace=PACE, patience=QUICK).run(job)
+        KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job)
     cluster.wait(lambda: not cluster.jobs)
     file = Path(step_status_uri(str(tmp_path), RUN, "pretrain"))
     first = file.read_text()
@@ -95,11 +97,13 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 5, 6, 7, 70])
-def test_a_failure_that_would_come_again_is_told_again(asked: Launch, cluster: Cluster, code: int) -> None:
+def test_a_failure_that_would_come_again_is_told_again(
+    asked: LaunchRequest, cluster: Cluster, code: int
+) -> None:
     ended(asked, code)
 
     with pytest.raises(AnadilError, match=r"^record 7 is no JSON; so ended an earlier try") as failed:
-        refuse_again(asked)
+        refuse_deterministic_retry(asked)
 
     assert failed.value.exit_code == code
 
@@ -108,67 +112,67 @@ def test_a_failure_that_would_come_again_is_told_again(asked: Launch, cluster: C
     ("code", "status"),
     [(138, "failed"), (137, "failed"), (1, "failed"), (143, "stopped"), (130, "stopped"), (0, "finished")],
 )
-def test_what_may_go_better_is_tried_again(asked: Launch, code: int, status: str) -> None:
+def test_what_may_go_better_is_tried_again(asked: LaunchRequest, code: int, status: str) -> None:
     ended(asked, code, status=status)
 
-    refuse_again(asked)
+    refuse_deterministic_retry(asked)
 
 
-def test_a_bug_that_a_broken_device_may_have_made_is_tried_again(asked: Launch) -> None:
-    ended(asked, 70, "machine 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
+def test_a_bug_that_a_broken_device_may_have_made_is_tried_again(asked: LaunchRequest) -> None:
+    ended(asked, 70, "worker 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
 
-    refuse_again(asked)
-
-
-def test_a_launcher_that_was_killed_has_left_no_word_and_is_tried_again(asked: Launch) -> None:
-    refuse_again(asked)
+    refuse_deterministic_retry(asked)
 
 
-def test_another_run_is_not_told_the_failure_of_this_one(asked: Launch) -> None:
+def test_a_launcher_that_was_killed_has_left_no_word_and_is_tried_again(asked: LaunchRequest) -> None:
+    refuse_deterministic_retry(asked)
+
+
+def test_another_run_is_not_told_the_failure_of_this_one(asked: LaunchRequest) -> None:
     ended(asked, 3)
 
-    refuse_again(dataclasses.replace(asked, run="run-8"))
+    refuse_deterministic_retry(dataclasses.replace(asked, run="run-8"))
 
 
 def test_a_word_that_cannot_be_read_does_not_stop_the_step(
-    asked: Launch, caplog: pytest.LogCaptureFixture
+    asked: LaunchRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended(asked, 3).write_text("{")
 
-    refuse_again(asked)
+    refuse_deterministic_retry(asked)
 
     assert "how an earlier try ended is not known" in caplog.text
 
 
-def test_a_job_that_has_outlived_its_launcher_is_followed_on(asked: Launch, cluster: Cluster) -> None:
+def test_a_job_that_has_outlived_its_launcher_is_followed_on(asked: LaunchRequest, cluster: Cluster) -> None:
     ended(asked, 70, "bug: KeyError: 'x'")
-    job = job_for(asked, wanted_of(asked).target)
-    Kubernetes("pytorchjob", pace=PACE, patience=QUICK).run(job, detach=True)
+    job = training_job(asked, target_of(asked).target)
+    KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job, detach=True)
     cluster.run(0, 1)
 
-    refuse_again(asked)
+    refuse_deterministic_retry(asked)
 
 
-def test_an_artifact_that_is_there_is_taken(asked: Launch, cluster: Cluster) -> None:
+def test_an_artifact_that_is_there_is_taken(asked: LaunchRequest, cluster: Cluster) -> None:
     ended(asked, 3, "no artifact there")
-    wanted = wanted_of(asked)
+    wanted = target_of(asked)
     folder = Path(wanted.target)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     artifact.seal(folder, kind="model", origin=wanted.origin)
 
-    refuse_again(asked)
+    refuse_deterministic_retry(asked)
 
     assert cluster.requests == []
 
 
 @pytest.mark.parametrize("leaving", [False, True])
 def test_a_job_that_has_failed_or_is_being_deleted_does_not_go_on(
-    asked: Launch, cluster: Cluster, *, leaving: bool
+    asked: LaunchRequest, cluster: Cluster, *, leaving: bool
 ) -> None:
     ended(asked, 3)
-    backend = Kubernetes("pytorchjob", pace=PACE, patience=QUICK)
-    job = job_for(asked, wanted_of(asked).target)
+    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK)
+    job = training_job(asked, target_of(asked).target)
     backend.run(job, detach=True)
     cluster.run(0, 1)
     if leaving:
@@ -178,13 +182,13 @@ def test_a_job_that_has_failed_or_is_being_deleted_does_not_go_on(
         cluster.fail()
 
     with pytest.raises(AnadilError, match="record 7 is no JSON"):
-        refuse_again(asked)
+        refuse_deterministic_retry(asked)
 
     assert backend.status(job.name).state == ("stopped" if leaving else "failed")
 
 
 def test_a_cluster_that_does_not_answer_leaves_the_earlier_word(
-    asked: Launch, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: LaunchRequest, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = ended(asked, 3)
     first = file.read_text()

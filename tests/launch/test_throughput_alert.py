@@ -1,9 +1,15 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from anadil.launch.throughput_alert import IN_A_ROW, SLOW_SHARE, WINDOW, performance_anomaly, step_of
+from anadil.launch.throughput_alert import (
+    MEDIAN_STEPS,
+    SLOW_FRACTION,
+    SLOW_STEPS,
+    ThroughputMonitor,
+    step_in_line,
+)
 
 
 def lines(*speeds: float, name: str = "tokens_per_s", phase: int = 1) -> Iterator[str]:
@@ -13,6 +19,11 @@ def lines(*speeds: float, name: str = "tokens_per_s", phase: int = 1) -> Iterato
         )
 
 
+def warnings(log: Iterable[str]) -> list[str]:
+    watch = ThroughputMonitor()
+    return [text for line in log if (text := watch.add(line))]
+
+
 USUAL = [9_000.0, 9_100.0, 8_900.0, 9_050.0] * 5
 
 
@@ -20,7 +31,7 @@ USUAL = [9_000.0, 9_100.0, 8_900.0, 9_050.0] * 5
 def test_a_lasting_fall_in_speed_is_told_once(name: str) -> None:
     slow = [speed * 0.6 for speed in USUAL]
 
-    found = list(performance_anomaly(lines(*USUAL, *slow, name=name)))
+    found = warnings(lines(*USUAL, *slow, name=name))
 
     assert len(found) == 1
     assert "at step 23, 60% of the 9,025 before" in found[0]
@@ -29,24 +40,24 @@ def test_a_lasting_fall_in_speed_is_told_once(name: str) -> None:
 def test_slow_steps_that_do_not_last_are_not_told() -> None:
     steps = [*USUAL, 100.0, 100.0, 9_000.0, 100.0, 100.0, 9_000.0]
 
-    assert IN_A_ROW == 3
-    assert list(performance_anomaly(lines(*steps))) == []
+    assert SLOW_STEPS == 3
+    assert warnings(lines(*steps)) == []
 
 
 def test_speed_just_above_the_limit_is_not_told() -> None:
-    steps = [9_000.0] * WINDOW + [9_000.0 * SLOW_SHARE] * 10
+    steps = [9_000.0] * MEDIAN_STEPS + [9_000.0 * SLOW_FRACTION] * 10
 
-    assert list(performance_anomaly(lines(*steps))) == []
+    assert warnings(lines(*steps)) == []
 
 
 def test_the_first_steps_are_no_measure() -> None:
-    assert list(performance_anomaly(lines(9_000.0, 9_000.0, 10.0, 10.0, 10.0, 10.0))) == []
+    assert warnings(lines(9_000.0, 9_000.0, 10.0, 10.0, 10.0, 10.0)) == []
 
 
 def test_another_phase_has_a_speed_of_its_own() -> None:
     steps = [*lines(*USUAL), *lines(*[4_000.0] * 30, phase=2)]
 
-    assert list(performance_anomaly(steps)) == []
+    assert warnings(steps) == []
 
 
 def test_words_of_a_step_are_read_too_and_others_are_left_alone() -> None:
@@ -60,7 +71,7 @@ def test_words_of_a_step_are_read_too_and_others_are_left_alone() -> None:
         "step=1e tokens_per_s=.",
     ]
 
-    found = list(performance_anomaly([*junk, *slow]))
+    found = warnings([*junk, *slow])
 
     assert len(found) == 1
 
@@ -77,4 +88,4 @@ def test_words_of_a_step_are_read_too_and_others_are_left_alone() -> None:
     ],
 )
 def test_the_step_of_a_line(line: str, step: int | None) -> None:
-    assert step_of(line) == step
+    assert step_in_line(line) == step

@@ -7,7 +7,6 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -20,8 +19,9 @@ from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.labels import MAX_NAME
 from anadil.plan.preflight import check_fits
 from anadil.recipe.load import load_recipe
-from anadil.runtime import entry_point
+from anadil.runtime import entry_point, termination
 from tests.kit import crds
+from tests.kit.kubernetes_schemas import VERSIONS, validate
 from tests.kit.restricted import containers, violations
 from tests.manifests.kustomized import (
     JOB,
@@ -36,7 +36,6 @@ from tests.manifests.kustomized import (
     template,
 )
 
-VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 make_manifests = load_script("make_manifests")
 CUSTOM = {JOB, "LocalQueue"}
 CLUSTER_WIDE = {"Namespace", "PersistentVolume"}
@@ -64,14 +63,14 @@ def plain(job: Object) -> Object:
 def test_an_overlay_is_valid_in_every_version(name: str, version: str) -> None:
     for each in overlay(name):
         if each["kind"] not in CUSTOM:
-            kubernetes_validate.validate(each, version, strict=True)
+            validate(each, version)
 
 
 @every_overlay
 @pytest.mark.parametrize("definition", crds.PYTORCHJOB)
 def test_jobs_are_valid_for_both_operators(name: str, definition: str) -> None:
     for job in jobs(overlay(name)):
-        pytorchjob.check(job)
+        pytorchjob.check_pytorchjob(job)
         assert crds.mistakes(definition, job) == []
 
 
@@ -218,7 +217,7 @@ def test_arguments_are_those_of_the_stages(name: str) -> None:
         for where, container in containers(template(job)["spec"]):
             stage = re.sub(r"^.*/|:.*$", "", container["image"])
 
-            options = entry_point.parser(STAGES[stage]).parse_args(container["args"])
+            options = entry_point.stage_parser(STAGES[stage]).parse_args(container["args"])
 
             assert "command" not in container, where
             assert options.recipe == "/etc/anadil/recipe.yaml"
@@ -244,7 +243,7 @@ def test_the_laptop_stages_hand_over_to_each_other(tmp_path: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stderr
 
-    options = entry_point.parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
+    options = entry_point.stage_parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
     for uri in (options.corpus, options.tokenizer):
         assert (Path(uri) / "manifest.json").is_file()
     assert "reused" in done.stderr
@@ -340,7 +339,7 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
 def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:
     [first, second] = one(overlay("launch"), "Job", "anadil-launch")["spec"]["podFailurePolicy"]["rules"]
 
-    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(entry_point.DETERMINISTIC))
+    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", list(termination.DETERMINISTIC))
     assert second["action"] == "Ignore"
 
 

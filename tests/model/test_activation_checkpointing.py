@@ -10,11 +10,12 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from anadil.core.errors import DataError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.load import cast_parameters
+from tests.kit.llama import small_llama
 
 WIDTH, MLP, KEYS, HEADS = 64, 160, 32, 4
 """Hidden width, width of the MLP, of all keys, and attention heads."""
@@ -23,16 +24,9 @@ POLICIES: tuple[Policy, ...] = ("none", "selective", "full")
 
 
 def llama(policy: Policy, num_layers: int = 2) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=WIDTH,
-        intermediate_size=MLP,
-        num_hidden_layers=num_layers,
-        num_attention_heads=HEADS,
-        num_key_value_heads=2,
+    model = small_llama(
+        hidden_size=WIDTH, intermediate_size=MLP, num_hidden_layers=num_layers, num_attention_heads=HEADS
     )
-    model = LlamaForCausalLM(config).eval()
     checkpoint_layers(decoder_layers(model), policy)
     return model
 

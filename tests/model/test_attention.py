@@ -4,19 +4,26 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import GPT2Config, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
-from anadil.model.attention import attend, attention, by_document, row_borders, use_packed_attention
+from anadil.model.attention import (
+    attend,
+    attend_by_document,
+    packed_attention_forward,
+    row_borders,
+    use_packed_attention,
+)
 from anadil.model.attention_operator import (
     OPERATOR,
+    attend_on_gpu,
     backward_on_gpu,
     check_gpu,
-    on_gpu,
     packed_attention,
     packed_attention_backward,
 )
+from tests.kit.llama import small_llama
 
 WIDTH, LENGTH = 32, 24
 BORDERS = torch.tensor([0, 5, 12, 19, 24, 34, 41, 48], dtype=torch.int32)
@@ -27,10 +34,7 @@ PUSH = torch.randn(2, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
 def llama(**changes: int) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, **changes}
-    config = LlamaConfig(vocab_size=64, hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=2, **shape)
-    return LlamaForCausalLM(config).eval()
+    return small_llama(hidden_size=WIDTH, intermediate_size=48, **changes)
 
 
 def positions() -> torch.Tensor:
@@ -175,7 +179,7 @@ def test_queries_see_the_keys_before_them_where_a_document_began_earlier() -> No
     assert (found - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("way", [by_document, lambda *given: packed_attention(*given)[0]])
+@pytest.mark.parametrize("way", [attend_by_document, lambda *given: packed_attention(*given)[0]])
 def test_both_ways_have_the_gradients_of_a_mask(way: object) -> None:
     assert callable(way)
     random = torch.Generator().manual_seed(0)
@@ -231,7 +235,7 @@ def test_what_a_gpu_is_asked_has_the_order_of_arguments_of_torch() -> None:
     # Meta tensors go through torch's own operators as far as their shapes.
     query, key, value = (torch.empty(48, num, 8, device="meta", dtype=torch.bfloat16) for num in (4, 2, 2))
 
-    attended, sums = on_gpu(query, key, value, BORDERS, BORDERS, 0.3)
+    attended, sums = attend_on_gpu(query, key, value, BORDERS, BORDERS, 0.3)
     found = backward_on_gpu(attended, query, key, value, attended, sums, BORDERS, BORDERS, 0.3)
 
     assert attended.shape == query.shape
@@ -275,16 +279,16 @@ def test_scores_changed_otherwise_are_refused() -> None:
     states = torch.zeros(1, 1, 2, 4)
 
     with pytest.raises(DataError, match=r"base.model: its attention has softcap, which"):
-        attention(nn.Identity(), states, states, states, None, softcap=30.0)
+        packed_attention_forward(nn.Identity(), states, states, states, None, softcap=30.0)
 
 
 def test_dropout_is_refused_in_training_only() -> None:
     layer, states = nn.Identity(), torch.zeros(1, 1, 2, 4)
 
-    attention(layer.eval(), states, states, states, None, dropout=0.1)
+    packed_attention_forward(layer.eval(), states, states, states, None, dropout=0.1)
 
     with pytest.raises(DataError, match="attention_dropout"):
-        attention(layer.train(), states, states, states, None, dropout=0.1)
+        packed_attention_forward(layer.train(), states, states, states, None, dropout=0.1)
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:

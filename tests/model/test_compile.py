@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import check_compiler, compile_layers
+from tests.kit.llama import small_llama
+from tests.kit.ranks import in_ranks
 
 # torch's own, while it loads its compiler, and where it looks at every tensor's gradient.
 pytestmark = [
@@ -45,16 +46,7 @@ def forget_programs() -> Iterator[None]:
 
 
 def llama(num_layers: int = NUM_LAYERS) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=num_layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    made = LlamaForCausalLM(config).eval()
+    made = small_llama(num_hidden_layers=num_layers)
     made.config.use_cache = False
     use_packed_attention(made)
     return made
@@ -167,9 +159,8 @@ def test_without_python_headers_nothing_begins(monkeypatch: pytest.MonkeyPatch, 
         check_compiler(CPU)
 
 
-def sharded() -> None:
+def sharded(_rank: int) -> None:
     """On each of two processes, which see the same batches."""
-    dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     expected = losses(llama())
     for policy in ("none", "selective"):
@@ -183,7 +174,6 @@ def sharded() -> None:
         fully_shard(made.base_model, mesh=mesh)
         assert losses(made) == pytest.approx(expected, rel=1e-5), policy
         assert counters["stats"]["unique_graphs"] == 1, dict(counters["stats"])
-    dist.destroy_process_group()
 
 
 def stopped() -> None:
@@ -206,22 +196,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_fsdp_runs_its_hooks_around_compiled_layers() -> None:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "tests.model.test_compile",
-    ]  # fmt: skip
-
-    ran = subprocess.run(
-        command,
-        env=environment(TEST_OF="sharded"),
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    in_ranks(sharded, 2)
 
 
 @pytest.mark.slow
@@ -230,9 +205,7 @@ def test_a_signal_ends_compilation_and_its_helpers(tmp_path: Path, after_s: floa
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.model.test_compile"],
         # An empty cache, else there would be nothing to compile; two threads, for helper processes.
-        env=environment(
-            TEST_OF="stopped", TORCHINDUCTOR_CACHE_DIR=str(tmp_path), TORCHINDUCTOR_COMPILE_THREADS="2"
-        ),
+        env=environment(TORCHINDUCTOR_CACHE_DIR=str(tmp_path), TORCHINDUCTOR_COMPILE_THREADS="2"),
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
@@ -269,4 +242,4 @@ def descendants(pid: int) -> list[int]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"sharded": sharded, "stopped": stopped}[os.environ["TEST_OF"]]()
+    stopped()

@@ -6,7 +6,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError
-from anadil.model.kernels import patch_llama, set_up_device
+from anadil.model.kernels import set_up_device, use_liger_kernels
 
 GPU = torch.device("cuda", 0)
 PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
@@ -44,13 +44,13 @@ def test_liger_replaces_what_it_does_right(
 ) -> None:
     pytest.importorskip("liger_kernel")
 
-    patch_llama(policy, config=config)
+    use_liger_kernels(policy, config=config)
 
     assert patched() == expected
 
 
 def test_compiled_layers_keep_torch_s_operations() -> None:
-    patch_llama("none", compiled=True)
+    use_liger_kernels("none", compiled=True)
 
     assert patched() == []
 
@@ -59,7 +59,7 @@ def test_liger_is_refused_for_what_is_no_llama_with_the_remedy() -> None:
     with pytest.raises(
         PreflightError, match=r"kernels is liger.* of the type mistral; set it to auto.*or torch"
     ):
-        patch_llama("none", config=MistralConfig(), kernels="liger")
+        use_liger_kernels("none", config=MistralConfig(), kernels="liger")
 
     assert patched() == []
 
@@ -67,7 +67,7 @@ def test_liger_is_refused_for_what_is_no_llama_with_the_remedy() -> None:
 def test_auto_says_that_only_the_loss_is_liger_s_for_what_is_no_llama(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    patch_llama("none", config=Qwen2Config(), kernels="auto")
+    use_liger_kernels("none", config=Qwen2Config(), kernels="auto")
 
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "of the type qwen2" in caplog.text

@@ -1,8 +1,4 @@
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,39 +16,31 @@ from anadil.model import low_precision
 from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.compile import compile_layers
 from anadil.model.low_precision import (
-    Kind,
-    after_step,
+    MatmulFormat,
     check_low_precision,
-    layers_for,
-    plain,
+    low_precision_layers,
+    plain_tensor,
+    update_fp8_scales,
     use_low_precision,
 )
-from anadil.pretrain.parallel.tensor import split
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel
+from tests.kit.llama import small_llama
+from tests.kit.ranks import in_ranks
 
 pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
-KINDS: tuple[Kind, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
+KINDS: tuple[MatmulFormat, ...] = ("float8_tensorwise", "float8_rowwise", "mxfp8")
 TOKENS = (torch.arange(128) * 7 + 3).reshape(2, 64) % 64
 GPU = torch.device("cuda", 0)
 BF16 = torch.bfloat16
 
 
 def llama(dtype: torch.dtype = torch.float32, hidden_size: int = 64) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=hidden_size,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
-    )
-    made = LlamaForCausalLM(config).eval()
+    made = small_llama(hidden_size=hidden_size, intermediate_size=192)
     made.config.use_cache = False
     return made.to(dtype)
 
 
-def converted(kind: Kind, dtype: torch.dtype = torch.float32, **options: Any) -> LlamaForCausalLM:
+def converted(kind: MatmulFormat, dtype: torch.dtype = torch.float32, **options: Any) -> LlamaForCausalLM:
     made = llama(dtype)
     use_low_precision(decoder_layers(made), kind, emulated=True, **options)
     return made
@@ -81,7 +69,7 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradients_are_near_those_of_whole_precision(kind: Kind, dtype: torch.dtype) -> None:
+def test_loss_and_gradients_are_near_those_of_whole_precision(kind: MatmulFormat, dtype: torch.dtype) -> None:
     reference = llama(dtype)
     expected = gradients(reference)
 
@@ -96,7 +84,7 @@ def test_loss_and_gradients_are_near_those_of_whole_precision(kind: Kind, dtype:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_weights_and_the_head_stay_as_they_are(kind: Kind) -> None:
+def test_names_weights_and_the_head_stay_as_they_are(kind: MatmulFormat) -> None:
     reference = dict(llama().named_parameters())
 
     made = converted(kind)
@@ -110,7 +98,7 @@ def test_names_weights_and_the_head_stay_as_they_are(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_the_same_with_activations_made_again(kind: Kind) -> None:
+def test_gradients_are_the_same_with_activations_made_again(kind: MatmulFormat) -> None:
     expected = gradients(converted(kind))
 
     for policy in ("selective", "full"):
@@ -121,7 +109,7 @@ def test_gradients_are_the_same_with_activations_made_again(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_under_autocast_fp32_weights_get_fp32_gradients(kind: Kind) -> None:
+def test_under_autocast_fp32_weights_get_fp32_gradients(kind: MatmulFormat) -> None:
     made = converted(kind)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -162,7 +150,7 @@ def test_a_model_of_small_matrices_is_refused_since_nothing_would_be_faster() ->
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("float8_tensorwise", 5), ("float8_rowwise", 2)])
-def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: Kind, expected: int) -> None:
+def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: MatmulFormat, expected: int) -> None:
     config = LlamaConfig(
         hidden_size=2048,
         intermediate_size=8192,
@@ -174,7 +162,7 @@ def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: Kind, expec
     with torch.device("meta"):
         made = LlamaForCausalLM(config)
 
-    assert use_low_precision(layers_for(made, kind), kind) == expected
+    assert use_low_precision(low_precision_layers(made, kind), kind) == expected
 
 
 def test_tensor_parallel_shards_must_fit_too() -> None:
@@ -195,7 +183,7 @@ def test_tensor_parallel_shards_must_fit_too() -> None:
     ],
 )
 def test_a_gpu_without_the_format_is_refused_by_name(
-    a_gpu: Any, kind: Kind, capability: tuple[int, int], name: str, wanted: str
+    a_gpu: Any, kind: MatmulFormat, capability: tuple[int, int], name: str, wanted: str
 ) -> None:
     a_gpu(capability, name)
 
@@ -210,7 +198,7 @@ def test_a_gpu_without_the_format_is_refused_by_name(
 
 
 @pytest.mark.parametrize("kind", ["float8_tensorwise", "float8_rowwise"])
-def test_a_gpu_with_the_format_is_accepted(a_gpu: Any, kind: Kind) -> None:
+def test_a_gpu_with_the_format_is_accepted(a_gpu: Any, kind: MatmulFormat) -> None:
     a_gpu((9, 0), "NVIDIA H100 80GB HBM3")
 
     check_low_precision(kind, GPU, BF16, tokens=2048)
@@ -258,8 +246,8 @@ def test_nvfp4_leaves_the_last_layers_in_bf16(num_layers: int, expected: int) ->
     with torch.device("meta"):
         made = LlamaForCausalLM(LlamaConfig(num_hidden_layers=num_layers, hidden_size=64, vocab_size=64))
 
-    assert layers_for(made, "nvfp4") == list(made.model.layers)[:expected]
-    assert layers_for(made, "mxfp8") == list(made.model.layers)
+    assert low_precision_layers(made, "nvfp4") == list(made.model.layers)[:expected]
+    assert low_precision_layers(made, "mxfp8") == list(made.model.layers)
 
 
 def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
@@ -268,7 +256,7 @@ def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
     stage = {str(number): made.model.layers[number] for number in (5, 6, 7)}
     made.model.layers = nn.ModuleDict(stage)
 
-    assert layers_for(made, "nvfp4") == [stage["5"]]
+    assert low_precision_layers(made, "nvfp4") == [stage["5"]]
     assert use_low_precision([], "nvfp4") == 0
 
 
@@ -283,7 +271,7 @@ def test_a_format_without_compilation_is_warned_about(a_gpu: Any, caplog: pytest
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_compiled_layers_give_the_same_gradients_by_one_program(kind: Kind) -> None:
+def test_compiled_layers_give_the_same_gradients_by_one_program(kind: MatmulFormat) -> None:
     expected = gradients(converted(kind))
     torch._dynamo.reset()
     counters.clear()
@@ -308,23 +296,23 @@ def trained(made: nn.Module, *, sharded: bool) -> list[float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if sharded:
-            after_step(made)
+            update_fp8_scales(made)
         losses.append(float(loss.detach()))
     return losses
 
 
-def split_by_tensor_parallelism(kind: Kind) -> None:
+def split_by_tensor_parallelism(kind: MatmulFormat) -> None:
     """Matrices shared by two processes, and FSDP around them, against one process."""
     expected = float(states_of(converted(kind)).square().sum().detach())
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shard", "tensor"))
     made = converted(kind, tensor=2, sharded=True)
-    split(made, mesh["tensor"], config=made.config, sequence_length=64)
+    apply_tensor_parallel(made, mesh["tensor"], config=made.config, sequence_length=64)
     for layer in decoder_layers(made):
         fully_shard(layer, mesh=mesh["shard"])
     fully_shard(made.base_model, mesh=mesh["shard"])
     found = states_of(made).square().sum()
     found.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    after_step(made)
+    update_fp8_scales(made)
     dist.all_reduce(found.detach_())
     assert float(found) == pytest.approx(expected, rel=1e-4), kind
     assert made.model.layers[0].mlp.up_proj.weight.grad is not None
@@ -338,9 +326,8 @@ def states_of(made: LlamaForCausalLM) -> torch.Tensor:
     return states
 
 
-def worker() -> None:
+def worker(_rank: int) -> None:
     """On each of two processes, which see the same batch."""
-    dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     for kind in KINDS:
         expected = trained(converted(kind, torch.bfloat16), sharded=False)
@@ -355,7 +342,7 @@ def worker() -> None:
         for layer in decoder_layers(mixed):
             fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(BF16, torch.float32))
         fully_shard(mixed, mesh=mesh, mp_policy=MixedPrecisionPolicy(BF16, torch.float32))
-        before = {name: plain(tensor) for name, tensor in mixed.named_parameters()}
+        before = {name: plain_tensor(tensor) for name, tensor in mixed.named_parameters()}
         kept = {
             name: tensor.full_tensor().clone()
             for name, tensor in before.items()
@@ -368,28 +355,8 @@ def worker() -> None:
             assert tensor.dtype == torch.float32
             assert not torch.equal(tensor.full_tensor(), kept[name]), "the memory is that of the weight"
         split_by_tensor_parallelism(kind)
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_fsdp_gathers_weights_and_gives_the_same_losses() -> None:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "tests.model.test_low_precision",
-    ]  # fmt: skip
-
-    ran = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-
-    assert ran.returncode == 0, ran.stderr[-4000:]
-
-
-if __name__ == "__main__":
-    worker()
+    in_ranks(worker, 2)

@@ -11,7 +11,7 @@ from anadil.core.errors import DataError
 from anadil.model import tiny
 from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.sections import Base
-from anadil.runtime.job import base_files
+from anadil.runtime.cache_key import base_files
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ import hashlib, sys
 from pathlib import Path
 import torch
 from anadil import base
-from anadil.config import Base
+from anadil.recipe.sections import Base
 from anadil.model import tiny
 from anadil.model.load import load_model
 base.tiny_text = tiny.tiny_text = lambda: {TEXT!r}
@@ -62,7 +62,9 @@ print(torch.backends.cpu.get_cpu_capability(), digest.hexdigest())
     ("capability", "environment"),
     [
         ("", {"OMP_NUM_THREADS": "2"}),
-        ("DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+        pytest.param(
+            "DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}, marks=pytest.mark.slow
+        ),
         pytest.param("AVX2", {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}, marks=pytest.mark.slow),
     ],
 )

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
-from anadil.model.families import PROVEN
+from anadil.model.family_table import model_types
 from anadil.model.load import load_model, save_model
 from tests.kit.families import make_family
+from tests.kit.llama import small_llama
 from tests.kit.pretraining import make_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -87,14 +88,12 @@ def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
 
 
 def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    config = LlamaConfig(
+    model = small_llama(
+        seed=3,
         vocab_size=300,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=4096,
         initializer_range=0.2,
         rope_parameters={
@@ -107,7 +106,7 @@ def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp
         },
     )
     saved = tmp_path / "model"
-    save_model(LlamaForCausalLM(config), make_tokenizer(tmp_path / "t"), saved, torch.float32)
+    save_model(model, make_tokenizer(tmp_path / "t"), saved, torch.float32)
     ids = torch.randint(0, 300, (2, 512), generator=torch.Generator().manual_seed(4))
 
     told = read_by_4(python, [saved], ids, tmp_path)
@@ -123,7 +122,7 @@ def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
     ids = torch.randint(0, 300, (1, 64), generator=torch.Generator().manual_seed(4))
     make_tokenizer(tmp_path / "t")
     folders = []
-    for kind in sorted(PROVEN["alone"]):
+    for kind in model_types():
         made = make_family(tmp_path / "made" / kind, kind)
         save_model(load_model(made), tmp_path / "t", tmp_path / kind, torch.float32)
         folders.append(tmp_path / kind)

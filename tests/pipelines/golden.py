@@ -1,14 +1,18 @@
-"""The compiled pipeline of every shipped recipe, and one with all that a cluster can be asked for."""
+"""Compiled pipelines: whole for the smallest recipe and for all that a cluster can be asked for, in short for others."""
 
 import contextlib
 import io
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from anadil.cli import main
 from anadil.recipe.load import shipped
+from tests.kit.compact_yaml import compact
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pipelines"
 EVERYTHING = (
@@ -42,6 +46,57 @@ def compiled(recipe: str, settings: tuple[str, ...] = ()) -> str:
         return path.read_text(encoding="utf-8")
 
 
+def summary(pipeline: str) -> str:
+    """Of each step of a compiled pipeline: what it waits for, its image, command and resources, its pod."""
+    spec, platform = yaml.safe_load_all(pipeline)
+    pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    executors = spec["deploymentSpec"]["executors"]
+    steps = {name.removeprefix("exec-"): {**_container(executors[name]), **pods[name]} for name in executors}
+    for name, task in _tasks(spec):
+        if name.startswith("exit-handler"):
+            continue
+        wait = {"after": task.get("dependentTasks"), "retry": task.get("retryPolicy")}
+        steps[name] = {key: value for key, value in wait.items() if value} | steps.get(name, {})
+    first, *others = (steps[name.removeprefix("exec-")] for name in executors)
+    alike = {key: value for key, value in first.items() if all(step.get(key) == value for step in others)}
+    own = {
+        name: {key: value for key, value in step.items() if alike.get(key) != value}
+        for name, step in steps.items()
+    }
+    return compact({"every step": alike, **own})
+
+
+def _container(executor: dict[str, Any]) -> dict[str, Any]:
+    container = executor["container"]
+    # Amounts stand there twice: as the user wrote them, and as the number of older servers.
+    amounts = {name: each for name, each in container.get("resources", {}).items() if "esource" in name}
+    accelerator = container.get("resources", {}).get("accelerator", {})
+    variables = {each["name"]: each["value"] for each in container.get("env", ())}
+    return {
+        "image": container["image"],
+        "command": " ".join([*container["command"], *container["args"]]),
+        "resources": amounts | {name: each for name, each in accelerator.items() if "esource" in name},
+        "env": {name: value for name, value in variables.items() if name != "ANADIL_IMAGE"},
+    }
+
+
+def _tasks(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for part in [spec["root"], *spec["components"].values()]:
+        yield from part.get("dag", {}).get("tasks", {}).items()
+
+
+def _everything() -> str:
+    return compact(*yaml.safe_load_all(compiled("azerbaijani-1b", EVERYTHING)))
+
+
+def _in_short(recipe: str) -> str:
+    return summary(compiled(recipe))
+
+
 GOLDEN: Mapping[Path, Callable[[], str]] = {
-    FOLDER / f"{path.stem}.yaml": partial(compiled, path.stem) for path in shipped()
-} | {FOLDER / "everything.yaml": partial(compiled, "azerbaijani-1b", EVERYTHING)}
+    FOLDER / f"{path.stem}.yaml": partial(_in_short, path.stem) for path in shipped()
+} | {
+    FOLDER / "smoke.yaml": partial(compiled, "smoke"),
+    FOLDER / "everything.yaml": _everything,
+}
+WHOLE = (FOLDER / "smoke.yaml", FOLDER / "everything.yaml")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kfp.local import docker_task_handler
 
-from anadil.artifacts import artifact
+from anadil.artifacts.prefetch import fetch
 from anadil.recipe.load import load_recipe
 from anadil_pipelines import laptop
 from anadil_pipelines.laptop import Containers, StepResults, run_container
@@ -32,7 +32,7 @@ def test_a_run_makes_the_artifacts_and_prints_where_they_are(raw: Path, tmp_path
     assert first.returncode == second.returncode == 0, first.stderr
     uri = json.loads(second.stdout)["corpus"]
     assert first.stdout == f"corpus  {uri}\n"
-    assert artifact.fetch(uri, "corpus")
+    assert fetch(uri, "corpus")
     assert Path(uri).is_relative_to(tmp_path / "work" / "corpus")
     ends = [json.loads(path.read_text()) for path in (tmp_path / "work" / "runs").glob("*/clean.json")]
     assert [(end["status"], end["uri"]) for end in ends] == [("finished", uri)] * 2

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.plan.edit_recipe import least_waste, settings_of, with_settings, write_layout
+from anadil.plan.edit_recipe import least_waste, recipe_settings, with_settings, write_layout
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
+from anadil.plan.reliability import CheckpointPlan, checkpoint_interval, checkpoints_of
 from anadil.recipe.load import load_recipe, shipped
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
-SETTINGS = settings_of(LAYOUT, machine("p4d.24xlarge"), 2)
+SETTINGS = recipe_settings(LAYOUT, machine("p4d.24xlarge"), 2)
 STRANGE = """\
 # a file with habits of its own
 language:   az        # aligned
@@ -53,14 +54,14 @@ def test_a_layout_becomes_the_keys_that_the_recipe_has_for_it() -> None:
 
 
 def test_this_machine_is_not_written_into_a_recipe() -> None:
-    assert "cluster.instance" not in settings_of(LAYOUT, this_machine(), 1)
+    assert "cluster.instance" not in recipe_settings(LAYOUT, this_machine(), 1)
 
 
 @pytest.mark.parametrize("source", shipped(), ids=lambda path: path.stem)
 def test_every_shipped_recipe_keeps_its_lines(source: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_bytes(source.read_bytes())
-    settings = settings_of(LAYOUT, machine("p4d.24xlarge"), 2, 2_066)
+    settings = recipe_settings(LAYOUT, machine("p4d.24xlarge"), 2, 2_066)
 
     write_layout(mine, settings)
 
@@ -222,15 +223,12 @@ def test_a_mistake_leaves_the_file_as_it_was(
 
 
 def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
-    rules = [
-        {"rule": "MTBF / 10", "steps": 600_000, "waste": 0.05},
-        {"rule": "Young-Daly", "steps": 2_066, "waste": 0.0004},
-        {"rule": "recipe", "steps": 500, "waste": 0.0001},
-    ]
+    def checkpoints(step_s: float | None) -> CheckpointPlan:
+        return checkpoints_of(1, 1, stall_s=1.0, mtbf_s=1e6, step_s=step_s, every=500, keep=1)
 
-    every = least_waste({"checkpoints": {"intervals": rules}}, 20_000)
+    every = least_waste(checkpoints(1.0), 20_000)
 
-    assert every == 2_066
-    assert least_waste({"checkpoints": {"intervals": rules}}, 1_000) == 1_000
-    assert least_waste({"checkpoints": {"intervals": [rules[0] | {"steps": None}]}}, 1_000) is None
-    assert settings_of(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 2_066
+    assert every == round(checkpoint_interval(1.0, 1e6)) == 1_414
+    assert least_waste(checkpoints(1.0), 1_000) == 1_000
+    assert least_waste(checkpoints(None), 1_000) is None
+    assert recipe_settings(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 1_414

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.cli.calibrate.fake_run import exact_peak
-from anadil.cli.calibrate.transformers_config import config_of
+from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import PreflightError
-from anadil.model.families import PROVEN
-from anadil.plan.architecture import ARCHITECTURES
+from anadil.model.family import SHARD_LAYOUTS, Family
+from anadil.model.family_table import families
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
@@ -26,6 +27,7 @@ from anadil.recipe.sections import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
+PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
 WORST = 0.005
 """Most that the closed form may be off, as for Llama in test_exact.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
@@ -131,7 +133,7 @@ CONFIGS = {
     **{name: {**SIZES, **changed} for name, changed in VARIANTS.items()},
     **{
         f"{kind} with the defaults of its type": {"model_type": kind} | {key: SIZES[key] for key in BARE}
-        for kind in sorted(ARCHITECTURES)
+        for kind in PLANNED
     },
 }
 
@@ -153,7 +155,7 @@ def test_a_model_that_is_made_of_a_shape_has_its_parameters(name: str) -> None:
     assert model.config.model_type == shape.model_type
 
 
-@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("kind", PLANNED)
 def test_a_config_that_transformers_has_written_gives_the_same_shape(kind: str, tmp_path: Path) -> None:
     settings = SIZES | {"model_type": kind, "tie_word_embeddings": True}
     AutoConfig.for_model(**settings).save_pretrained(tmp_path)
@@ -199,7 +201,7 @@ def of_kind(kind: str) -> Shape:
 
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("kind", sorted(ARCHITECTURES.keys() - {"llama"}))
+@pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
     layout, changed = LAYOUTS[name]
     work = Work(sequence_length=2_048, **changed)
@@ -243,7 +245,7 @@ def test_a_type_that_the_engine_refuses_is_not_planned(kind: str, tmp_path: Path
 def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PROVEN, "alone", PROVEN["alone"] | {"newer"})
+    monkeypatch.setitem(families(), "newer", Family(model_type="newer"))
 
     with pytest.raises(
         PreflightError, match="the memory of the model type 'newer' is not planned, only that of"
@@ -254,8 +256,7 @@ def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
 def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for layout in ("tensor", "pipeline"):
-        monkeypatch.setitem(PROVEN, layout, PROVEN[layout] - {"glm4"})
+    monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARD_LAYOUTS))
     shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")
     recipe = based_on(
         tmp_path,

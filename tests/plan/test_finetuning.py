@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.cli.doctor.local import examine
+from anadil.cli.doctor.local import run_checks
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB
 from anadil.plan.finetuning import check_finetune_fits, finetune_memory
@@ -45,7 +45,7 @@ def test_a_launch_of_either_stage_is_checked(stage: str) -> None:
 
 
 def test_doctor_shows_what_finetune_needs_here(tmp_path: Path) -> None:
-    checks = {check.name: check for check in examine("smoke", [], tmp_path)}
+    checks = {check.name: check for check in run_checks("smoke", [], tmp_path)}
 
     assert "finetune needs" in checks["memory"].detail
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anadil.cli.main import main
-from anadil.plan.activations import kept
+from anadil.plan.activations import saved_bytes
 from anadil.plan.instances import machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
 from anadil.plan.model_shape import KNOWN, shape_from
@@ -87,7 +87,7 @@ def test_the_table_of_activations_is_what_is_computed(kernels: Kernels, recomput
     layout = Layout(recompute=recompute)
 
     found = [
-        kept(ONE, Work(sequence_length=2_048, state=state, kernels=kernels), layout)
+        saved_bytes(ONE, Work(sequence_length=2_048, state=state, kernels=kernels), layout)
         for state in ("bf16", "fp32")
     ]
 
@@ -104,7 +104,7 @@ def test_a_mask_costs_what_the_page_says() -> None:
     work = Work(sequence_length=2_048)
     packed = Work(sequence_length=2_048, packed=True)
 
-    more = kept(ONE, packed, Layout()) - kept(ONE, work, Layout())
+    more = saved_bytes(ONE, packed, Layout()) - saved_bytes(ONE, work, Layout())
 
     assert "A mask, as transformers makes one, would cost 4 (h - k) + 2S more" in MEMORY
     assert more == 4 * (ONE.hidden - ONE.kv_width) + 2 * 2_048

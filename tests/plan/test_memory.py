@@ -9,7 +9,15 @@ from anadil.plan import activations
 from anadil.plan.instances import CPU, machine
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.memory import peak_memory
-from anadil.plan.memory_limit import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, limit_bytes, reserved, verdict
+from anadil.plan.memory_limit import (
+    FITS,
+    OUTSIDE_BYTES,
+    PROCESS_BYTES,
+    TIGHT,
+    fit_verdict,
+    limit_bytes,
+    reserved,
+)
 from anadil.plan.model_shape import KNOWN, shape_from
 
 ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
@@ -114,12 +122,14 @@ def test_frozen_layers_never_keep_more(recompute: Recompute) -> None:
     layout = Layout(recompute=recompute)
     frozen = replace(WORK, trains="embeddings")
 
-    assert activations.kept(ONE, frozen, layout) <= activations.kept(ONE, WORK, layout)
-    assert activations.whole(ONE, frozen, layout) < activations.whole(ONE, WORK, layout)
+    assert activations.saved_bytes(ONE, frozen, layout) <= activations.saved_bytes(ONE, WORK, layout)
+    assert activations.layer_bytes(ONE, frozen, layout) < activations.layer_bytes(ONE, WORK, layout)
 
 
 def test_less_is_kept_with_more_recomputation() -> None:
-    kept = [activations.kept(ONE, WORK, Layout(recompute=each)) for each in ("none", "selective", "full")]
+    kept = [
+        activations.saved_bytes(ONE, WORK, Layout(recompute=each)) for each in ("none", "selective", "full")
+    ]
 
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
@@ -130,7 +140,7 @@ def test_packed_sequences_cost_a_mask_in_every_layer() -> None:
     packed = replace(WORK, packed=True)
     repeated = 2 * 2 * (ONE.query_width - ONE.kv_width)
 
-    more = activations.whole(ONE, packed, Layout()) - activations.whole(ONE, WORK, Layout())
+    more = activations.layer_bytes(ONE, packed, Layout()) - activations.layer_bytes(ONE, WORK, Layout())
 
     assert more == 2 * WORK.sequence_length + repeated
 
@@ -198,7 +208,7 @@ def test_a_step_fits_up_to_the_limit_and_tightly_a_little_above() -> None:
     fits, tight = limit_bytes(P5), limit_bytes(P5, TIGHT)
 
     assert fits == round(OUTSIDE_BYTES + FITS * (P5.memory_bytes - OUTSIDE_BYTES))
-    assert [verdict(each, P5) for each in (fits, fits + 1, tight, tight + 1)] == [
+    assert [fit_verdict(each, P5) for each in (fits, fits + 1, tight, tight + 1)] == [
         "fits",
         "tight",
         "tight",
@@ -210,4 +220,4 @@ def test_a_device_smaller_than_what_lies_outside_takes_nothing() -> None:
     small = replace(P5, memory_bytes=GIB)
 
     assert limit_bytes(small) == OUTSIDE_BYTES
-    assert verdict(OUTSIDE_BYTES + 1, small) == "no"
+    assert fit_verdict(OUTSIDE_BYTES + 1, small) == "no"

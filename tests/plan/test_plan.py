@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -9,7 +9,8 @@ from anadil.core.errors import RecipeError
 from anadil.plan.calibration import Measurement, Prediction, calibrate
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
-from anadil.plan.plan import Answer, Question, answer, plan_of
+from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
+from anadil.plan.schema import ExactPeak
 from anadil.recipe.load import load_recipe
 
 SECTIONS = (
@@ -32,15 +33,52 @@ SECTIONS = (
     "calibration",
     "assumptions",
 )
+KEYS = {
+    "model": "name parameters vocabulary base_vocabulary layers hidden tied",
+    "machine": ("instance device nodes devices memory_bytes network_bytes_per_s flops_bf16 price_checked"),
+    "layout": (
+        "name data shard tensor context pipeline micro_batch_size micro_batches prefetch reshard "
+        "activation_checkpointing state kernels precision batch_size sequence_length"
+    ),
+    "phases": (
+        "trains steps tokens flops memory tokens_per_s_per_device tokens_per_s step_s without_overlap_s mfu hours "
+        "bound step_parts_s"
+    ),
+    "phases.memory": (
+        "parts outside allocated_bytes total_bytes limit_bytes device_bytes moment stage verdict"
+    ),
+    "search": "considered fitting seconds best frontier",
+    "search.best": (
+        "name data shard tensor context pipeline micro_batch_size micro_batches prefetch reshard "
+        "activation_checkpointing total_bytes verdict tokens_per_s_per_device hours cost"
+    ),
+    "choices": "setting value why",
+    "time": ("tokens steps flops hours hours_low hours_high gpu_hours epoch_tokens hours_per_epoch epochs"),
+    "cost": (
+        "on_demand on_demand_low on_demand_high spot spot_low spot_high training_plan training_plan_low "
+        "training_plan_high per_hour currency"
+    ),
+    "cost.per_hour": "on_demand spot training_plan",
+    "reliability": (
+        "mtbf_s expected_failures restart_s lost_s_per_failure effective_training_time_ratio wall_hours"
+    ),
+    "checkpoints": (
+        "bytes bytes_per_parameter stall_s intervals bandwidth_bytes_per_s synchronous_bandwidth_bytes_per_s "
+        "generations storage_bytes"
+    ),
+    "checkpoints.intervals": "rule interval_s steps waste",
+    "storage": "data_bytes checkpoints_bytes total_bytes preload_s",
+}
+"""Keys of each section of the JSON, of which programs outside read any."""
 COPIES = "pretrain.parallelism.shard=1"
-AZERBAIJANI = Question(
+AZERBAIJANI = PlanRequest(
     name="azerbaijani-1b",
     recipe=load_recipe("azerbaijani-1b", [COPIES]),  # its batch does not fit beside a copy
     machine=machine("p4d.24xlarge"),
     nodes=2,
     epoch_tokens=2_500_000_000,
 )
-JAPANESE = Question(
+JAPANESE = PlanRequest(
     name="japanese-70b",
     recipe=load_recipe("japanese-70b", ["pretrain.activation_checkpointing=none"]),  # more than fits
     machine=machine("p5.48xlarge"),
@@ -49,39 +87,54 @@ JAPANESE = Question(
 Plan = dict[str, Any]
 
 
+def planned(request: PlanRequest, chosen: PlanResult, exact: ExactPeak | None = None) -> Plan:
+    """The JSON of a plan."""
+    return build_plan(request, chosen, exact).as_json()
+
+
 @pytest.fixture(scope="module")
 def azerbaijani() -> Plan:
-    return plan_of(AZERBAIJANI, answer(AZERBAIJANI))
+    return planned(AZERBAIJANI, choose_layout(AZERBAIJANI))
 
 
 @pytest.fixture(scope="module")
 def japanese() -> Plan:
-    return plan_of(JAPANESE, answer(JAPANESE))
+    return planned(JAPANESE, choose_layout(JAPANESE))
 
 
 @pytest.fixture
-def laptop(monkeypatch: pytest.MonkeyPatch) -> Question:
+def laptop(monkeypatch: pytest.MonkeyPatch) -> PlanRequest:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return Question(name="smoke", recipe=load_recipe("smoke"), machine=this_machine(), nodes=1)
+    return PlanRequest(name="smoke", recipe=load_recipe("smoke"), machine=this_machine(), nodes=1)
 
 
 @pytest.fixture(params=["azerbaijani", "japanese"])
-def told(request: pytest.FixtureRequest) -> tuple[Question, Plan]:
-    question = {"azerbaijani": AZERBAIJANI, "japanese": JAPANESE}[request.param]
-    return question, request.getfixturevalue(request.param)
+def planned_run(request: pytest.FixtureRequest) -> tuple[PlanRequest, Plan]:
+    of = {"azerbaijani": AZERBAIJANI, "japanese": JAPANESE}[request.param]
+    return of, request.getfixturevalue(request.param)
 
 
-def test_a_plan_is_json_with_every_section(told: tuple[Question, Plan]) -> None:
-    question, plan = told
+def test_a_plan_is_json_with_every_section(planned_run: tuple[PlanRequest, Plan]) -> None:
+    request, plan = planned_run
 
     again = json.loads(json.dumps(plan, allow_nan=False))
 
     assert tuple(plan) == SECTIONS
-    assert again["recipe"] == question.name
+    assert again["recipe"] == request.name
     assert again["version"] == __version__
     assert again["choices"][0]["setting"] == "parallelism"
     assert again["assumptions"]
     assert plan["exact"] is plan["calibration"] is None
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_the_keys_of_the_json_stay_what_they_are(path: str, azerbaijani: Plan) -> None:
+    section: Any = azerbaijani
+    for key in path.split("."):
+        section = section[key]
+        section = section[0] if isinstance(section, list) else section
+
+    assert list(section) == KEYS[path].split()
 
 
 def test_what_is_planned_is_said(azerbaijani: Plan, japanese: Plan) -> None:
@@ -101,9 +154,9 @@ def test_what_is_planned_is_said(azerbaijani: Plan, japanese: Plan) -> None:
 
 
 def test_where_the_recipe_does_not_fit_the_fastest_that_does_is_planned(
-    told: tuple[Question, Plan],
+    planned_run: tuple[PlanRequest, Plan],
 ) -> None:
-    _, plan = told
+    _, plan = planned_run
 
     best = plan["search"]["best"]
 
@@ -116,47 +169,47 @@ def test_where_the_recipe_does_not_fit_the_fastest_that_does_is_planned(
 
 
 def test_where_the_recipe_fits_it_is_planned_unless_the_fastest_is_asked_for() -> None:
-    question = replace(AZERBAIJANI, machine=machine("p5.48xlarge"), nodes=1)
+    request = replace(AZERBAIJANI, machine=machine("p5.48xlarge"), nodes=1)
 
-    own, best = answer(question), answer(question, best=True)
+    own, best = choose_layout(request), choose_layout(request, best=True)
 
     assert (own.origin, own.layout.name()) == ("recipe", "DDP 8")
     assert best.origin == "search"
-    assert own.found is not None
-    assert best.layout == own.found.best[0].layout != own.layout
+    assert own.search is not None
+    assert best.layout == own.search.best[0].layout != own.layout
 
 
 def test_where_the_recipe_has_no_layout_on_the_machines_the_fastest_is_planned() -> None:
     recipe = load_recipe("azerbaijani-1b")
-    question = replace(AZERBAIJANI, recipe=recipe, machine=machine("p5.48xlarge"), nodes=1)
+    request = replace(AZERBAIJANI, recipe=recipe, machine=machine("p5.48xlarge"), nodes=1)
 
-    chosen = answer(question)
+    chosen = choose_layout(request)
 
     assert recipe.pretrain.parallelism.shard == 16
-    assert question.devices == 8
-    assert chosen.found is not None
-    assert (chosen.origin, chosen.layout) == ("search", chosen.found.best[0].layout)
+    assert request.devices == 8
+    assert chosen.search is not None
+    assert (chosen.origin, chosen.layout) == ("search", chosen.search.best[0].layout)
 
 
 def test_without_a_speed_there_is_no_fastest_so_the_degrees_have_to_divide() -> None:
     unknown = replace(machine("p5.48xlarge"), flops_bf16=0.0, hbm=0.0)
-    question = replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b"), machine=unknown, nodes=1)
+    request = replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b"), machine=unknown, nodes=1)
 
     with pytest.raises(RecipeError, match="shard: 16 does not divide the 8 device"):
-        answer(question)
+        choose_layout(request)
 
 
 def test_a_layout_that_does_not_fit_has_the_verdict_no() -> None:
-    chosen = Answer(layout=Layout(data=16, micro_batch_size=28), origin="recipe", found=None)
+    chosen = PlanResult(layout=Layout(data=16, micro_batch_size=28), origin="recipe", search=None)
 
-    plan = plan_of(AZERBAIJANI, chosen)
+    plan = planned(AZERBAIJANI, chosen)
 
     assert [phase["memory"]["verdict"] for phase in plan["phases"]] == ["no", "no"]
     assert plan["search"] is None
 
 
-def test_the_parts_of_memory_add_up(told: tuple[Question, Plan]) -> None:
-    _, plan = told
+def test_the_parts_of_memory_add_up(planned_run: tuple[PlanRequest, Plan]) -> None:
+    _, plan = planned_run
 
     for phase in plan["phases"]:
         memory = phase["memory"]
@@ -167,23 +220,23 @@ def test_the_parts_of_memory_add_up(told: tuple[Question, Plan]) -> None:
     assert worst == plan["search"]["best"][0]["total_bytes"]
 
 
-def test_the_parts_of_a_step_add_up_and_give_the_rate(told: tuple[Question, Plan]) -> None:
-    question, plan = told
+def test_the_parts_of_a_step_add_up_and_give_the_rate(planned_run: tuple[PlanRequest, Plan]) -> None:
+    request, plan = planned_run
 
     for phase in plan["phases"]:
         assert sum(phase["step_parts_s"].values()) == pytest.approx(phase["step_s"])
         assert phase["step_s"] <= phase["without_overlap_s"]
         tokens = plan["layout"]["batch_size"] * plan["layout"]["sequence_length"]
         assert phase["tokens_per_s"] == pytest.approx(tokens / phase["step_s"])
-        assert phase["tokens_per_s_per_device"] * question.devices == pytest.approx(phase["tokens_per_s"])
+        assert phase["tokens_per_s_per_device"] * request.devices == pytest.approx(phase["tokens_per_s"])
         seconds = phase["hours"] * 3600
-        used = phase["flops"] / seconds / question.devices / question.machine.flops_bf16
+        used = phase["flops"] / seconds / request.devices / request.machine.flops_bf16
         assert phase["mfu"] == pytest.approx(used)
 
 
-def test_tokens_are_steps_times_batch_times_length(told: tuple[Question, Plan]) -> None:
-    question, plan = told
-    settings = question.recipe.pretrain
+def test_tokens_are_steps_times_batch_times_length(planned_run: tuple[PlanRequest, Plan]) -> None:
+    request, plan = planned_run
+    settings = request.recipe.pretrain
 
     for phase in plan["phases"]:
         assert phase["tokens"] == phase["steps"] * settings.batch_size * settings.sequence_length
@@ -191,15 +244,15 @@ def test_tokens_are_steps_times_batch_times_length(told: tuple[Question, Plan]) 
         assert plan["time"][name] == pytest.approx(sum(phase[name] for phase in plan["phases"]))
 
 
-def test_money_is_hours_times_the_price_of_all_machines(told: tuple[Question, Plan]) -> None:
-    question, plan = told
-    price, time, cost = question.machine.on_demand, plan["time"], plan["cost"]
+def test_money_is_hours_times_the_price_of_all_machines(planned_run: tuple[PlanRequest, Plan]) -> None:
+    request, plan = planned_run
+    price, time, cost = request.machine.on_demand, plan["time"], plan["cost"]
 
     assert price is not None
-    assert cost["per_hour"]["on_demand"] == pytest.approx(price * question.nodes)
+    assert cost["per_hour"]["on_demand"] == pytest.approx(price * request.nodes)
     for name in ("", "_low", "_high"):
         assert cost[f"on_demand{name}"] == pytest.approx(cost["per_hour"]["on_demand"] * time[f"hours{name}"])
-    assert time["gpu_hours"] == pytest.approx(time["hours"] * question.devices)
+    assert time["gpu_hours"] == pytest.approx(time["hours"] * request.devices)
     assert plan["search"]["best"][0]["cost"] == pytest.approx(cost["on_demand"])
     assert cost["spot"] is None
 
@@ -215,7 +268,7 @@ def test_published_runs_lie_in_the_range_that_is_shown(japanese: Plan) -> None:
 
 
 def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) -> None:
-    chosen = answer(AZERBAIJANI)
+    chosen = choose_layout(AZERBAIJANI)
     run = Measurement(
         status="ok",
         device="A100 40 GB",
@@ -233,7 +286,7 @@ def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) 
     )
     assert found is not None
 
-    plan = plan_of(replace(AZERBAIJANI, calibration=found), chosen)
+    plan = planned(replace(AZERBAIJANI, calibration=found), chosen)
 
     time, before = plan["time"], azerbaijani["time"]
     assert plan["calibration"]["measured"] == 2
@@ -248,18 +301,19 @@ def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) 
 
 def test_a_device_of_unknown_speed_has_memory_and_nulls() -> None:
     unknown = replace(AZERBAIJANI.machine, flops_bf16=0.0, hbm=0.0)
-    question = replace(AZERBAIJANI, machine=unknown)
+    request = replace(AZERBAIJANI, machine=unknown)
 
-    plan = plan_of(question, answer(question))
+    plan = planned(request, choose_layout(request))
 
     json.dumps(plan, allow_nan=False)
     assert (plan["from"], plan["search"]) == ("recipe", None)
+    assert "without_overlap_s" not in plan["phases"][0]
     assert plan["phases"][0]["tokens_per_s"] is plan["time"]["hours"] is plan["cost"]["on_demand"] is None
     assert plan["phases"][0]["memory"]["total_bytes"] > 0
 
 
-def test_a_laptop_has_a_plan_without_a_price(laptop: Question) -> None:
-    plan = plan_of(laptop, answer(laptop))
+def test_a_laptop_has_a_plan_without_a_price(laptop: PlanRequest) -> None:
+    plan = planned(laptop, choose_layout(laptop))
 
     assert tuple(plan) == SECTIONS
     assert (plan["from"], plan["layout"]["name"]) == ("recipe", "one device")
@@ -274,11 +328,15 @@ def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> 
         AZERBAIJANI,
         recipe=load_recipe("azerbaijani-1b", [COPIES, "pretrain.batch_size=100"]),
     )
-    uneven = plan_of(odd, Answer(layout=Layout(data=16, micro_batch_size=7), origin="recipe", found=None))
+    uneven = planned(
+        odd, PlanResult(layout=Layout(data=16, micro_batch_size=7), origin="recipe", search=None)
+    )
     assert any("100 sequences do not divide evenly" in each for each in uneven["assumptions"])
 
 
-def test_what_fake_tensors_have_shown_is_passed_on(laptop: Question) -> None:
-    shown = {"allocated_bytes": 1, "difference_percent": 0.0}
+def test_what_fake_tensors_have_shown_is_passed_on(laptop: PlanRequest) -> None:
+    shown = ExactPeak(
+        trains="all", allocated_bytes=1, closed_form_bytes=1, difference_percent=0.0, seconds=1.0
+    )
 
-    assert plan_of(laptop, answer(laptop), shown)["exact"] == shown
+    assert planned(laptop, choose_layout(laptop), shown)["exact"] == asdict(shown)

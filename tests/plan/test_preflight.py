@@ -8,9 +8,9 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB, human_bytes
 from anadil.plan.from_recipe import layout_of, work_of
 from anadil.plan.instances import machine, this_machine
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import trained_shape
-from anadil.plan.preflight import MOST_REMEDIES, check_finetune, check_fits
-from anadil.plan.search import fit
+from anadil.plan.preflight import MAX_REMEDIES, check_finetune, check_fits
 from anadil.recipe.load import load_recipe
 
 A100 = "NVIDIA A100-SXM4-40GB, 40960"
@@ -80,7 +80,7 @@ def test_what_a_refusal_offers_fits_when_it_is_set(name: str, overrides: list[st
 
     offered = remedies(text)
 
-    assert 0 < len(offered) <= MOST_REMEDIES
+    assert 0 < len(offered) <= MAX_REMEDIES
     assert len(offered) == len(text.splitlines()) - 1
     for settings, need in offered:
         line = check_fits(load_recipe(name, [*overrides, *settings]), here=False)

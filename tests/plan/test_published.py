@@ -4,13 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.plan.published import FSDP8, LIGER, TORCH, Row, largest_batch, rows
 
 from anadil.plan.instances import machine
-from anadil.plan.layout import Layout
+from anadil.plan.layout import Layout, Work
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.plan.published import FSDP8, LIGER, TORCH, Row, rows
-from anadil.plan.search import largest_batch
 
+ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_published.py"
 NOT_EXPLAINED = {
     "1B largest batch on p4d, DDP",
@@ -90,12 +91,28 @@ def test_largest_batches_are_those_that_the_search_finds(setup: str, published: 
     assert (found.published, found.predicted) == (published, predicted)
 
 
-def test_fp32_state_does_not_explain_the_batches_of_p5_either() -> None:
-    name = "meta-llama/Llama-3.2-1B"
-    shape, where = shape_from(KNOWN[name], name), machine("p5.48xlarge")
+@pytest.mark.parametrize("shard", [1, 8])
+def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
+    layout, work, p4d = Layout(data=8, shard=shard), Work(sequence_length=2_048), machine("p4d.24xlarge")
 
-    ddp = largest_batch(shape, Layout(data=8), replace(TORCH, state="fp32"), where)
-    liger = largest_batch(shape, FSDP8, replace(LIGER, state="fp32"), where)
+    size = largest_batch(ONE, layout, work, p4d)
+
+    assert size >= 4
+    assert fit(ONE, replace(layout, micro_batch_size=size), work, p4d)[1] == "fits"
+    assert fit(ONE, replace(layout, micro_batch_size=size + 1), work, p4d)[1] != "fits"
+
+
+def test_no_batch_of_70b_fits_on_one_gpu() -> None:
+    seventy = shape_from(KNOWN["meta-llama/Llama-3.1-70B"], "70B")
+
+    assert largest_batch(seventy, Layout(data=8), Work(sequence_length=8_192), machine("p5.48xlarge")) == 0
+
+
+def test_fp32_state_does_not_explain_the_batches_of_p5_either() -> None:
+    where = machine("p5.48xlarge")
+
+    ddp = largest_batch(ONE, Layout(data=8), replace(TORCH, state="fp32"), where)
+    liger = largest_batch(ONE, FSDP8, replace(LIGER, state="fp32"), where)
 
     assert ddp > 4
     assert liger > 18

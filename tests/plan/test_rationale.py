@@ -5,9 +5,9 @@ import pytest
 from anadil.core.format import human_bytes
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout, Work
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.plan.rationale import Choice, Chosen
-from anadil.plan.search import fit
+from anadil.plan.rationale import LayoutRationale, Rationale
 from anadil.plan.speed import speed
 
 ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
@@ -15,14 +15,14 @@ SEVENTY = shape_from(KNOWN["meta-llama/Llama-3.1-70B"], "70B")
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")
 B200 = machine("p6-b200.48xlarge")
-SMALL = Chosen(
+SMALL = LayoutRationale(
     shape=ONE,
     layout=Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective"),
     work=Work(sequence_length=2_048, packed=True),
     machine=P4D,
     nodes=2,
 )
-LARGE = Chosen(
+LARGE = LayoutRationale(
     shape=SEVENTY,
     layout=Layout(data=64, shard=64, tensor=4, micro_batch_size=1, micro_batches=8, recompute="full"),
     work=Work(sequence_length=8_192, packed=True),
@@ -33,25 +33,25 @@ PLAIN = replace(SMALL, layout=Layout(data=8, micro_batch_size=14), machine=P5, n
 
 
 @pytest.fixture
-def cpu(monkeypatch: pytest.MonkeyPatch) -> Chosen:
+def cpu(monkeypatch: pytest.MonkeyPatch) -> LayoutRationale:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     work = Work(sequence_length=128, compute="fp32", kernels="torch")
-    return Chosen(shape=ONE, layout=Layout(), work=work, machine=this_machine(), nodes=1)
+    return LayoutRationale(shape=ONE, layout=Layout(), work=work, machine=this_machine(), nodes=1)
 
 
-def of(chosen: Chosen, setting: str) -> Choice:
-    return next(choice for choice in chosen.choices() if choice.setting == setting)
+def of(chosen: LayoutRationale, setting: str) -> Rationale:
+    return next(choice for choice in chosen.settings() if choice.setting == setting)
 
 
-def told(chosen: Chosen, layout: Layout) -> str:
+def told(chosen: LayoutRationale, layout: Layout) -> str:
     total, _ = fit(chosen.shape, layout, chosen.work, chosen.machine)
     rate = speed(chosen.shape, layout, chosen.work, chosen.machine, chosen.nodes)
     return f"{human_bytes(total)}, {rate.tokens_per_s_per_device:,.0f} tokens/s"
 
 
 @pytest.mark.parametrize("chosen", [SMALL, LARGE, PLAIN], ids=["1B", "70B", "DDP"])
-def test_every_setting_has_its_reason_in_the_order_in_which_one_decides(chosen: Chosen) -> None:
-    choices = chosen.choices()
+def test_every_setting_has_its_reason_in_the_order_in_which_one_decides(chosen: LayoutRationale) -> None:
+    choices = chosen.settings()
 
     assert [choice.setting for choice in choices] == [
         "parallelism",
@@ -108,7 +108,7 @@ def test_the_batch_is_compared_with_its_neighbours_among_the_divisors() -> None:
     ],
     ids=["1B", "70B"],
 )
-def test_checkpointing_names_the_rule_and_the_price_of_each_kind(chosen: Chosen, rule: str) -> None:
+def test_checkpointing_names_the_rule_and_the_price_of_each_kind(chosen: LayoutRationale, rule: str) -> None:
     found = of(chosen, "activation checkpointing")
 
     assert found.value == chosen.layout.recompute
@@ -136,7 +136,7 @@ def test_checkpointing_names_the_rule_and_the_price_of_each_kind(chosen: Chosen,
     ],
     ids=["1B on A100", "1B on H100", "70B on H100", "1B on B200", "70B on B200"],
 )
-def test_low_precision_is_told_by_device_and_size(chosen: Chosen, words: str, absent: str) -> None:
+def test_low_precision_is_told_by_device_and_size(chosen: LayoutRationale, words: str, absent: str) -> None:
     found = of(chosen, "precision")
 
     assert found.value == "bf16"
@@ -147,7 +147,7 @@ def test_low_precision_is_told_by_device_and_size(chosen: Chosen, words: str, ab
     assert ("compare loss curves before production" in found.why) == (chosen.machine is not P4D)
 
 
-def test_fp32_has_one_reason_on_a_cpu_and_another_on_a_gpu(cpu: Chosen) -> None:
+def test_fp32_has_one_reason_on_a_cpu_and_another_on_a_gpu(cpu: LayoutRationale) -> None:
     on_cpu, on_gpu = of(cpu, "precision"), of(replace(cpu, machine=replace(P5, devices=1)), "precision")
 
     assert (on_cpu.value, on_gpu.value) == ("fp32", "fp32")
@@ -162,14 +162,14 @@ def test_the_state_is_counted_for_one_device() -> None:
     assert f"fp32: {human_bytes(16 * ONE.parameters / 8)}; bf16: {human_bytes(ONE.parameters)};" in found.why
 
 
-def test_kernels_are_compared_on_a_gpu_and_need_none_on_a_cpu(cpu: Chosen) -> None:
+def test_kernels_are_compared_on_a_gpu_and_need_none_on_a_cpu(cpu: LayoutRationale) -> None:
     assert of(SMALL, "kernels").value == "liger"
     assert f"liger: {told(SMALL, SMALL.layout)}; torch: " in of(SMALL, "kernels").why
-    assert of(cpu, "kernels") == Choice(setting="kernels", value="torch", why="Liger's kernels need a GPU")
+    assert of(cpu, "kernels") == Rationale(setting="kernels", value="torch", why="Liger's kernels need a GPU")
 
 
 def test_a_device_of_unknown_speed_is_told_by_its_memory_alone() -> None:
     unknown = replace(SMALL, machine=replace(P4D, flops_bf16=0.0, hbm=0.0))
 
-    assert not any("tokens/s" in choice.why for choice in unknown.choices())
+    assert not any("tokens/s" in choice.why for choice in unknown.settings())
     assert human_bytes(fit(ONE, SMALL.layout, SMALL.work, P4D)[0]) in of(unknown, "parallelism").why

@@ -5,13 +5,12 @@ import pytest
 
 from anadil.plan.instances import machine, machines
 from anadil.plan.layout import Layout, Recompute, Work
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.search import (
     RECOMPUTE,
-    Found,
+    SearchResult,
     divisors,
-    fit,
-    largest_batch,
     layouts,
     nearest,
     search,
@@ -34,16 +33,16 @@ LONG = Work(sequence_length=8_192)
 
 
 @pytest.fixture(scope="module")
-def seventy() -> Found:
+def seventy() -> SearchResult:
     return search(SEVENTY, LONG, P5, 32, 512)
 
 
 @pytest.fixture(scope="module")
-def eight() -> Found:
+def eight() -> SearchResult:
     return search(EIGHT, LONG, P5, 2, 64, keep=10_000)
 
 
-def test_seventy_billion_on_256_gpus_find_what_people_run(seventy: Found) -> None:
+def test_seventy_billion_on_256_gpus_find_what_people_run(seventy: SearchResult) -> None:
     best = seventy.best[0]
 
     assert seventy.considered > 5_000
@@ -56,7 +55,7 @@ def test_seventy_billion_on_256_gpus_find_what_people_run(seventy: Found) -> Non
     assert 874 < best.speed.tokens_per_s_per_device < 1_600
 
 
-def test_every_layout_takes_all_devices_and_the_whole_batch(eight: Found) -> None:
+def test_every_layout_takes_all_devices_and_the_whole_batch(eight: SearchResult) -> None:
     for each in (*eight.best, *eight.frontier):
         layout = each.layout
         assert layout.devices == 16
@@ -66,7 +65,7 @@ def test_every_layout_takes_all_devices_and_the_whole_batch(eight: Found) -> Non
         assert EIGHT.layers % layout.pipeline == 0
 
 
-def test_the_best_is_as_fast_as_every_other_that_fits_well(eight: Found) -> None:
+def test_the_best_is_as_fast_as_every_other_that_fits_well(eight: SearchResult) -> None:
     rates = [each.speed.tokens_per_s for each in eight.best if each.verdict == "fits"]
 
     assert rates == sorted(rates, reverse=True)
@@ -74,7 +73,7 @@ def test_the_best_is_as_fast_as_every_other_that_fits_well(eight: Found) -> None
     assert eight.best[0].speed.tokens_per_s == max(each.speed.tokens_per_s for each in well)
 
 
-def test_every_stage_of_a_pipeline_gets_a_micro_batch(seventy: Found) -> None:
+def test_every_stage_of_a_pipeline_gets_a_micro_batch(seventy: SearchResult) -> None:
     small = search(SEVENTY, WORK, P5, 4, 64, keep=10_000)
 
     found = [each.layout for each in (*small.best, *small.frontier, *seventy.best)]
@@ -82,14 +81,14 @@ def test_every_stage_of_a_pipeline_gets_a_micro_batch(seventy: Found) -> None:
     assert all(layout.micro_batches >= layout.pipeline for layout in found)
 
 
-def test_tight_layouts_come_after_those_that_fit_well(eight: Found) -> None:
+def test_tight_layouts_come_after_those_that_fit_well(eight: SearchResult) -> None:
     words = [each.verdict for each in eight.best]
 
     assert words == sorted(words)
     assert set(words) <= {"fits", "tight"}
 
 
-def test_the_frontier_gives_more_speed_for_more_memory(eight: Found) -> None:
+def test_the_frontier_gives_more_speed_for_more_memory(eight: SearchResult) -> None:
     sizes = [each.total_bytes for each in eight.frontier]
     rates = [each.speed.tokens_per_s for each in eight.frontier]
 
@@ -110,7 +109,7 @@ def test_layers_are_gathered_as_asked_for_in_every_layout_and_take_the_memory_of
     assert kept.frontier[0].total_bytes > freed.frontier[0].total_bytes
 
 
-def test_degrees_of_parallelism_are_listed_once(seventy: Found) -> None:
+def test_degrees_of_parallelism_are_listed_once(seventy: SearchResult) -> None:
     names = [each.layout.name() for each in seventy.best]
 
     assert len(names) == len(set(names))
@@ -241,21 +240,6 @@ def test_parameters_are_shared_by_whole_machines_or_all() -> None:
 def test_divisors_rise() -> None:
     assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
     assert divisors(1) == [1]
-
-
-@pytest.mark.parametrize("shard", [1, 8])
-def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
-    layout = Layout(data=8, shard=shard)
-
-    size = largest_batch(ONE, layout, WORK, P4D)
-
-    assert size >= 4
-    assert fit(ONE, replace(layout, micro_batch_size=size), WORK, P4D)[1] == "fits"
-    assert fit(ONE, replace(layout, micro_batch_size=size + 1), WORK, P4D)[1] != "fits"
-
-
-def test_no_batch_of_70b_fits_on_one_gpu() -> None:
-    assert largest_batch(SEVENTY, Layout(data=8), LONG, P5) == 0
 
 
 def test_remedies_come_in_the_order_in_which_one_would_change_them() -> None:

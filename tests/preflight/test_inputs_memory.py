@@ -42,7 +42,7 @@ def test_doctor_says_what_clean_may_need(
 ) -> None:
     monkeypatch.setattr(local, "ram_bytes", lambda: 2 * GIB)
 
-    checks = local.examine("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
+    checks = local.run_checks("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
 
     [check] = [check for check in checks if check.name == "memory of clean"]
     assert check.status == "passed"

@@ -42,6 +42,7 @@ def azerbaijani() -> list[str]:
     return ["--text", *map(str, files[:2])] if files else []
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_trainer_of_transformers_on_the_same_batches() -> None:
     runs: dict[str, Any] = json.loads(
         compared("--trainers", "anadil", "transformers", "-o", "json", *azerbaijani())

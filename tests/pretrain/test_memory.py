@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.model.kernels import patch_llama
+from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
-from anadil.pretrain.checkpoint.hf_export import open_generation
+from anadil.pretrain.checkpoint.hf_export import open_checkpoint
 from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
@@ -42,7 +42,7 @@ SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "st
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     recipe = make_recipe(base, **pretrain)
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
-    net = spread(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
+    net = parallelize(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
     trainer = Trainer(net, pack(stream, recipe.pretrain.sequence_length), recipe, Group())
     trainer.begin_phase(recipe.pretrain.phases[-1])
     return trainer
@@ -92,7 +92,7 @@ def test_bf16_state_trains_and_every_tensor_of_it_is_bf16(tmp_path: Path, base: 
     curve = losses(job.out)
     assert curve[12] < curve[1] - 0.5
     assert json.loads((job.out / "training.json").read_text())["precision"] == "bf16"
-    found = open_generation(next(path for path in generations(job) if path.name.endswith("10")))
+    found = open_checkpoint(next(path for path in generations(job) if path.name.endswith("10")))
     entries: list[Any] = list(found.metadata.state_dict_metadata.values())
     kept = {entry.properties.dtype for entry in entries}
     assert kept == {torch.bfloat16}
@@ -176,10 +176,10 @@ def test_liger_without_a_gpu_is_refused_before_data_is_read(tmp_path: Path, base
 def test_kernels_that_overwrite_a_kept_product_are_left_out() -> None:
     def work() -> None:
         torch_rotation = modeling_llama.apply_rotary_pos_emb
-        patch_llama("selective")
+        use_liger_kernels("selective")
         assert modeling_llama.apply_rotary_pos_emb is torch_rotation
         assert modeling_llama.LlamaMLP.__module__.startswith("liger_kernel")
-        patch_llama("full")
+        use_liger_kernels("full")
         assert modeling_llama.apply_rotary_pos_emb is not torch_rotation
 
     child = in_child(work)  # the classes of transformers stay replaced

@@ -1,13 +1,8 @@
 import gc
-import os
-import subprocess
-import sys
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -15,6 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
 from anadil.pretrain.optimizer import (
+    MAKERS,
     allocate_state,
     free_state,
     make_optimizer,
@@ -23,7 +19,8 @@ from anadil.pretrain.optimizer import (
     state_tensors,
     train_only,
 )
-from anadil.recipe.pretrain import Phase, Pretrain
+from anadil.recipe.pretrain import OPTIMIZERS, Phase, Pretrain
+from tests.kit.ranks import in_ranks
 
 PHASE = Phase(trains="all", steps=8, lr=0.01, embedding_lr=0.002)
 SETTINGS = Pretrain(phases=(PHASE,), weight_decay=0.1, embedding_weight_decay=0.0)
@@ -146,6 +143,21 @@ def test_a_resume_is_equal_to_the_bit(dtype: torch.dtype) -> None:
     )
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_keeps_the_moments_that_the_table_says(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pretrain, "optimizer", name)
+    made = model()
+    optimizer = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
+    step(made, optimizer)
+
+    for parameter, state in optimizer.state.items():
+        kept = {key for key, value in state.items() if value.shape == parameter.shape}
+        assert kept == set(OPTIMIZERS[name].moments)
+    assert MAKERS.keys() == OPTIMIZERS.keys()
+
+
 def test_allocated_moments_are_those_that_a_step_would_make() -> None:
     made = model()
     stepped = make_optimizer(parameters(made), PHASE, SETTINGS, EMBEDDINGS)
@@ -199,9 +211,8 @@ def sharded() -> Model:
     return made
 
 
-def worker() -> None:
+def sharded_as_whole(_rank: int) -> None:
     """On each of two processes, which see the same batch, so that averaging changes nothing."""
-    dist.init_process_group("gloo")
     plain = model()
     expected, reference = trained_in_phases(plain, 2)
     made = sharded()
@@ -243,28 +254,7 @@ def worker() -> None:
     changed = [p.full_tensor() if isinstance(p, DTensor) else p for p in mixed.values()]
     assert torch.equal(changed[0], changed[1])
     assert torch.equal(changed[0], changed[2])
-    dist.destroy_process_group()
 
 
 def test_sharded_parameters_train_freeze_and_resume_as_whole_ones() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "tests.pretrain.test_optimizer",
-    ]  # fmt: skip
-
-    ran = subprocess.run(
-        command,
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert ran.returncode == 0, ran.stderr[-4000:]
-
-
-if __name__ == "__main__":
-    worker()
+    in_ranks(sharded_as_whole, 2)

@@ -5,12 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import anadil
 from tests.kit.pretraining import make_recipe
+from tests.kit.ranks import in_forks, run_module
 
 PACKAGE = Path(anadil.__file__).parent
 EDITED = (
@@ -63,12 +65,17 @@ def pretrain(
 ) -> "subprocess.CompletedProcess[str]":
     """One start of the stage, in a process of its own, by this program or a copy of it."""
     settings = [f"storage.root={folder}/root", "tracking.uri=off", *overrides]
-    command = [
-        *(sys.executable, "-m", "anadil.pretrain", "--recipe", recipe),
-        *("--corpus", str(folder / "corpus"), "--tokenizer", str(folder / "tokenizer")),
+    words = [
+        *("--recipe", recipe, "--corpus", str(folder / "corpus"), "--tokenizer", str(folder / "tokenizer")),
         *(word for text in settings for word in ("--set", text)),
     ]
-    environment = os.environ | ({"PYTHONPATH": str(program)} if program else {}) | {"OMP_NUM_THREADS": "1"}
+    if program is None:
+        log = folder / "0.log"
+        log.unlink(missing_ok=True)
+        [code] = in_forks([partial(run_module, "anadil.pretrain", *words)], folder)
+        return subprocess.CompletedProcess(words, code, stderr=log.read_text(encoding="utf-8"))
+    command = [sys.executable, "-m", "anadil.pretrain", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env=environment, cwd=folder
-    )
+        command, capture_output=True, text=True, check=False, timeout=300, cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(program)},
+    )  # fmt: skip

@@ -1,5 +1,7 @@
 import contextlib
+import importlib
 import json
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.recipe.load import find, load_recipe, parse_recipe, shipped
+from anadil.recipe.load import find_recipe, load_recipe, parse_recipe, shipped
 from anadil.recipe.sections import Recipe
+from anadil.text import languages
+from anadil.text.language import language_codes
 from tests.golden.render import GOLDEN, SCHEMA
 
 SHIPPED = ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "smoke"]
@@ -265,7 +269,7 @@ def test_a_recipe_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
     path.write_text("seed: 4", encoding="utf-8")
 
-    assert find("smoke").name == "smoke.yaml"
+    assert find_recipe("smoke").name == "smoke.yaml"
     assert load_recipe(str(path)).seed == 4
 
 
@@ -311,3 +315,11 @@ def test_the_schema_explains_every_key() -> None:
     for name, table in schema["$defs"].items():
         for key, field in table["properties"].items():
             assert field.get("description") or "$ref" in field, f"{name}.{key} has no text"
+
+
+def test_every_language_that_a_recipe_may_name_has_a_module_and_every_module_is_named() -> None:
+    modules = {name for _, name, _ in pkgutil.iter_modules(languages.__path__)}
+
+    assert set(language_codes()) == modules
+    for code in language_codes():
+        assert importlib.import_module(f"anadil.text.languages.{code}").LANGUAGE.code == code

@@ -33,7 +33,7 @@ from anadil.recipe import strict_yaml
     ],
 )
 def test_a_plain_scalar_is_read_by_the_rules_of_yaml_1_2(text: str, value: object) -> None:
-    read, _ = strict_yaml.parse(f"key: {text}", "r.yaml")
+    read, _ = strict_yaml.parse_yaml(f"key: {text}", "r.yaml")
 
     assert read == {"key": value}
     assert isinstance(read, dict)
@@ -42,13 +42,13 @@ def test_a_plain_scalar_is_read_by_the_rules_of_yaml_1_2(text: str, value: objec
 
 @pytest.mark.parametrize("text", ["'1e-4'", '"no"', "'12'", "'~'"])
 def test_a_quoted_scalar_is_text(text: str) -> None:
-    read, _ = strict_yaml.parse(f"key: {text}", "r.yaml")
+    read, _ = strict_yaml.parse_yaml(f"key: {text}", "r.yaml")
 
     assert read == {"key": text[1:-1]}
 
 
 def test_each_path_knows_its_line() -> None:
-    _, lines = strict_yaml.parse("a:\n  b: 1\n  c:\n    - x\n    - y: 2\n", "r.yaml")
+    _, lines = strict_yaml.parse_yaml("a:\n  b: 1\n  c:\n    - x\n    - y: 2\n", "r.yaml")
 
     assert lines["a",] == 1
     assert lines["a", "b"] == 2
@@ -75,7 +75,7 @@ def test_each_path_knows_its_line() -> None:
 )
 def test_what_surprises_is_refused(text: str, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        strict_yaml.parse(text, "r.yaml")
+        strict_yaml.parse_yaml(text, "r.yaml")
 
     assert message in str(caught.value)
 
@@ -91,13 +91,13 @@ def test_a_billion_laughs_are_refused_at_once() -> None:
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
 
     with pytest.raises(RecipeError, match="line 2: alias"):
-        strict_yaml.parse("a0: &a0 ha\n" + "\n".join(levels), "r.yaml")
+        strict_yaml.parse_yaml("a0: &a0 ha\n" + "\n".join(levels), "r.yaml")
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_as_a_recipe_error(text: str) -> None:
     with contextlib.suppress(RecipeError):
-        strict_yaml.parse(text, "r.yaml")
+        strict_yaml.parse_yaml(text, "r.yaml")
 
 
 @given(st.integers() | st.floats(allow_nan=False, allow_infinity=False))

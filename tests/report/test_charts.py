@@ -18,7 +18,16 @@ from anadil.report.charts import (
     nice_ticks,
     thinned,
 )
-from anadil.report.format import cell, clip, evenly, figure, plain, setting, short_figure, signed_percent
+from anadil.report.format import (
+    cell,
+    clip,
+    evenly,
+    figure,
+    plain_value,
+    setting,
+    short_figure,
+    signed_percent,
+)
 
 numbers = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
 
@@ -131,8 +140,8 @@ def test_numbers_by_their_use() -> None:
     assert setting(0.05) == "0.05"
     assert cell("loop_rate", 0.1667) == "16.7 %"
     assert cell("num_tokens", 91_224) == "91,224"
-    assert plain("/home/leyla/data/news.jsonl:17") == "news.jsonl:17"
-    assert plain("0f" * 32) == "0f0f0f0f0f0f0f0f…"
+    assert plain_value("/home/leyla/data/news.jsonl:17") == "news.jsonl:17"
+    assert plain_value("0f" * 32) == "0f0f0f0f0f0f0f0f…"
     assert signed_percent(-40.11) == "−40.1 %"
 
 

@@ -6,17 +6,20 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from anadil.artifacts import artifact, s3, storage
+from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, execute
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
 from anadil.text.corpus import read_documents
 from tests.kit.harness import CLEAN, again, arguments, partials
 
 
-def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(corpus: Outcome, tmp_path: Path) -> None:
-    path, manifest = artifact.fetch(corpus.uri, "corpus")
+def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(
+    corpus: MadeArtifact, tmp_path: Path
+) -> None:
+    path, manifest = fetch(corpus.uri, "corpus")
 
     assert path == tmp_path / "root" / "corpus" / manifest.key
     assert [item.name for item in path.parent.iterdir()] == [manifest.key]
@@ -30,7 +33,7 @@ def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(corpus: Outcome
 
 
 def test_a_second_run_makes_nothing(
-    corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
+    corpus: MadeArtifact, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = list(Path(corpus.uri).rglob("*"))
     before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
@@ -45,7 +48,7 @@ def test_a_second_run_makes_nothing(
     assert "running" not in caplog.text
 
 
-def test_two_runs_give_the_same_bytes(corpus: Outcome, recipe: Recipe, tmp_path: Path) -> None:
+def test_two_runs_give_the_same_bytes(corpus: MadeArtifact, recipe: Recipe, tmp_path: Path) -> None:
     other = execute.execute(CLEAN, again(recipe, f"storage.root={tmp_path}/other"), {}, (), None)
 
     assert other.uri != corpus.uri
@@ -55,7 +58,7 @@ def test_two_runs_give_the_same_bytes(corpus: Outcome, recipe: Recipe, tmp_path:
 
 
 def test_a_changed_key_is_named_as_the_reason(
-    corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
+    corpus: MadeArtifact, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
@@ -82,12 +85,12 @@ def test_a_changed_input_file_is_named_as_the_reason(
 
 
 def test_a_raised_result_version_is_named_as_the_reason(
-    corpus: Outcome, recipe: Recipe, caplog: pytest.LogCaptureFixture
+    corpus: MadeArtifact, recipe: Recipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = Path(corpus.uri) / "manifest.json"
     data = json.loads(path.read_text())
     data["origin"]["result version"] = "0"
-    data["key"] = artifact.key_of(data["origin"])
+    data["key"] = artifact.origin_key(data["origin"])
     path.write_text(json.dumps(data))
     Path(corpus.uri).rename(Path(corpus.uri).with_name(data["key"]))
     caplog.set_level("INFO")
@@ -97,7 +100,7 @@ def test_a_raised_result_version_is_named_as_the_reason(
     assert "running because result version 0 -> 1" in caplog.text
 
 
-def test_a_damaged_neighbour_stops_nobody(corpus: Outcome, recipe: Recipe) -> None:
+def test_a_damaged_neighbour_stops_nobody(corpus: MadeArtifact, recipe: Recipe) -> None:
     (Path(corpus.uri) / "manifest.json").write_text("garbage")
 
     assert execute.execute(CLEAN, again(recipe, "clean.minhash_bands=8"), {}, (), None)
@@ -126,7 +129,7 @@ def test_out_may_end_in_a_slash_and_be_relative(
     made = execute.execute(CLEAN, recipe, {}, (), out)
 
     assert made.uri == str(tmp_path / "here" / out)
-    assert artifact.fetch(made.uri, "corpus")
+    assert fetch(made.uri, "corpus")
     assert execute.execute(CLEAN, recipe, {}, (), out).uri == made.uri
 
 
@@ -147,7 +150,7 @@ def test_without_a_root_and_an_out_there_is_no_place(recipe: Recipe) -> None:
         execute.execute(CLEAN, again(recipe, "storage.root=null"), {}, (), None)
 
 
-def test_a_damaged_input_stops_the_next_stage(corpus: Outcome, recipe: Recipe, tmp_path: Path) -> None:
+def test_a_damaged_input_stops_the_next_stage(corpus: MadeArtifact, recipe: Recipe, tmp_path: Path) -> None:
     (Path(corpus.uri) / "stats.json").write_text("{}")
 
     with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest"):
@@ -156,7 +159,7 @@ def test_a_damaged_input_stops_the_next_stage(corpus: Outcome, recipe: Recipe, t
     assert not partials(tmp_path)
 
 
-def test_an_input_of_another_kind_stops_the_next_stage(corpus: Outcome, recipe: Recipe) -> None:
+def test_an_input_of_another_kind_stops_the_next_stage(corpus: MadeArtifact, recipe: Recipe) -> None:
     with pytest.raises(DataError, match="holds a corpus, not a model"):
         execute.execute(
             STAGES["finetune"],
@@ -180,9 +183,7 @@ def test_an_unfinished_input_is_named(capsys: pytest.CaptureFixture[str], tmp_pa
     )
 
     assert code == 3
-    assert (
-        f"{tmp_path}: no finished corpus there; run the stage that writes it first" in capsys.readouterr().err
-    )
+    assert f"{tmp_path}: no finished corpus there (no manifest.json); run the" in capsys.readouterr().err
 
 
 def test_the_command_prints_the_uri_and_nothing_else(
@@ -200,21 +201,17 @@ def test_the_command_prints_the_uri_and_nothing_else(
 def test_the_artifact_may_go_to_a_bucket_and_come_from_one(
     recipe: Recipe, raw: Path, bucket: str, tmp_path: Path
 ) -> None:
-    s3.client().upload_file(str(raw), bucket.removeprefix("s3://"), "raw/prose.jsonl")
+    s3.s3_client().upload_file(str(raw), bucket.removeprefix("s3://"), "raw/prose.jsonl")
     far = again(recipe, f"storage.root={bucket}/runs", f"clean.inputs=['{bucket}/raw/*.jsonl']")
 
     made = execute.execute(CLEAN, far, {}, (), None)
     found = execute.execute(CLEAN, far, {}, (), None)
-    path, manifest = artifact.fetch(made.uri, "corpus")
+    path, manifest = fetch(made.uri, "corpus")
 
     assert made.uri == f"{bucket}/runs/corpus/{manifest.key}"
     assert found.uri == made.uri
     assert len(list(read_documents(path, "train"))) > 5
     assert not list(Path(os.environ["ANADIL_WORK"]).glob("*/partial"))
-
-
-def test_a_bucket_as_out_goes_with_a_local_root(recipe: Recipe, bucket: str) -> None:
-    assert execute.execute(CLEAN, recipe, {}, (), f"{bucket}/out").uri == f"{bucket}/out"
 
 
 def test_an_upload_that_failed_is_repeated_without_the_work(
@@ -224,7 +221,7 @@ def test_an_upload_that_failed_is_repeated_without_the_work(
         raise EndpointConnectionError(endpoint_url="http://127.0.0.1")
 
     caplog.set_level("INFO", "anadil")
-    events = s3.client().meta.events
+    events = s3.s3_client().meta.events
     events.register("before-call.s3.PutObject", cut)
     with pytest.raises(RetryableError, match="storage did not answer, run the same command again"):
         execute.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
@@ -234,8 +231,9 @@ def test_an_upload_that_failed_is_repeated_without_the_work(
 
     made = execute.execute(CLEAN, recipe, {}, (), f"{bucket}/out")
 
+    assert made.uri == f"{bucket}/out"  # beside a local storage.root
     assert "14 documents in" not in caplog.text
-    assert artifact.fetch(made.uri, "corpus")
+    assert fetch(made.uri, "corpus")
 
 
 def test_the_executor_input_of_kubeflow_pipelines_is_answered(recipe: Recipe, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from anadil.core import log as logs
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime import entry_point, execute
-from anadil.runtime.execute import Outcome
+from anadil.runtime import entry_point, environment, execute, termination
+from anadil.runtime.execute import MadeArtifact
 from tests.kit.harness import CLEAN, COMMAND, PATIENCE_S, again, arguments, partials, start, wait_for
 
 
@@ -62,8 +62,8 @@ def test_who_waits_too_long_for_another_process_says_so(
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [
-        (signal.SIGTERM, 143, "stopped by SIGTERM; run the same command again to go on"),
-        (signal.SIGINT, 130, "interrupted; run the same command again to go on"),
+        (signal.SIGTERM, 143, "stopped by SIGTERM; run the same command again to resume"),
+        (signal.SIGINT, 130, "interrupted; run the same command again to resume"),
     ],
 )
 def test_a_signal_ends_a_stage_cleanly(
@@ -140,7 +140,7 @@ def guarded(error: BaseException) -> int:
     def work() -> int:
         raise error
 
-    return entry_point.guarded(work)
+    return termination.exit_code_of(work)
 
 
 def test_a_bug_has_a_traceback_and_exit_code_70(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,12 +214,12 @@ def test_a_foreseen_failure_has_one_line_and_its_code(
 def test_a_signal_among_the_last_words_is_no_bug() -> None:
     code = """
 import os, signal
-from anadil import entry
-from anadil.stage import Stop
+from anadil.runtime import termination
+from anadil.runtime.signals import Stop
 
 Stop().listen()
-entry.sagemaker.tell_failure = lambda words: os.kill(os.getpid(), signal.SIGTERM)
-entry.guarded(lambda: os.kill(os.getpid(), signal.SIGTERM))
+termination.sagemaker.tell_failure = lambda words: os.kill(os.getpid(), signal.SIGTERM)
+termination.exit_code_of(lambda: os.kill(os.getpid(), signal.SIGTERM))
 """
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -231,7 +231,7 @@ entry.guarded(lambda: os.kill(os.getpid(), signal.SIGTERM))
 def test_the_last_words_are_left_for_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "termination-log"
     path.touch()
-    monkeypatch.setattr(entry_point, "TERMINATION_LOG", path)
+    monkeypatch.setattr(termination, "TERMINATION_LOG", path)
     monkeypatch.setenv("MY_API_KEY", "opensesame")
 
     guarded(DataError("köhnə təndir opensesame " * 1000))
@@ -256,7 +256,7 @@ def test_a_pipe_that_is_gone_is_no_failure() -> None:
 
 
 def test_ranks_other_than_the_first_write_and_print_nothing(
-    corpus: Outcome,
+    corpus: MadeArtifact,
     recipe: Recipe,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -275,7 +275,7 @@ def test_a_stage_whose_parent_is_gone_does_not_start(
 ) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux tells a process of its parent's end")
-    monkeypatch.setenv(entry_point.PARENT_VARIABLE, "1" if os.getppid() != 1 else "2")
+    monkeypatch.setenv(environment.PARENT_VARIABLE, "1" if os.getppid() != 1 else "2")
     command = [*COMMAND, *arguments(recipe, tmp_path)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

@@ -43,7 +43,7 @@ def inputs(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def work_of(inputs: dict[str, str]) -> Callable[[Recipe], Path]:
     """The work directory of a recipe."""
-    return lambda recipe: Path(f"{execute.wanted_artifact(PRETRAIN, recipe, inputs, (), None).target}.work")
+    return lambda recipe: execute.planned_artifact(PRETRAIN, recipe, inputs, (), None).work
 
 
 @pytest.fixture
@@ -54,11 +54,8 @@ def warned(
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def start(recipe: Recipe, out: str | None) -> list[str]:
-        target = execute.wanted_artifact(PRETRAIN, recipe, inputs, (), out).target
-        with (
-            lock.locked(execute._work_directory(target)),
-            pytest.raises(PreflightError, match="another process"),
-        ):
+        work = execute.planned_artifact(PRETRAIN, recipe, inputs, (), out).work
+        with lock.locked(work), pytest.raises(PreflightError, match="another process"):
             execute.execute(PRETRAIN, recipe, inputs, (), out)
         return [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
 
@@ -76,7 +73,7 @@ def test_an_unfinished_run_of_other_settings_is_named(
 
     assert "\n".join(told) == (
         f"{old}: an unfinished run has checkpoints here up to step-00000012, which this run does not use: "
-        "recipe pretrain.weight_decay 0.1 -> 0.3. To go on from them, start that run again with its own recipe "
+        "recipe pretrain.weight_decay 0.1 -> 0.3. To resume from them, start that run again with its own recipe "
         f"and inputs. If nobody needs them, remove {old}"
     )
 

@@ -6,28 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts.artifact import Manifest, differences, read_manifest, seal
+from anadil.artifacts.artifact import Manifest, origin_differences, read_manifest, seal
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.core.stages import FLOW, NEW_KEYS, STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import (
-    Stop,
-    base_files,
-    code_digest,
-    external_files,
-    image_name,
-    origin_of,
-    recipe_origin,
-)
+from anadil.runtime.cache_key import base_files, code_digest, recipe_origin, stage_origin
+from anadil.runtime.environment import image_name
+from anadil.runtime.job import external_files
+from anadil.runtime.signals import Stop
 
 INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
 
 
 def causes(stage: str, before: Recipe, after: Recipe) -> list[str]:
     inputs = dict.fromkeys(STAGES[stage].reads, INPUT)
-    old, new = (origin_of(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
-    return differences(old, new)
+    old, new = (stage_origin(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
+    return origin_differences(old, new)
 
 
 def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
@@ -65,7 +60,7 @@ def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
     stage = STAGES["tokenizer"]
 
     old, same, new = (
-        origin_of(stage, Recipe(), {"corpus": manifest}, ())
+        stage_origin(stage, Recipe(), {"corpus": manifest}, ())
         for manifest in (
             INPUT,
             Manifest(kind="corpus", key="other", origin={"x": "y"}, files=INPUT.files),
@@ -73,8 +68,8 @@ def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
         )
     )
 
-    assert differences(old, same) == []
-    assert differences(old, new) == ["input corpus changed"]
+    assert origin_differences(old, same) == []
+    assert origin_differences(old, new) == ["input corpus changed"]
 
 
 def test_a_file_whose_name_is_not_utf8_can_stand_in_a_manifest(tmp_path: Path) -> None:
@@ -82,7 +77,7 @@ def test_a_file_whose_name_is_not_utf8_can_stand_in_a_manifest(tmp_path: Path) -
     for name in names:
         Path(name).write_text("salam")
 
-    origin = origin_of(STAGES["clean"], Recipe(), {}, names)
+    origin = stage_origin(STAGES["clean"], Recipe(), {}, names)
     (tmp_path / "corpus").mkdir()
     sealed = seal(tmp_path / "corpus", kind="corpus", origin=origin)
 
@@ -93,12 +88,12 @@ def test_a_file_whose_name_is_not_utf8_can_stand_in_a_manifest(tmp_path: Path) -
 def test_a_base_model_directory_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     recipe = parse_recipe("", "r", [f"base.model={tmp_path}"])
-    old = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
+    old = stage_origin(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
 
     (tmp_path / "config.json").write_text("[]")
-    new = origin_of(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
+    new = stage_origin(STAGES["tokenizer"], recipe, {"corpus": INPUT}, ())
 
-    assert differences(old, new) == ["base files changed"]
+    assert origin_differences(old, new) == ["base files changed"]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +133,14 @@ def test_the_code_of_a_stage_is_its_own() -> None:
 def test_of_the_program_the_result_version_alone_is_in_the_origin() -> None:
     stage = STAGES["clean"]
 
-    origin = origin_of(stage, Recipe(), {}, ())
-    raised = origin_of(dataclasses.replace(stage, result_version=stage.result_version + 1), Recipe(), {}, ())
+    origin = stage_origin(stage, Recipe(), {}, ())
+    raised = stage_origin(
+        dataclasses.replace(stage, result_version=stage.result_version + 1), Recipe(), {}, ()
+    )
 
     named = {name for name in origin if not name.startswith("recipe ")}
     assert named == {"stage", "result version"}
-    assert differences(origin, raised) == [
+    assert origin_differences(origin, raised) == [
         f"result version {stage.result_version} -> {stage.result_version + 1}"
     ]
 
@@ -176,8 +173,8 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
     after = dataclasses.replace(before, files={**files, "stats.json": {"bytes": 2, "sha256": "11"}})
 
     changed = {
-        stage.name: differences(
-            *(origin_of(stage, Recipe(), {"corpus": each}, ()) for each in (before, after))
+        stage.name: origin_differences(
+            *(stage_origin(stage, Recipe(), {"corpus": each}, ()) for each in (before, after))
         )
         for stage in FLOW
         if "corpus" in stage.reads

@@ -30,6 +30,7 @@ from anadil.runtime.mlflow_spool import (
 
 MAX_CALL_S = 0.005
 PASSWORD = "hunter2-and-more"
+PARENT = "(select run_uuid from runs where name = 'flow')"
 
 
 def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
@@ -167,7 +168,6 @@ def test_no_call_fails_whatever_it_is_given(tmp_path: Path) -> None:
 
     tracker.metrics({"loss": numpy.float32(0.5), "steps": numpy.int64(3), "nan": float("nan")})
     tracker.params({"path": "data/\udcff", "long": "x" * 10_000})
-    Tracker(tmp_path / "none" / "spool.jsonl").metrics({"loss": 1.0})
 
     metrics, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())
     assert metrics["values"]["loss"] == 0.5
@@ -278,10 +278,6 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
         ("pretrain", "FAILED"),
     ]
     assert rows(history, "select distinct name from experiments where name = 'az'") == [("az",)]
-
-
-@pytest.mark.slow
-def test_stages_are_nested_in_their_run(history: dict[str, Any]) -> None:
     parents = rows(
         history,
         "select child.name, parent.name from runs child join tags t on t.run_uuid = child.run_uuid "
@@ -292,17 +288,21 @@ def test_stages_are_nested_in_their_run(history: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_params_tags_and_metrics_arrive(history: dict[str, Any]) -> None:
+def test_params_tags_and_metrics_arrive_at_the_stage_and_what_compares_runs_at_their_parent(
+    history: dict[str, Any],
+) -> None:
     params = rows(history, f"select key, value from params where run_uuid not in {PARENT} order by key")
     tags = rows(history, "select value from tags where key = 'anadil.artifact'")
     metrics = rows(history, "select key, value from metrics where key in ('kept', 'docs_per_s') order by key")
 
+    of_runs = rows(history, f"select key, value from params where run_uuid in {PARENT} order by key")
+    compared = rows(history, f"select key, value, step from metrics where run_uuid in {PARENT}")
+
     assert params == [("clean.inputs", '["a.jsonl"]'), ("clean.minhash_bands", "14"), ("lr", "1")]
     assert tags == [("s3://bucket/corpus/1",)]
     assert metrics == [("docs_per_s", 165.7), ("kept", 74.0)]
-
-
-PARENT = "(select run_uuid from runs where name = 'flow')"
+    assert of_runs == [("base.model", "tiny"), ("language", "az")]
+    assert compared == [("bits_per_byte/adapted", 1.25, 0)]
 
 
 @pytest.mark.slow
@@ -317,15 +317,6 @@ def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
     assert found == [
         ("loss", 0, 1), ("system/time_share/step", 1, 5), ("train/loss", 1, 5), ("validation/bits_per_byte", 1, 5),
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_parent_run_holds_what_whole_runs_are_compared_by(history: dict[str, Any]) -> None:
-    params = rows(history, f"select key, value from params where run_uuid in {PARENT} order by key")
-    metrics = rows(history, f"select key, value, step from metrics where run_uuid in {PARENT}")
-
-    assert params == [("base.model", "tiny"), ("language", "az")]
-    assert metrics == [("bits_per_byte/adapted", 1.25, 0)]
 
 
 @pytest.mark.slow

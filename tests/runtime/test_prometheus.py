@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from anadil import __version__
 from anadil.runtime import prometheus
+from tests.kit.gauges import forget_gauges, fresh_gauges
 
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 
@@ -27,15 +27,9 @@ PORT = "ANADIL_METRICS_PORT"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """As in a process that torchrun has just started: its siblings are the children of this one."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(os, "getppid", os.getpid)
-    monkeypatch.setenv(prometheus.DIRECTORY_VARIABLE, "")
-    prometheus._start.cache_clear()
-    prometheus._gauge.cache_clear()
-    yield
-    prometheus._start.cache_clear()
-    prometheus._gauge.cache_clear()
+    with fresh_gauges(monkeypatch, tmp_path):
+        yield
 
 
 @pytest.fixture
@@ -129,7 +123,7 @@ def test_what_is_no_number_is_left_out_and_what_is_not_finite_is_served(port: in
 
 
 def test_without_a_port_the_client_is_not_even_loaded(tmp_path: Path) -> None:
-    code = "import sys; from anadil import exporter; exporter.begin('clean'); print('prometheus_client' in sys.modules)"
+    code = "import sys; from anadil.runtime import prometheus; prometheus.begin('clean'); print('prometheus_client' in sys.modules)"
 
     ended = subprocess.run(
         [sys.executable, "-c", code],
@@ -192,10 +186,10 @@ def test_where_the_figures_cannot_be_shared_the_run_goes_on(
 
 CHILD = """
 import sys
-from anadil import exporter
-exporter.begin("pretrain")
-exporter.set_own("pretrain", {"own_work_s": float(sys.argv[1]), "part/a b": float("nan")})
-exporter.set_gauges("pretrain", {"loss": 9.0}, step=5)
+from anadil.runtime import prometheus
+prometheus.begin("pretrain")
+prometheus.set_own("pretrain", {"own_work_s": float(sys.argv[1]), "part/a b": float("nan")})
+prometheus.set_gauges("pretrain", {"loss": 9.0}, step=5)
 print("said", flush=True)
 sys.stdin.read()
 """
@@ -258,8 +252,7 @@ def test_a_rank_that_was_killed_is_gone_and_its_next_start_counts_once(port: int
 def test_a_restarted_pod_shows_nothing_of_the_start_before(port: int) -> None:
     """Its /tmp outlives the container, and the same process ids come again."""
     prometheus.set_gauges("pretrain", {"loss": 2.0}, step=500)
-    prometheus._start.cache_clear()
-    prometheus._gauge.cache_clear()
+    forget_gauges()
     with socket.create_server(("127.0.0.1", 0)) as free:
         os.environ[PORT] = str(free.getsockname()[1])
 
@@ -281,7 +274,7 @@ def test_the_first_process_of_another_machine_says_its_rank(
 
 
 def test_a_listening_process_ends_when_its_work_does_and_leaves_nothing(port: int, tmp_path: Path) -> None:
-    code = "from anadil import exporter; exporter.begin('clean'); print('done')"
+    code = "from anadil.runtime import prometheus; prometheus.begin('clean'); print('done')"
 
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False

@@ -39,7 +39,7 @@ def inputs(recipe: Recipe) -> dict[str, str]:
 @pytest.fixture
 def finished(recipe: Recipe, inputs: dict[str, str]) -> Path:
     """A finished model of `recipe`, as this program would have made it."""
-    wanted = execute.wanted_artifact(PRETRAIN, recipe, inputs, (), None)
+    wanted = execute.planned_artifact(PRETRAIN, recipe, inputs, (), None)
     return seal(Path(wanted.target), wanted.origin)
 
 
@@ -49,7 +49,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def run(stage: Stage, recipe: Recipe, inputs: dict[str, str], out: str | None = None) -> None:
-        work = execute.wanted_artifact(stage, recipe, inputs, (), out).work
+        work = execute.planned_artifact(stage, recipe, inputs, (), out).work
         with lock.locked(work):
             execute.execute(stage, recipe, inputs, (), out)
 
@@ -141,7 +141,7 @@ def test_a_model_from_before_results_had_a_version_is_known_by_recipe_and_inputs
 def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
     recipe: Recipe, inputs: dict[str, str], start: Start, monkeypatch: pytest.MonkeyPatch, *, old: bool
 ) -> None:
-    wanted = execute.wanted_artifact(PRETRAIN, recipe, inputs, (), None)
+    wanted = execute.planned_artifact(PRETRAIN, recipe, inputs, (), None)
     names = {name: text for name, text in wanted.origin.items() if name.startswith(("recipe ", "result"))}
     if old:
         base = json.dumps({"model": "tiny", "revision": None}, separators=(",", ":"))
@@ -155,8 +155,8 @@ def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
     why = ", before results had a version" if old else " with result version 1; this program has 2"
     assert str(caught.value) == (
         f"{folder}: an unfinished run of the same recipe has checkpoints here, made by anadil 0.0.9{why}. "
-        "This program cannot go on from them: finish that run with the program that began it, or add --remake "
-        "(or set ANADIL_REMAKE=1) to begin anew"
+        "This program cannot resume from them: finish that run with the program that began it, or add --remake "
+        "(or set ANADIL_REMAKE=1) to start over"
     )
     assert begun(start, RAISED, again(recipe, "seed=8"), inputs)
     assert begun(start, RAISED, again(recipe, "base.model=meta-llama/Llama-3.2-1B"), inputs)
@@ -168,7 +168,7 @@ def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
 def test_a_run_that_was_begun_goes_on_without_being_asked_again(
     recipe: Recipe, inputs: dict[str, str], start: Start
 ) -> None:
-    checkpoint(execute.wanted_artifact(RAISED, recipe, inputs, (), None).work, {})
+    checkpoint(execute.planned_artifact(RAISED, recipe, inputs, (), None).work, {})
 
     assert begun(start, RAISED, recipe, inputs)
 
@@ -186,10 +186,10 @@ def test_a_launcher_asks_before_it_starts_machines(
     recipe: Recipe, inputs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STAGES, "pretrain", RAISED)
-    asked = launcher.Launch(stage="pretrain", recipe=recipe, inputs=inputs)
+    asked = launcher.LaunchRequest(stage="pretrain", recipe=recipe, inputs=inputs)
 
     with pytest.raises(RecipeError, match="add --remake"):
-        launcher.launch(asked)
+        launcher.launch_job(asked)
 
 
 def test_remake_reaches_the_process_that_trains(

@@ -122,7 +122,7 @@ def test_the_process_becomes_the_stage(tmp_path: Path) -> None:
     hyperparameters = tmp_path / "hyperparameters.json"
     hyperparameters.write_text(json.dumps({"recipe_0": "{}"}), encoding="utf-8")
     code = (
-        "import pathlib, sys; from anadil import sagemaker; "
+        "import pathlib, sys; from anadil.runtime import sagemaker; "
         f"sagemaker.command.__defaults__ = (pathlib.Path({str(hyperparameters)!r}),); "
         "sys.exit(sagemaker.main(['clean', '--self-test']))"
     )

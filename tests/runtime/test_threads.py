@@ -9,14 +9,15 @@ from anadil.runtime.threads import ASLEEP, OWN, wait_asleep
 
 SPINS = """
 import ctypes, sys
-from anadil import cli, entry
+from anadil.cli import main as cli
+from anadil.runtime import entry_point
 if sys.argv[1] == "cli":
     try:
         cli.main(["recipe", "list"])
     except SystemExit:
         pass
 else:
-    entry.main(sys.argv[1], ["--self-test"])
+    entry_point.main(sys.argv[1], ["--self-test"])
 import torch
 """
 """libgomp tells its settings when it is loaded, where OMP_DISPLAY_ENV asks for it."""

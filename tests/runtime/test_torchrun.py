@@ -1,9 +1,8 @@
-import os
 import signal
 import socket
-import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,30 +10,32 @@ import pytest
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import _has_rendezvous, _num_processes
+from anadil.runtime.termination import exit_code_of
+from tests.kit.ranks import Fork
 
 
-def machine(tmp_path: Path, *arguments: str, processes: int, **told: str) -> "subprocess.Popen[bytes]":
-    """A launch of processes that run the module `worker_of_a_test`.
+def launch_guarded(arguments: list[str], processes: int) -> None:
+    """A launch of processes that run the module `worker_of_a_test`, as a stage's entry makes it."""
+    from anadil.runtime.torchrun import launch_group
 
-    A process of its own: this one has threads, and a fork of it may wait for ever for what they hold.
-    """
-    code = (
-        "import sys\nfrom anadil.runtime.entry_point import guarded\nfrom anadil.runtime.torchrun import launch\n"
-        f"sys.exit(guarded(lambda: launch('worker_of_a_test', {list(arguments)!r}, {processes})))"
-    )
-    environment = os.environ | told | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", code], env=environment)
+    sys.exit(exit_code_of(lambda: launch_group("worker_of_a_test", arguments, processes)))
+
+
+def machine(tmp_path: Path, *arguments: str, processes: int, **told: str) -> Fork:
+    """The same in a process of its own."""
+    work = partial(launch_guarded, list(arguments), processes)
+    return Fork(work, tmp_path / "said", told | {"PYTHONPATH": str(tmp_path)})
 
 
 def launched(tmp_path: Path, code: str, stop_after: str = "") -> int:
     """Exit code of a launch of two processes that run `code`."""
     (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib, signal, sys, time\n{code}\n")
-    with machine(tmp_path, "argument", processes=2) as child:
-        while stop_after and len(list(tmp_path.glob(f"{stop_after}*"))) < 2:
-            time.sleep(0.05)
-        if stop_after:
-            child.send_signal(signal.SIGTERM)
-        return child.wait(120)
+    child = machine(tmp_path, "argument", processes=2)
+    while stop_after and len(list(tmp_path.glob(f"{stop_after}*"))) < 2:
+        time.sleep(0.05)
+    if stop_after:
+        child.send_signal(signal.SIGTERM)
+    return child.wait()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_the_exit_code_is_that_of_the_worker(tmp_path: Path, code: str, expected
 def stage(tmp_path: Path, ends: str) -> str:
     """A stage whose first process leaves a file for each start that got as far as its work, and then `ends`."""
     return (
-        "from anadil import entry, flow\n"
+        "from anadil.runtime import entry_point\n"
         "from anadil.core.errors import DataError, RetryableError\n"
         "def work(*_):\n"
         "    start = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
@@ -60,8 +61,8 @@ def stage(tmp_path: Path, ends: str) -> str:
         "    if os.environ['RANK'] == '1':\n"
         "        time.sleep(60)\n"
         f"    {ends}\n"
-        "entry.execute = work\n"
-        "sys.exit(entry.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
+        "entry_point.execute = work\n"
+        "sys.exit(entry_point.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
     )
 
 
@@ -73,7 +74,7 @@ def starts(tmp_path: Path) -> list[str]:
 def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
     fails = stage(tmp_path, "raise DataError('no text')")
 
     first = launched(tmp_path, fails), starts(tmp_path)
@@ -83,10 +84,11 @@ def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_co
     assert first == second == (3, ["start-0-0"])
 
 
+@pytest.mark.slow
 def test_processes_that_are_started_again_find_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
     code = (
         "import torch\n"
         "from anadil.pretrain.parallel.process_group import group\n"
@@ -97,13 +99,13 @@ def test_processes_that_are_started_again_find_each_other(
         "    told = all_of_them.gather(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
         f"    pathlib.Path({str(tmp_path)!r}, 'together-' + '-'.join(told)).touch()\n"
         "    all_of_them.wait()\n"
-        "sys.exit(0 if told[0] == '2' else 138)"
+        "sys.exit(0 if told[0] == '1' else 138)"
     )
 
     result = launched(tmp_path, code)
 
     assert result == 0
-    assert len(list(tmp_path.glob("together-*"))) == 3
+    assert len(list(tmp_path.glob("together-*"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> N
     }
 
     children = [machine(tmp_path, processes=1, **told) for _ in range(2)]
-    codes = [child.wait(120) for child in children]
+    codes = [child.wait() for child in children]
 
     assert codes == [0, 0]
     assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0-of-2", "rank-1-of-2"}

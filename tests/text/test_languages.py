@@ -1,14 +1,16 @@
+import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anadil.clean.filters import drop_reason
-from anadil.clean.language_id import verdict
-from anadil.recipe.sections import Rules
-from anadil.text.language import Limits
-from anadil.text.languages import language
+from anadil.clean.language_id import identify_language
+from anadil.recipe.sections import Recipe, Rules
+from anadil.text import languages
+from anadil.text.language import FilterLimits, language_codes, load_language
 
 LETTERS = st.text(
     st.one_of(
@@ -19,23 +21,23 @@ LETTERS = st.text(
     ),
     max_size=60,
 )
-az, ja = language("az"), language("ja")
+az, ja = load_language("az"), load_language("ja")
 
 
-@pytest.mark.parametrize("code", ["az", "ja"])
+@pytest.mark.parametrize("code", language_codes())
 @given(text=LETTERS)
 @example(text="Ã\u200b¼Ã¼Ã¼")
 @example(text="Â\x85\x85")
 def test_normalizing_twice_is_normalizing_once(code: str, text: str) -> None:
-    normal = language(code).normalize(text)
+    normal = load_language(code).normalize(text)
 
-    assert language(code).normalize(normal) == normal
+    assert load_language(code).normalize(normal) == normal
 
 
-@pytest.mark.parametrize("code", ["az", "ja"])
+@pytest.mark.parametrize("code", language_codes())
 @given(text=LETTERS)
 def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> None:
-    normal = language(code).normalize(text)
+    normal = load_language(code).normalize(text)
 
     assert normal.encode().decode() == normal
     assert unicodedata.is_normalized("NFC" if code == "az" else "NFKC", normal)
@@ -133,21 +135,43 @@ def test_azerbaijani_words_are_separated_by_white_space() -> None:
     assert az.words("Bakı,  gözəl\nşəhər") == ["Bakı,", "gözəl", "şəhər"]
 
 
-@pytest.mark.parametrize("code", ["az", "ja"])
+@pytest.mark.parametrize("code", language_codes())
 def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
-    spoken = language(code)
+    language = load_language(code)
     # Beginnings are short, so that only language, script and spelling can be judged.
-    open_limits = Limits(
+    open_limits = FilterLimits(
         min_words=1, max_words=1_000, min_mean_word_length=1, max_mean_word_length=20, min_alpha_words=0,
         min_stop_words=0, max_duplicate_lines=1, max_top_ngram=1, max_duplicate_ngrams=1, max_isolated=1,
         min_script=0.5,
     )  # fmt: skip
 
-    joined = ["\n".join(spoken.prompts), "\n".join(spoken.questions)]
+    joined = ["\n".join(language.prompts), "\n".join(language.questions)]
 
-    assert [drop_reason(text, verdict(text, spoken), spoken, open_limits) for text in joined] == [None, None]
-    assert all(spoken.normalize(text).rstrip() == text.rstrip() for text in spoken.prompts) or code == "ja"
+    assert [
+        drop_reason(text, identify_language(text, language), language, open_limits) for text in joined
+    ] == [
+        None,
+        None,
+    ]
+    assert (
+        all(language.normalize(text).rstrip() == text.rstrip() for text in language.prompts) or code == "ja"
+    )
 
 
 def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
-    assert set(Limits.__dataclass_fields__) == set(Rules.model_fields)
+    assert set(FilterLimits.__dataclass_fields__) == set(Rules.model_fields)
+
+
+def test_a_new_language_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xx.py").write_text(
+        "from dataclasses import replace\n"
+        "from anadil.text.languages import az\n"
+        'LANGUAGE = replace(az.LANGUAGE, code="xx", name="Newly added")\n',
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(languages, "__path__", [*languages.__path__, str(tmp_path)])
+
+    assert language_codes() == ["az", "ja", "xx"]
+    assert Recipe.model_validate({"language": "xx"}).language == "xx"
+    assert load_language("xx").name == "Newly added"
+    sys.modules.pop("anadil.text.languages.xx")

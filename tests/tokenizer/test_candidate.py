@@ -10,11 +10,18 @@ from transformers import AutoTokenizer
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS, base_tokenizer, read_tokenizer
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Base, Strategy
-from anadil.tokenizer.candidate import Candidate, chat_template, extended, replaced, require_byte_level, write
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    chat_template,
+    extend_vocabulary,
+    replace_vocabulary,
+    require_byte_level,
+    write_tokenizer,
+)
 from anadil.tokenizer.embedding_map import embedding_rows
-from anadil.tokenizer.extend_bpe import continued_merges
+from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
-from anadil.tokenizer.train_bpe import train
+from anadil.tokenizer.train_bpe import train_vocabulary
 
 from .conftest import SENTENCES
 
@@ -39,18 +46,19 @@ def counted(base: Tokenizer) -> Pretokens:
 
 @pytest.fixture(scope="module")
 def merges(base: Tokenizer, counted: Pretokens) -> list[tuple[str, str]]:
-    return continued_merges(base, counted.counts, NUM_NEW, min_frequency=2)
+    return continue_merges(base, counted.counts, NUM_NEW, min_frequency=2)
 
 
 @pytest.fixture(scope="module")
 def extension(base: Tokenizer, merges: list[tuple[str, str]]) -> Tokenizer:
-    return extended(base, merges)
+    return extend_vocabulary(base, merges)
 
 
 @pytest.fixture(scope="module")
 def replacement(base: Tokenizer, counted: Pretokens) -> Tokenizer:
-    return replaced(
-        base, *train(counted.counts, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS))
+    return replace_vocabulary(
+        base,
+        *train_vocabulary(counted.counts, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS)),
     )
 
 
@@ -143,8 +151,8 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
     model_type: str,
 ) -> None:
     tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
-    candidate = Candidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
-    write(candidate, folder, chat_template(folder, base), tmp_path / "written")
+    candidate = TokenizerCandidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
+    write_tokenizer(candidate, folder, chat_template(folder, base), tmp_path / "written")
     if model_type:
         # A model directory says which tokenizer class its model usually has.
         (tmp_path / "written" / "config.json").write_text(
@@ -212,10 +220,10 @@ def test_an_extended_embedding_begins_with_the_bases_rows(base: Tokenizer, exten
 def test_special_tokens_of_a_base_with_gaps_in_its_ids_keep_them(
     base: Tokenizer, merges: list[tuple[str, str]]
 ) -> None:
-    content = json.loads(extended(base, merges[:10]).to_str())
+    content = json.loads(extend_vocabulary(base, merges[:10]).to_str())
     once = Tokenizer.from_str(json.dumps(content))
 
-    twice = extended(once, [("z", "q"), ("zq", "z")])
+    twice = extend_vocabulary(once, [("z", "q"), ("zq", "z")])
 
     assert twice.token_to_id("<|eot_id|>") == 4101
     assert twice.token_to_id("zqz") == 4102 + 11
@@ -230,7 +238,7 @@ def test_a_special_token_that_plain_text_can_spell_is_refused(
     spelled = Tokenizer.from_str(json.dumps(content))
 
     with pytest.raises(IntegrityError, match="the text 'nar' in a document would become a control token"):
-        extended(spelled, merges)
+        extend_vocabulary(spelled, merges)
 
 
 def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept() -> None:

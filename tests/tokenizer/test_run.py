@@ -9,7 +9,7 @@ import pytest
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.runtime.job import Job
-from anadil.text.corpus import Document, Part, read_documents, write_documents
+from anadil.text.corpus import CorpusPart, Document, read_documents, write_documents
 from anadil.tokenizer.run import run
 
 from .conftest import SENTENCES, documents
@@ -186,7 +186,7 @@ def test_on_real_text_a_new_vocabulary_halves_the_tokens_of_a_word(
     )
     lines = [line for path in files for line in path.read_text(encoding="utf-8").split("\n") if line]
     every = documents([json.loads(line)["text"] for line in lines])
-    parts: dict[Part, list[Document]] = {"train": [], "heldout": []}
+    parts: dict[CorpusPart, list[Document]] = {"train": [], "heldout": []}
     for document in every:
         parts["heldout" if int(document.id, 16) % 10 == 0 else "train"].append(document)
     for part, chosen in parts.items():

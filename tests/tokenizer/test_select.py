@@ -16,23 +16,23 @@ from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.recipe.sections import Base, Recipe, Strategy
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
-from anadil.tokenizer.candidate import Candidate, extended, replaced
-from anadil.tokenizer.extend_bpe import continued_merges
+from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
+from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.fertility import Fertility
 from anadil.tokenizer.pretokens import count_pretokens
 from anadil.tokenizer.run import run
-from anadil.tokenizer.select import Measured, choose
-from anadil.tokenizer.train_bpe import train
-from anadil.tokenizer.usage import MIN_USES, Usage, usage_of
+from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
+from anadil.tokenizer.train_bpe import train_vocabulary
+from anadil.tokenizer.usage import MIN_USES, TokenUsage, count_usage
 from tests.tokenizer.conftest import SENTENCES, documents
 
 
-def candidates(tiny: Tokenizer, **fertility: float) -> list[Measured]:
+def candidates(tiny: Tokenizer, **fertility: float) -> list[MeasuredCandidate]:
     """`extend_16000=1.68` is the candidate extend-16000 with 1.68 tokens per word."""
     found = []
     for name, value in fertility.items():
         strategy, _, size = name.partition("_")
-        candidate = Candidate(
+        candidate = TokenizerCandidate(
             strategy=cast("Strategy", strategy), asked=int(size or 0), got=int(size or 0), tokenizer=tiny
         )
         cost = Fertility(
@@ -43,7 +43,7 @@ def candidates(tiny: Tokenizer, **fertility: float) -> list[Measured]:
             changed_documents=(),
             samples={},
         )
-        found.append(Measured(candidate=candidate, fertility=cost))
+        found.append(MeasuredCandidate(candidate=candidate, fertility=cost))
     return found
 
 
@@ -65,14 +65,14 @@ def test_fewest_tokens_win_and_within_two_percent_the_bases_vocabulary(
 ) -> None:
     recipe = Recipe.model_validate({"tokenizer": {"choice": choice}})
 
-    best, why = choose(candidates(tiny, **fertility), recipe)
+    best, why = choose_candidate(candidates(tiny, **fertility), recipe)
 
     assert best.candidate.name == chosen
     assert why.startswith(f"tokenizer.choice is {choice}; of ")
 
 
 def test_the_reason_names_both_where_the_bases_vocabulary_is_kept(tiny: Tokenizer) -> None:
-    _, why = choose(candidates(tiny, base=5.5, extend_16000=1.42, replace_32000=1.40), Recipe())
+    _, why = choose_candidate(candidates(tiny, base=5.5, extend_16000=1.42, replace_32000=1.40), Recipe())
 
     assert why == (
         "tokenizer.choice is auto; of the 3 candidates replace-32000 has the fewest tokens per word (1.400), and "
@@ -87,15 +87,15 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
     """Counted anew with each smaller tokenizer, as if it had been asked for."""
     texts = [f"{one} {two}" for one in SENTENCES for two in SENTENCES[:9]]
     counts = count_pretokens(tiny, texts).counts
-    trained = train(counts, 900, 2)
-    merges = continued_merges(tiny, counts, 400, 2) if strategy == "extend" else trained.merges
+    trained = train_vocabulary(counts, 900, 2)
+    merges = continue_merges(tiny, counts, 400, 2) if strategy == "extend" else trained.merges
 
     def made(num: int) -> tuple[Tokenizer, int]:
         if strategy == "extend":
-            return extended(tiny, merges[:num]), 0
-        return replaced(tiny, *trained.cut(256 + num)), 256
+            return extend_vocabulary(tiny, merges[:num]), 0
+        return replace_vocabulary(tiny, *trained.cut(256 + num)), 256
 
-    whole = usage_of(made(len(merges))[0], counts, merges)
+    whole = count_usage(made(len(merges))[0], counts, merges)
 
     shares = {}
     for num in range(1, len(merges) + 1):
@@ -138,13 +138,13 @@ def test_rare_tokens_are_warned_of_in_the_log_and_in_both_tables(
 
 
 def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
-    usage = Usage(own_tokens=100, own_tokens_seen=90, supported_size=100)
+    usage = TokenUsage(own_tokens=100, own_tokens_seen=90, supported_size=100)
     cost = candidates(tiny, extend_100=1.5)[0].fertility
-    few = Usage(own_tokens=100, own_tokens_seen=89, supported_size=97)
+    few = TokenUsage(own_tokens=100, own_tokens_seen=89, supported_size=97)
 
     told = [
-        Measured(
-            candidate=Candidate(strategy="extend", asked=100, got=100, tokenizer=tiny, usage=each),
+        MeasuredCandidate(
+            candidate=TokenizerCandidate(strategy="extend", asked=100, got=100, tokenizer=tiny, usage=each),
             fertility=cost,
         ).warning
         for each in (usage, few)

@@ -9,7 +9,7 @@ from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
-from anadil.runtime.execute import Outcome, execute
+from anadil.runtime.execute import MadeArtifact, execute
 from tests.kit.harness import again
 from tests.tokenizer.test_run import contents
 
@@ -18,18 +18,18 @@ SIZES = (400, 600)
 
 
 @pytest.fixture
-def corpus(recipe: Recipe) -> Outcome:
+def corpus(recipe: Recipe) -> MadeArtifact:
     return execute(STAGES["clean"], recipe, {}, (), None)
 
 
-def made(recipe: Recipe, corpus: Outcome, root: Path, *sizes: int) -> Outcome:
+def made(recipe: Recipe, corpus: MadeArtifact, root: Path, *sizes: int) -> MadeArtifact:
     sized = again(recipe, f"storage.root={root}", f"tokenizer.vocab_sizes={list(sizes)}")
     return execute(STAGE, sized, {"corpus": corpus.uri}, (), None)
 
 
 @pytest.mark.parametrize("strategies", ["[base, extend, replace]", "[extend]"])
 def test_a_sweep_over_finished_sizes_gives_the_same_artifact_without_training(
-    recipe: Recipe, corpus: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture, strategies: str
+    recipe: Recipe, corpus: MadeArtifact, tmp_path: Path, caplog: pytest.LogCaptureFixture, strategies: str
 ) -> None:
     recipe = again(recipe, f"tokenizer.strategies={strategies}")
     whole = made(recipe, corpus, tmp_path / "whole", *SIZES)
@@ -52,7 +52,7 @@ def test_a_sweep_over_finished_sizes_gives_the_same_artifact_without_training(
 
 
 def test_only_the_size_that_is_not_there_is_trained(
-    recipe: Recipe, corpus: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    recipe: Recipe, corpus: MadeArtifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = made(recipe, corpus, tmp_path / "whole", *SIZES)
     made(recipe, corpus, tmp_path / "parts", 600)
@@ -66,7 +66,7 @@ def test_only_the_size_that_is_not_there_is_trained(
 
 
 def test_a_damaged_candidate_is_trained_again(
-    recipe: Recipe, corpus: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    recipe: Recipe, corpus: MadeArtifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = made(recipe, corpus, tmp_path / "whole", *SIZES)
     part = made(recipe, corpus, tmp_path / "parts", 600)
@@ -80,7 +80,7 @@ def test_a_damaged_candidate_is_trained_again(
 
 
 def test_a_candidate_of_other_settings_is_left_alone(
-    recipe: Recipe, corpus: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    recipe: Recipe, corpus: MadeArtifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = made(again(recipe, "tokenizer.min_frequency=3"), corpus, tmp_path / "parts", 600)
     manifest = artifact.read_manifest(

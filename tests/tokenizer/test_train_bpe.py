@@ -5,9 +5,9 @@ from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from anadil.tokenizer.extend_bpe import continued_merges
+from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import count_pretokens
-from anadil.tokenizer.train_bpe import train
+from anadil.tokenizer.train_bpe import train_vocabulary
 from tests.tokenizer.conftest import SENTENCES
 
 TEXTS = [f"{one} {two}" for one in SENTENCES for two in SENTENCES]
@@ -19,7 +19,7 @@ def test_training_on_the_counts_gives_the_merges_of_training_on_the_text(tiny: T
     trainer = BpeTrainer(vocab_size=700, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
     on_text.train_from_iterator(TEXTS, trainer)
 
-    trained = train(count_pretokens(tiny, TEXTS).counts, 700, min_frequency=1)
+    trained = train_vocabulary(count_pretokens(tiny, TEXTS).counts, 700, min_frequency=1)
 
     expected = json.loads(on_text.to_str())["model"]
     vocab, merges = trained.cut(700)
@@ -30,20 +30,20 @@ def test_training_on_the_counts_gives_the_merges_of_training_on_the_text(tiny: T
 def test_a_smaller_vocabulary_is_the_start_of_a_larger_one(tiny: Tokenizer) -> None:
     counts = count_pretokens(tiny, TEXTS).counts
 
-    large = train(counts, 600, min_frequency=2)
-    small = train(counts, 400, min_frequency=2)
+    large = train_vocabulary(counts, 600, min_frequency=2)
+    small = train_vocabulary(counts, 400, min_frequency=2)
 
     assert large.cut(400) == small.cut(400)
 
 
 def test_extending_a_bare_alphabet_is_training(tiny: Tokenizer) -> None:
     counts = count_pretokens(tiny, TEXTS).counts
-    trained = train(counts, 700, min_frequency=2)
+    trained = train_vocabulary(counts, 700, min_frequency=2)
     bare = Tokenizer(
         models.BPE(vocab={symbol: index for index, symbol in enumerate(trained.alphabet)}, merges=[])
     )
 
-    merges = continued_merges(bare, counts, 700 - 256, min_frequency=2)
+    merges = continue_merges(bare, counts, 700 - 256, min_frequency=2)
 
     assert merges == trained.merges
 
@@ -53,7 +53,7 @@ def test_a_pair_counted_more_often_than_32_bits_hold_is_still_merged(
 ) -> None:
     counts = {"ÉĻ": 3_000_000_000, "ab": 1_000}
 
-    trained = train(counts, 257, min_frequency=2)
+    trained = train_vocabulary(counts, 257, min_frequency=2)
 
     assert trained.merges == [("É", "Ļ")]
     assert trained.cut(257)[0]["ÉĻ"] == 256

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class Manifest:
         return hashlib.sha256(json.dumps([self.kind, files]).encode()).hexdigest()
 
 
-def key_of(origin: Mapping[str, str]) -> str:
+def origin_key(origin: Mapping[str, str]) -> str:
     """The key of what is made from `origin`: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(dict(origin), sort_keys=True).encode()).hexdigest()[:16]
 
@@ -84,7 +83,7 @@ def read_manifest(uri: str) -> Manifest | None:
     Raises:
         IntegrityError: The file is there but is no manifest of ours.
     """
-    where = storage.join(uri, MANIFEST)
+    where = join(uri, MANIFEST)
     files = storage.store(uri)
     if not files.exists(where):
         return None
@@ -102,32 +101,24 @@ def read_manifest(uri: str) -> Manifest | None:
     return manifest
 
 
-def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
-    """A local directory with the artifact, every byte of it checked.
+def finished_manifest(uri: str, kind: str) -> Manifest:
+    """The manifest of an artifact that has to be there.
 
     Raises:
-        DataError: There is no artifact, or one of another kind.
-        IntegrityError: A file is missing, added or changed.
+        DataError: There is no finished artifact, or one of another kind.
+        IntegrityError: As `read_manifest`.
     """
     manifest = read_manifest(uri)
     if manifest is None:
-        raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
+        raise DataError(
+            f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it first"
+        )
     if manifest.kind != kind:
         raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
-    path = storage.store(uri).get_directory(uri, manifest.files)
-    try:
-        verify(path, manifest, uri)
-    except IntegrityError:
-        if "://" not in uri:
-            raise
-        log.warning("%s: the copy in %s is damaged; fetching it again", uri, path)
-        shutil.rmtree(path)
-        path = storage.store(uri).get_directory(uri, manifest.files)
-        verify(path, manifest, uri)
-    return path, manifest
+    return manifest
 
 
-def verify(path: Path, manifest: Manifest, name: str) -> None:
+def verify_files(path: Path, manifest: Manifest, name: str) -> None:
     """Compare every file with the manifest.
 
     Raises:
@@ -141,7 +132,7 @@ def verify(path: Path, manifest: Manifest, name: str) -> None:
     for extra in sorted(present - manifest.files.keys()):
         raise IntegrityError(f"{name}/{extra}: not in its manifest; {remedy}")
     for file, expected in manifest.files.items():
-        if describe(path / file) != expected:
+        if file_entry(path / file) != expected:
             raise IntegrityError(f"{name}/{file}: differs from its manifest; {remedy}")
 
 
@@ -161,7 +152,8 @@ def glance(uri: str, manifest: Manifest) -> None:
             raise IntegrityError(f"{uri}/{name}: missing, but its manifest names it; {remedy}")
         if sizes[name] != entry["bytes"]:
             raise IntegrityError(
-                f"{uri}/{name}: has {sizes[name]:,} bytes, its manifest says {entry['bytes']:,}; {remedy}"
+                f"{uri}/{name}: size differs from the manifest: {entry['bytes']:,} bytes expected, "
+                f"{sizes[name]:,} found; {remedy}"
             )
     if "://" not in uri and (extra := sorted(sizes.keys() - manifest.files.keys() - {MANIFEST})):
         raise IntegrityError(f"{uri}/{extra[0]}: not in its manifest; {remedy}")
@@ -170,7 +162,7 @@ def glance(uri: str, manifest: Manifest) -> None:
         left -= sizes[name]
         if left < 0:
             return
-        if hashlib.sha256(store.read(storage.join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
+        if hashlib.sha256(store.read(join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
             raise IntegrityError(f"{uri}/{name}: differs from its manifest; {remedy}")
 
 
@@ -179,7 +171,7 @@ def remedy_of(uri: str) -> str:
     return f"run `anadil remove {uri}`, then the stage again"
 
 
-def describe(path: Path) -> dict[str, str | int]:
+def file_entry(path: Path) -> dict[str, str | int]:
     """Bytes and SHA-256 of one file, as manifests hold them."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -199,9 +191,9 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
     for written in files:
         written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
     storage.flush_directory(path)  # before the manifest vouches for them
-    entries = {file.relative_to(path).as_posix(): describe(file) for file in files}
+    entries = {file.relative_to(path).as_posix(): file_entry(file) for file in files}
     entries.pop(MANIFEST, None)
-    manifest = Manifest(kind=kind, key=key_of(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
+    manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w", encoding="utf-8") as file:
         json.dump(asdict(manifest), file, ensure_ascii=False, indent=1)
@@ -211,7 +203,7 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
     return manifest
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+def origin_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Why `new` gives another artifact than `old`, a phrase for each cause."""
     causes = []
     for name in sorted(old.keys() | new.keys()):

@@ -97,6 +97,22 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
     return folder
 
 
+def model_config(directory: Path) -> dict[str, Any]:
+    """The content of a model directory's `config.json`.
+
+    Raises:
+        DataError: There is none, or it is not a JSON object.
+        IntegrityError: It names code to run.
+    """
+    path = directory / "config.json"
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give a Hugging Face model directory")
+    config = _settings(path)
+    if "auto_map" in config:
+        raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")
+    return config
+
+
 def tokenizer_config(directory: Path) -> dict[str, Any]:
     """The content of `tokenizer_config.json`; empty where there is none.
 
@@ -104,14 +120,16 @@ def tokenizer_config(directory: Path) -> dict[str, Any]:
         DataError: It is not a JSON object.
     """
     path = directory / "tokenizer_config.json"
-    if not path.is_file():
-        return {}
+    return _settings(path) if path.is_file() else {}
+
+
+def _settings(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); fetch the model again") from None
+        raise DataError(f"{path}: is not JSON ({error}); fetch or make the model again") from None
     if not isinstance(config, dict):
-        raise DataError(f"{path}: holds no JSON object; fetch the model again")
+        raise DataError(f"{path}: holds no JSON object; fetch or make the model again")
     return config
 
 

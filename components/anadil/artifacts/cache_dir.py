@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anadil.artifacts import artifact
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import IntegrityError
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def is_whole(folder: Path) -> bool:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:
             return False
-        artifact.verify(folder, manifest, str(folder))
+        artifact.verify_files(folder, manifest, str(folder))
     except IntegrityError as error:
         log.warning("%s; making it again", str(error).partition("; run ")[0])
         shutil.rmtree(folder, ignore_errors=True)
@@ -37,11 +37,11 @@ def is_whole(folder: Path) -> bool:
 def making(folder: Path, origin: Mapping[str, str]) -> Iterator[Path]:
     """An empty directory to fill, which is sealed and becomes `folder` when the block ends.
 
-    Machines may share the disk: each fills one under its own name, all with the same bytes, and
+    Nodes may share the disk: each fills one under its own name, all with the same bytes, and
     the first to finish stays.
 
     Args:
-        folder: The directory to make; only a process that is alone on its machine may do so.
+        folder: The directory to make; only a process that is alone on its node may do so.
         origin: What decides the content.
     """
     draft = folder.with_name(f"{folder.name}.partial-{socket.gethostname()}")
@@ -53,7 +53,7 @@ def making(folder: Path, origin: Mapping[str, str]) -> Iterator[Path]:
         try:
             draft.rename(folder)
         except OSError:
-            # Another machine was faster, and its processes may be reading theirs already.
+            # Another node was faster, and its processes may be reading theirs already.
             if not is_there(folder):
                 raise
     finally:

@@ -1,14 +1,13 @@
-"""A lock between processes of one machine, in a directory that they agree on."""
+"""Locks between processes of one machine, in a directory that they agree on."""
 
 import contextlib
 import errno
-import fcntl
 import logging
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from anadil.core.errors import PreflightError
 
@@ -24,49 +23,54 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 @contextlib.contextmanager
 def locked(work: Path) -> Iterator[None]:
     """Make sure that one process of this machine at a time makes the artifact."""
-    path = work / "lock"
+    lock = _lock_in(work)
     deadline = time.monotonic() + PATIENCE_S
     waited = False
-    while True:
-        work.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
-            if _take(file, path):
-                try:
-                    yield
-                finally:
-                    path.unlink(missing_ok=True)
-                    with contextlib.suppress(OSError):
-                        work.rmdir()  # only if no checkpoint is in it
-                return
+    while not _acquire(lock, work):
         if time.monotonic() > deadline:
             raise PreflightError(f"{work}: another process makes this artifact; wait for it or stop it")
         if not waited:
             log.info("waiting for another process that makes the same artifact")
         waited = True
         time.sleep(0.2)
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held; who waits for it opens the next one
+        lock.release()
+        with contextlib.suppress(OSError):
+            work.rmdir()  # only if no checkpoint is in it
 
 
 def is_held(work: Path) -> bool:
     """Whether a process of this machine is at work in a directory."""
+    lock = _lock_in(work)
+    if not Path(lock.lock_file).exists():
+        return False
     try:
-        with (work / "lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released with the file
-    except BlockingIOError:
+        lock.acquire(blocking=False)
+    except Timeout:
         return True
     except OSError:
         return False
+    lock.release()
     return False
 
 
-def _take(file: IO[str], path: Path) -> bool:
-    """Whether the lock is ours, and still the one that others will find."""
+def _lock_in(work: Path) -> FileLock:
+    # Other users, too, may ask whether it is held. A soft lock would outlive a killed process.
+    return FileLock(work / "lock", mode=0o666, fallback_to_soft=False)
+
+
+def _acquire(lock: FileLock, work: Path) -> bool:
+    """Whether the lock is ours now."""
+    work.mkdir(parents=True, exist_ok=True)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
-    except (BlockingIOError, FileNotFoundError):
+        lock.acquire(blocking=False)
+    except (Timeout, FileNotFoundError):  # the directory may go between two calls
         return False
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        log.warning("%s: this file system has no locks (%s); let one run at a time use it", path, error)
-        return True
+        log.warning("%s: this file system has no locks (%s); let one run at a time use it", work, error)
+    return True

@@ -14,7 +14,8 @@ import time
 import uuid
 from collections.abc import Mapping
 
-from anadil.artifacts.storage import ConditionsError
+from anadil.artifacts.s3 import S3
+from anadil.artifacts.uri import ConditionsError
 from anadil.core.errors import AnadilError, DataError, PreflightError
 
 log = logging.getLogger(__name__)
@@ -68,8 +69,6 @@ class ObjectLock:
         Raises:
             ConditionsError: It does not.
         """
-        from anadil.artifacts.s3 import S3
-
         with self._turn:
             content = {**self._owner, "count": time.time_ns(), "released": False}
             tag = S3().write_if(self._uri, json.dumps(content).encode(), "")  # it is there, so this must fail
@@ -112,8 +111,6 @@ class ObjectLock:
         self._ended.set()
         with self._turn, contextlib.suppress(AnadilError):
             if not self._lost and self._written(self._tag):
-                from anadil.artifacts.s3 import S3
-
                 S3().remove(self._uri)
 
     def _renew_until_ended(self) -> None:
@@ -128,8 +125,6 @@ class ObjectLock:
 
     def _written(self, tag: str, *, released: bool = False) -> bool:
         """Whether the object was as `tag` says, and is ours now."""
-        from anadil.artifacts.s3 import S3
-
         content = {**self._owner, "count": time.time_ns(), "released": released}
         new = S3().write_if(self._uri, json.dumps(content).encode(), tag)
         if new is None:
@@ -141,8 +136,6 @@ class ObjectLock:
         return True
 
     def _read(self) -> tuple[dict[str, object], str]:
-        from anadil.artifacts.s3 import S3
-
         try:
             content, tag = S3().read_tagged(self._uri)
         except DataError:  # removed meanwhile

@@ -1,25 +1,25 @@
-"""Inputs in S3 or on a slow disk -> this machine's own disk, once for all its processes.
+"""Artifacts in S3 -> this machine's own disk, once for all its processes.
 
 Files are fetched side by side, checked against their manifest, and kept for the next start: a
-killed run goes on with the files that are not there yet.
+killed run resumes with the files that are not there yet.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.storage import MANIFEST, Count
+from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_bytes
 from anadil.core.progress import progress
@@ -37,7 +37,7 @@ ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FileEntry:
     """One file."""
 
     name: str
@@ -52,57 +52,59 @@ Fetch = Callable[[str, Path, Count], None]
 
 
 def cache() -> Path:
-    """Where copies are kept: ANADIL_CACHE, to be set to the machine's fastest disk."""
+    """Where copies are kept: ANADIL_CACHE, to be set to the node's fastest disk."""
     return Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
 
 
-def preloaded(uri: str, kind: str) -> tuple[Path, Manifest]:
-    """A copy of an artifact on this machine's own disk, every byte of it checked.
-
-    The processes of a machine call this together; one fetches and checks, the others wait.
-
-    Args:
-        uri: The artifact, in S3 or below a directory.
-        kind: Its word.
+def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
+    """A local directory with an artifact, every byte of it checked: the artifact itself, or a copy of a remote one.
 
     Raises:
         DataError: There is no artifact, or one of another kind.
-        IntegrityError: Its files are not those of its manifest.
-        PreflightError: The disk has too little space.
+        IntegrityError: A file is missing, added or changed.
+        PreflightError: The disk has too little space for a copy.
     """
-    manifest = artifact.read_manifest(uri)
-    if manifest is None:
-        raise DataError(f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it")
-    if manifest.kind != kind:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
-    content = storage.store(uri).read(storage.join(uri, MANIFEST))
+    manifest = artifact.finished_manifest(uri, kind)
+    if "://" in uri:
+        return copy_to_cache(uri, manifest), manifest
+    artifact.verify_files(Path(uri), manifest, uri)
+    return Path(uri), manifest
+
+
+def copy_to_cache(uri: str, manifest: Manifest) -> Path:
+    """A copy of an artifact on this machine's own disk.
+
+    Processes of a machine may call this together: one fetches and checks, the others wait.
+    """
+    content = storage.store(uri).read(join(uri, MANIFEST))
     # Keyed by the manifest, so that a directory that was written anew is fetched anew.
     target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
-    with _alone(target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         if not _checked_by_sibling(target):
             fill(target, files_of(manifest), fetch_from(uri), uri)
-            storage.Local().write(str(target / MANIFEST), content)
+            storage.LocalStore().write(str(target / MANIFEST), content)
             _tell_siblings(target)
-    return target, manifest
+    return target
 
 
 def fetch_from(uri: str) -> Fetch:
     """How the files below a URI are fetched."""
     store = storage.store(uri)
-    return lambda name, path, count: store.download(storage.join(uri, name), path, count)
+    return lambda name, path, count: store.download(join(uri, name), path, count)
 
 
-def files_of(manifest: Manifest) -> list[Wanted]:
+def files_of(manifest: Manifest) -> list[FileEntry]:
     """The files that a manifest names."""
     return [
-        Wanted(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
+        FileEntry(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
         for name, entry in manifest.files.items()
     ]
 
 
 def fill(
     target: Path,
-    files: Sequence[Wanted],
+    files: Sequence[FileEntry],
     fetch: Fetch,
     source: str,
     remedy: str = "set ANADIL_CACHE to a directory on a larger disk",
@@ -122,30 +124,30 @@ def fill(
         IntegrityError: Files of the source are not those of its manifest.
         PreflightError: The disk has too little space.
     """
-    for wanted in files:
-        if not (target / wanted.name).resolve().is_relative_to(target.resolve()):
+    for entry in files:
+        if not (target / entry.name).resolve().is_relative_to(target.resolve()):
             raise IntegrityError(
-                f"{source}: its manifest names {wanted.name!r}, out of its directory; remove it"
+                f"{source}: its manifest names {entry.name!r}, out of its directory; remove it"
             )
-    names = {MANIFEST, *(wanted.name for wanted in files)}
+    names = {MANIFEST, *(entry.name for entry in files)}
     for file in [path for path in target.rglob("*") if path.is_file()]:
         if file.relative_to(target).as_posix() not in names:
             file.unlink()  # what a killed run was fetching
-    total = sum(wanted.size for wanted in files)
-    absent = [wanted for wanted in files if not _has_size(target, wanted)]
-    _check_space(target, sum(wanted.size for wanted in absent), source, remedy)
+    total = sum(entry.size for entry in files)
+    absent = [entry for entry in files if not _has_size(target, entry)]
+    _check_space(target, sum(entry.size for entry in absent), source, remedy)
     if absent:
         log.info("%s: fetching %s into %s", source, human_bytes(sum(each.size for each in absent)), target)
     stop = threading.Event()
     with (
         ThreadPoolExecutor(FILES_AT_A_TIME, "anadil-preload") as pool,
-        progress(f"fetching {source}, MB", max(1, total // 10**6)) as shown,
+        progress(f"fetching {source}, MB", max(1, total // 10**6)) as bar,
     ):
-        left = {pool.submit(_bring, target, wanted, fetch, source, stop) for wanted in files}
+        left = {pool.submit(_bring, target, entry, fetch, source, stop) for entry in files}
         try:
             while left:
                 done, left = wait(left, timeout=POLL_S)
-                shown.advance(max(0, _present_bytes(target) // 10**6 - shown.done))
+                bar.advance(max(0, _present_bytes(target) // 10**6 - bar.done))
                 for future in done:
                     future.result()
         finally:
@@ -153,39 +155,45 @@ def fill(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _bring(target: Path, wanted: Wanted, fetch: Fetch, source: str, stop: threading.Event) -> None:
+def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: threading.Event) -> None:
     """Have one file with the right bytes in its place."""
-    path = target / wanted.name
+    path = target / entry.name
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def count(_: int) -> None:
         if stop.is_set():
-            raise Stopped(f"{source}: fetching was stopped; run the same command again to go on")
+            raise Stopped(f"{source}: fetching was stopped; run the same command again to resume")
 
     found = set()
     for attempt in range(ATTEMPTS + 1):
         count(0)
-        if _has_size(target, wanted):
-            digest = artifact.describe(path)["sha256"]
-            if digest == wanted.sha256:
+        if _has_size(target, entry):
+            digest = artifact.file_entry(path)["sha256"]
+            if digest == entry.sha256:
                 return
             if attempt:
                 found.add(digest)
-            log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, wanted.name, target)
+            log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, entry.name, target)
             path.unlink()
         if attempt < ATTEMPTS:
-            fetch(wanted.name, path, count)
+            try:
+                fetch(entry.name, path, count)
+            except DataError:
+                remedy = artifact.remedy_of(source)
+                raise IntegrityError(
+                    f"{source}/{entry.name}: missing, but its manifest names it; {remedy}"
+                ) from None
     if len(found) > 1:  # what is stored would come twice alike
         raise RetryableError(
-            f"{source}/{wanted.name}: came with other bytes each time; look at the network and any proxy, "
+            f"{source}/{entry.name}: came with other bytes each time; look at the network and any proxy, "
             "then run the same command again"
         )
-    raise IntegrityError(f"{source}/{wanted.name}: differs from its manifest; {artifact.remedy_of(source)}")
+    raise IntegrityError(f"{source}/{entry.name}: differs from its manifest; {artifact.remedy_of(source)}")
 
 
-def _has_size(target: Path, wanted: Wanted) -> bool:
-    path = target / wanted.name
-    return path.is_file() and path.stat().st_size == wanted.size
+def _has_size(target: Path, entry: FileEntry) -> bool:
+    path = target / entry.name
+    return path.is_file() and path.stat().st_size == entry.size
 
 
 def _check_space(target: Path, need: int, source: str, remedy: str) -> None:
@@ -208,15 +216,6 @@ def _present_bytes(target: Path) -> int:
             continue
         total += min(stat.st_size, stat.st_blocks * 512) if path.is_file() else 0
     return total
-
-
-@contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One process of this machine at a time; the lock ends with its process."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f"{target.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _start() -> str:

@@ -6,13 +6,14 @@ its claim cannot change what its successor has written. The manifest, last, goes
 """
 
 import logging
+import shutil
 import time
 from pathlib import Path
-from typing import Protocol
 
-from anadil.artifacts import object_lock, storage
+from anadil.artifacts import object_lock
 from anadil.artifacts.object_lock import ObjectLock, Taken
-from anadil.artifacts.storage import MANIFEST, AlreadyThereError, ConditionsError
+from anadil.artifacts.s3 import S3
+from anadil.artifacts.uri import MANIFEST, AlreadyThereError, ConditionsError, join
 from anadil.core.errors import RetryableError
 
 log = logging.getLogger(__name__)
@@ -24,31 +25,21 @@ ATTEMPTS = 5
 """Times that a file is sent that another run's last upload crosses."""
 
 
-class Objects(Protocol):
-    """What is needed of `s3.S3`."""
+class S3Store(S3):
+    """Objects of S3, and directories that are put there by one run alone."""
 
-    def exists(self, uri: str) -> bool:
-        """Whether an object is there."""
-        ...
+    def put_directory(self, source: Path, uri: str) -> None:
+        """Upload every file, the manifest last, so that of several runs one alone writes there.
 
-    def read(self, uri: str) -> bytes:
-        """The bytes of one small object."""
-        ...
-
-    def remove(self, uri: str) -> None:
-        """Delete one object."""
-        ...
-
-    def tags(self, uri: str) -> dict[str, str]:
-        """Names below a prefix, with what tells their bytes from others."""
-        ...
-
-    def upload(self, path: Path, uri: str, tag: str | None) -> bool:
-        """Send one file, if the object is as it was seen."""
-        ...
+        Raises:
+            AlreadyThereError: Another run has finished it first.
+            RetryableError: Another run is at it for too long.
+        """
+        publish(self, source, uri)
+        shutil.rmtree(source)
 
 
-def publish(objects: Objects, source: Path, uri: str) -> None:
+def publish(objects: S3, source: Path, uri: str) -> None:
     """Upload every file, the manifest last; what a killed run has left there is replaced.
 
     Raises:
@@ -67,7 +58,7 @@ def publish(objects: Objects, source: Path, uri: str) -> None:
                 lock.remove()
 
 
-def _claim(objects: Objects, uri: str, deadline: float) -> ObjectLock | None:
+def _claim(objects: S3, uri: str, deadline: float) -> ObjectLock | None:
     """A claim on the address; None where the storage has no conditional writes."""
     waited = False
     while True:
@@ -100,29 +91,29 @@ def _claim(objects: Objects, uri: str, deadline: float) -> ObjectLock | None:
 def _claim_of(uri: str) -> str:
     """Beside the directory; below it where that is a whole bucket."""
     is_bucket = "/" not in uri.removeprefix("s3://")
-    return storage.join(uri, CLAIM) if is_bucket else f"{uri}{CLAIM}"
+    return join(uri, CLAIM) if is_bucket else f"{uri}{CLAIM}"
 
 
-def _refuse_finished(objects: Objects, uri: str) -> None:
-    if objects.exists(storage.join(uri, MANIFEST)):
+def _refuse_finished(objects: S3, uri: str) -> None:
+    if objects.exists(join(uri, MANIFEST)):
         raise AlreadyThereError(f"{uri}: another run has just finished it")
 
 
-def _upload(objects: Objects, source: Path, uri: str, lock: ObjectLock | None) -> None:
+def _upload(objects: S3, source: Path, uri: str, lock: ObjectLock | None) -> None:
     files = {file.relative_to(source).as_posix(): file for file in source.rglob("*") if file.is_file()}
     manifest = files.pop(MANIFEST, None)
     seen = objects.tags(uri)
     if lock is not None:
         lock.check()
     for stray in sorted(seen.keys() - files.keys() - {MANIFEST, CLAIM}):
-        objects.remove(storage.join(uri, stray))
+        objects.remove(join(uri, stray))
     for name, file in sorted(files.items()):
         _send(objects, file, uri, name, seen, lock)
     if manifest is None:
         return
     if lock is not None:
         lock.check()
-    target = storage.join(uri, MANIFEST)
+    target = join(uri, MANIFEST)
     # An answer may have been lost, and its repetition have found what we sent ourselves.
     if not objects.upload(manifest, target, "" if lock else None) and (
         objects.read(target) != manifest.read_bytes()
@@ -131,7 +122,7 @@ def _upload(objects: Objects, source: Path, uri: str, lock: ObjectLock | None) -
 
 
 def _send(
-    objects: Objects,
+    objects: S3,
     file: Path,
     uri: str,
     name: str,
@@ -139,7 +130,7 @@ def _send(
     lock: ObjectLock | None,
 ) -> None:
     """Upload one file over what was seen in its place before the claim was confirmed."""
-    target = storage.join(uri, name)
+    target = join(uri, name)
     for _ in range(ATTEMPTS):
         if lock is None:
             objects.upload(file, target, None)

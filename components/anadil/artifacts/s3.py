@@ -1,19 +1,15 @@
-"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.Store`."""
+"""Objects of S3, or of a server that speaks its protocol, through the calls of `storage.LocalStore`."""
 
 import fnmatch
 import functools
-import hashlib
 import logging
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anadil.artifacts.publish import publish
-from anadil.artifacts.storage import MANIFEST, ConditionsError, Count, join
+from anadil.artifacts.uri import MANIFEST, ConditionsError, Count, join
 from anadil.core.aws import DamagedError, aws_client, aws_errors, error_code, error_status
 from anadil.core.errors import DataError, PreflightError, RetryableError
 
@@ -42,7 +38,7 @@ class S3:
     """Objects of an S3 bucket; credentials come from the environment, as boto3 finds them."""
 
     def __init__(self) -> None:
-        self._client: Any = client()
+        self._client: Any = s3_client()
 
     def exists(self, uri: str) -> bool:
         """Whether an object is there."""
@@ -53,21 +49,15 @@ class S3:
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small object."""
-        bucket, key = _split(uri)
-
-        def fetch() -> bytes:
-            body: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
-            return body
-
-        return _fetch(uri, fetch)
+        return self.read_tagged(uri)[0]
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of an object and its size; a negative start counts from its end."""
+        """Some bytes of an object and the size of all of it; a negative start counts from its end."""
         bucket, key = _split(uri)
-        asked = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
+        byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
         with s3_errors(uri):
             try:
-                answer = self._client.get_object(Bucket=bucket, Key=key, Range=asked)
+                response = self._client.get_object(Bucket=bucket, Key=key, Range=byte_range)
             except self._client.exceptions.ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] != 416:
                     raise
@@ -75,8 +65,8 @@ class S3:
                 head = self._client.head_object(Bucket=bucket, Key=key)
                 return b"", int(head["ContentLength"])
             # A server that knows no ranges sends the whole object, and no size.
-            size = str(answer.get("ContentRange", "")).rpartition("/")[2] or answer["ContentLength"]
-            return answer["Body"].read(num_bytes), int(size)
+            size = str(response.get("ContentRange", "")).rpartition("/")[2] or response["ContentLength"]
+            return response["Body"].read(num_bytes), int(size)
 
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
@@ -98,12 +88,12 @@ class S3:
         bucket, key = _split(uri)
         with s3_errors(uri):
             try:
-                answer = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
+                response = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
             except self._client.exceptions.ClientError as error:
                 if _was_changed(error, uri):
                     return None
                 raise
-        return str(answer["ETag"])
+        return str(response["ETag"])
 
     def upload(self, path: Path, uri: str, tag: str | None, count: Count | None = None) -> bool:
         """Send one file, in parts where it is large, if the object is as it was seen last.
@@ -146,8 +136,8 @@ class S3:
         bucket, key = _split(uri)
 
         def fetch() -> tuple[bytes, str]:
-            answer = self._client.get_object(Bucket=bucket, Key=key)
-            return answer["Body"].read(), str(answer["ETag"])
+            response = self._client.get_object(Bucket=bucket, Key=key)
+            return response["Body"].read(), str(response["ETag"])
 
         return _fetch(uri, fetch)
 
@@ -170,41 +160,12 @@ class S3:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
         return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
 
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Upload every file, the manifest last, so that of several runs one alone writes there.
-
-        Raises:
-            AlreadyThereError: Another run has finished it first.
-            RetryableError: Another run is at it for too long.
-        """
-        publish(self, source, uri)
-        shutil.rmtree(source)
-
     def upload_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
-        """The same for who holds a lock; `count` may raise CancelledError to stop."""
+        """Upload every file, the manifest last, for who holds a lock; `count` may raise CancelledError to stop."""
         files = [file for file in sorted(source.rglob("*")) if file.is_file()]
         for file in sorted(files, key=lambda path: path == source / MANIFEST):
             self.upload(file, join(uri, file.relative_to(source).as_posix()), None, count)
         shutil.rmtree(source)
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
-        """Download into the cache (`ANADIL_CACHE`, else the temporary directory).
-
-        Objects that are not of `names` stay where they are: a run that was killed may have left some.
-        """
-        cache = Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
-        # Keyed by the manifest, so that a directory that was written anew is fetched anew.
-        identity = uri.encode() + self.read(join(uri, MANIFEST))
-        target = cache / hashlib.sha256(identity).hexdigest()[:16]
-        for name, item in self._named(uri):
-            if names is not None and name not in {MANIFEST, *names}:
-                continue
-            path = target / name
-            if not path.resolve().is_relative_to(target.resolve()):
-                raise DataError(f"{uri}: object {name!r} points out of its directory; remove it")
-            if not path.is_file() or path.stat().st_size != item["Size"]:
-                self.download(join(uri, name), path)
-        return target
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
@@ -278,7 +239,7 @@ class S3:
 
 
 @functools.cache
-def client() -> Any:
+def s3_client() -> Any:
     """The one client of this process; making one takes longer than most calls.
 
     A dead endpoint is given up after some 10 s of retries, a silent one after a minute;

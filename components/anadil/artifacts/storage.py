@@ -1,7 +1,6 @@
 """Files and directories, local or `s3://`: the only module that tells the two apart.
 
-A URI is a local path or `s3://bucket/key`. Reads and writes of whole directories are what
-artifacts need; `Local` and `S3` answer the same calls.
+`LocalStore` and `S3Store` answer the same calls.
 """
 
 import errno
@@ -11,22 +10,18 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
 
+from anadil.artifacts.publish import S3Store
+from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError, RecipeError
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-"""Written last in a directory, so that its presence says that the directory is whole."""
-
 PIECE_BYTES = 16 * 1024**2
 """Copied at a time."""
-Count = Callable[[int], None]
-"""Gets the bytes of each piece that was copied; raises to stop."""
 Copy = Callable[[str], AbstractContextManager[Path]]
 """Gives a local path with what is to be read of a file, as `local_copy` does."""
 
@@ -34,89 +29,7 @@ BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
 
 
-class AlreadyThereError(DataError):
-    """Another run has put a finished directory there first."""
-
-
-class ConditionsError(PreflightError):
-    """The storage cannot write on condition that nobody else has."""
-
-
-class Store(Protocol):
-    """One kind of storage."""
-
-    def exists(self, uri: str) -> bool:
-        """Whether a file is there."""
-        ...
-
-    def read(self, uri: str) -> bytes:
-        """The bytes of one small file."""
-        ...
-
-    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and the size of all of it; a negative start counts from its end.
-
-        Raises:
-            DataError: There is no such file, or it cannot be read.
-        """
-        ...
-
-    def write(self, uri: str, content: bytes) -> None:
-        """Make one small file hold these bytes, in one step."""
-        ...
-
-    def files(self, pattern: str) -> list[str]:
-        """Sorted URIs of the files that a path, directory or glob names."""
-        ...
-
-    def sizes(self, pattern: str) -> dict[str, int]:
-        """Bytes of each of those files, by its URI."""
-        ...
-
-    def put_directory(self, source: Path, uri: str) -> None:
-        """Make `uri` hold what `source` holds, its manifest last; `source` is moved away.
-
-        Raises:
-            AlreadyThereError: Another run has finished it first; `source` is left.
-            DataError: Something else is there.
-        """
-        ...
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:
-        """A local directory with the files below `uri`; the same one where it is local.
-
-        Args:
-            uri: The directory.
-            names: Of a remote one, what to fetch beside its manifest; left out, everything.
-        """
-        ...
-
-    def directory_sizes(self, uri: str) -> dict[str, int]:
-        """Bytes of each file below `uri`, by its relative name."""
-        ...
-
-    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
-        """Copy one file to a local path, which is there when it is whole.
-
-        Raises:
-            DataError: There is no such file.
-        """
-        ...
-
-    def remove_directory(self, uri: str) -> None:
-        """Remove `uri` and all below it, its manifest first."""
-        ...
-
-    def fingerprint(self, uri: str) -> str:
-        """A text that changes when the bytes of the file do."""
-        ...
-
-    def directories(self, uri: str) -> list[str]:
-        """Directories right below `uri`, oldest manifest first, without those that have none."""
-        ...
-
-
-def store(uri: str) -> Store:
+def store(uri: str) -> "LocalStore | S3Store":
     """The storage that a URI belongs to.
 
     Raises:
@@ -124,19 +37,12 @@ def store(uri: str) -> Store:
     """
     scheme, separator, _ = uri.partition("://")
     if uri.startswith(BUILT_IN):
-        return BuiltIn()
+        return BuiltInStore()
     if not separator:
-        return Local()
+        return LocalStore()
     if scheme == "s3":
-        from anadil.artifacts.s3 import S3
-
-        return S3()
+        return S3Store()
     raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
-
-
-def join(root: str, *parts: str) -> str:
-    """A URI below another."""
-    return "/".join([root.rstrip("/") or "/", *parts])
 
 
 @contextmanager
@@ -145,16 +51,19 @@ def local_copy(uri: str) -> Iterator[Path]:
     if "://" not in uri:
         yield built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
         return
-    from anadil.artifacts.s3 import S3
-
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / Path(uri).name
-        S3().download(uri, path)
+        S3Store().download(uri, path)
         yield path
 
 
-def expand(patterns: tuple[str, ...], key: str) -> list[str]:
-    """The files that inputs name, in order, each once.
+def expand(patterns: Sequence[str], key: str) -> list[str]:
+    """The files that inputs name, in order, each once; see `sizes`."""
+    return list(sizes(patterns, key))
+
+
+def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
+    """Bytes of each of the files that inputs name, by its URI, in order; nothing is read.
 
     Args:
         patterns: Paths, globs, directories, `s3://` URIs.
@@ -162,21 +71,6 @@ def expand(patterns: tuple[str, ...], key: str) -> list[str]:
 
     Raises:
         DataError: A pattern names no file.
-    """
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        uris = store(pattern).files(pattern)
-        if not uris:
-            raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
-        found.update(dict.fromkeys(uris))
-    return list(found)
-
-
-def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
-    """Bytes of each of the files that inputs name, by its URI; nothing is read.
-
-    Raises:
-        DataError: As `expand`.
     """
     found: dict[str, int] = {}
     for pattern in patterns:
@@ -187,30 +81,38 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     return found
 
 
-class Local:
+class LocalStore:
     """Files of this machine."""
+
+    def _path(self, uri: str) -> Path:
+        return Path(uri)
 
     def exists(self, uri: str) -> bool:
         """Whether a file is there."""
-        return Path(uri).is_file()
+        return self._path(uri).is_file()
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small file."""
         try:
-            return Path(uri).read_bytes()
+            return self._path(uri).read_bytes()
         except FileNotFoundError:
             raise DataError(f"{uri}: no such file") from None
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and its size; a negative start counts from its end."""
+        """Some bytes of a file and the size of all of it; a negative start counts from its end.
+
+        Raises:
+            DataError: There is no such file, or it cannot be read.
+        """
+        path = self._path(uri)
         try:
-            with Path(uri).open("rb") as file:
+            with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size + start) if start < 0 else start)
                 return file.read(num_bytes), size
         except OSError as error:
             raise DataError(
-                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+                f"{path}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
 
     def write(self, uri: str, content: bytes) -> None:
@@ -233,11 +135,16 @@ class Local:
         return sorted(name for name in found if Path(name).is_file())
 
     def sizes(self, pattern: str) -> dict[str, int]:
-        """Their bytes."""
-        return {name: Path(name).stat().st_size for name in self.files(pattern)}
+        """Bytes of each of those files, by its URI."""
+        return {name: self._path(name).stat().st_size for name in self.files(pattern)}
 
     def put_directory(self, source: Path, uri: str) -> None:
-        """Rename `source` to `uri`, in one step, after its bytes have reached the disk."""
+        """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
+
+        Raises:
+            AlreadyThereError: Another run has finished it first; `source` is left.
+            DataError: Something else is there.
+        """
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)
         _refuse_finished(target)
@@ -252,10 +159,6 @@ class Local:
             refuse_occupied(uri)
             raise
         _flush(target.parent)
-
-    def get_directory(self, uri: str, names: Collection[str] | None = None) -> Path:  # noqa: ARG002  nothing is fetched
-        """The directory itself."""
-        return Path(uri)
 
     def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each file below a directory."""
@@ -283,7 +186,7 @@ class Local:
 
     def fingerprint(self, uri: str) -> str:
         """SHA-256 of the file."""
-        with Path(uri).open("rb") as file:
+        with self._path(uri).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def directories(self, uri: str) -> list[str]:
@@ -327,34 +230,17 @@ def refuse_occupied(uri: str) -> None:
     raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
 
 
-class BuiltIn(Local):
+class BuiltInStore(LocalStore):
     """Data that comes with the program: the same names in a checkout, a wheel and an image."""
 
-    def exists(self, uri: str) -> bool:
-        """Whether a file is there."""
-        return super().exists(str(built_in(uri)))
-
-    def read(self, uri: str) -> bytes:
-        """The bytes of one small file."""
-        return super().read(str(built_in(uri)))
-
-    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and its size."""
-        return super().part(str(built_in(uri)), start, num_bytes)
+    def _path(self, uri: str) -> Path:
+        return built_in(uri)
 
     def files(self, pattern: str) -> list[str]:
         """Sorted names, with the prefix."""
         root = built_in(BUILT_IN)
         found = super().files(str(built_in(pattern)))
         return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in found]
-
-    def sizes(self, pattern: str) -> dict[str, int]:
-        """Their bytes, with the prefix."""
-        return {name: built_in(name).stat().st_size for name in self.files(pattern)}
-
-    def fingerprint(self, uri: str) -> str:
-        """SHA-256 of the file."""
-        return super().fingerprint(str(built_in(uri)))
 
 
 def built_in(uri: str) -> Path:

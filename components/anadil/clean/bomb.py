@@ -9,7 +9,7 @@ MAX_HTML_BYTES = 2_000_000
 """Source: our choice; Common Crawl cuts pages at 1 MiB."""
 MAX_TAGS = 100_000
 """About 0.3 s of parsing, measured; a comment counts as one."""
-MAX_DEPTH = 1_000
+MAX_NESTING = 1_000
 """Open elements, as far as the page closes them itself, from which on the parser is asked how many there are."""
 MAX_TREE_DEPTH = 3_000
 """The extraction's time grows with the square: 0.2 s here, 1.4 s at 8,000, measured."""
@@ -29,8 +29,8 @@ RAW = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)
     for name in ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 }
-"""What is in these is text and no tag, but inside of `FOREIGN`."""
-FOREIGN = ("svg", "math")
+"""What is in these is text and no tag, but inside of `FOREIGN_ELEMENTS`."""
+FOREIGN_ELEMENTS = ("svg", "math")
 STYLE = frozenset(re.findall(r"\w+", "a b big code em font i nobr s small strike strong tt u"))
 VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr"))
 NO_END_TAG = VOID | frozenset(
@@ -44,7 +44,7 @@ def is_bomb(page: str) -> bool:
     if len(page) > MAX_HTML_BYTES:
         return True
     depth = _depth(page, NO_END_TAG, MAX_TAGS)
-    if depth is None or depth <= MAX_DEPTH:
+    if depth is None or depth <= MAX_NESTING:
         return depth is None
     # Authors leave elements open that a parser closes. It writes every end tag, and takes no time.
     depth = _depth(str(HTMLTree.parse(page)), VOID, MAX_TAGS + MAX_COPIES)
@@ -80,7 +80,7 @@ def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | None:
             position = end.start() if end else len(page)
             opened[name] += 1
             depth += 1
-        elif not (tag[3].endswith("/") and (name in FOREIGN or opened["svg"] or opened["math"])):
+        elif not (tag[3].endswith("/") and (name in FOREIGN_ELEMENTS or opened["svg"] or opened["math"])):
             opened[name] += 1
             depth += 1
             num_style += name in STYLE

@@ -13,7 +13,7 @@ FALLBACK = "windows-1252"
 """Gives some character for nearly every byte."""
 MAX_DAMAGE = 0.01
 """Of the characters beyond ASCII, up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
-MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 """Byte order marks. Source: Encoding Standard, "decode"."""
 FIRST_TAG = {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 """A page in UTF-16 without a mark, which would pass for UTF-8 with many zeros."""
@@ -48,7 +48,7 @@ ALIASES = {
 WINDOWS = re.compile(r"(?:win|windows|cp|ms|xcp)(125[0-8]|874)")
 
 
-def text_of(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
+def decode_text(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
     """The text of a page or file, and the name of its encoding.
 
     Declared encodings lie, and valid UTF-8 is hardly ever anything else: so UTF-8 goes before them,
@@ -58,9 +58,9 @@ def text_of(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
         data: All its bytes.
         labels: What server and page say of its encoding, in that order; each may be anything.
     """
-    mark = next((mark for mark in MARKS if data.startswith(mark)), b"")
+    mark = next((mark for mark in BYTE_ORDER_MARKS if data.startswith(mark)), b"")
     declared = [codec for label in labels if (codec := codec_of(label))]
-    codec = MARKS.get(mark) or _disguised(data, declared)
+    codec = BYTE_ORDER_MARKS.get(mark) or _disguised(data, declared)
     if codec:
         return data[len(mark) :].decode(codec, "replace"), codec
     try:

@@ -19,9 +19,9 @@ from anadil.text.language import Language
 
 Hashes = npt.NDArray[np.uint64]
 
-SEED = 20240617
+MINHASH_SEED = 20240617
 """Of the hash functions; another one finds other borderline pairs."""
-CHUNK = 4_096
+SHINGLES_AT_A_TIME = 4_096
 """Shingles hashed at a time, so that a long document needs no more memory than a short one."""
 MAX_UNVERIFIED = 50
 """Members up to which a cluster is taken as found. In larger ones chains join what is not alike."""
@@ -30,7 +30,7 @@ MAX_KEPT_IN_BUCKET = 8
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Text(Protocol):
+class ComparedText(Protocol):
     """What a document must have."""
 
     @property
@@ -53,7 +53,7 @@ class MinHash:
     """Turns texts into band keys: two texts share a key with probability J ** rows."""
 
     def __init__(self, language: Language, *, bands: int, rows: int, shingle: int) -> None:
-        generator = np.random.default_rng(SEED)
+        generator = np.random.default_rng(MINHASH_SEED)
         size = bands * rows
         self.language = language
         self.bands, self.rows, self.shingle = bands, rows, shingle
@@ -82,8 +82,8 @@ class MinHash:
         """One key for each band; shape (bands,). A text without units gets keys of its own."""
         shingles = self.shingles(text)
         signature = np.full(self.bands * self.rows, np.iinfo(np.uint64).max, dtype=np.uint64)
-        for start in range(0, len(shingles), CHUNK):
-            chunk = shingles[start : start + CHUNK, None]
+        for start in range(0, len(shingles), SHINGLES_AT_A_TIME):
+            chunk = shingles[start : start + SHINGLES_AT_A_TIME, None]
             np.minimum(signature, (chunk * self._factors + self._offsets).min(axis=0), out=signature)
         grid = signature.reshape(self.bands, self.rows)
         keys = np.zeros(self.bands, dtype=np.uint64)
@@ -106,7 +106,7 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 def near_duplicates(
-    documents: Sequence[Text], band_keys: npt.NDArray[np.uint64], minhash: MinHash
+    documents: Sequence[ComparedText], band_keys: npt.NDArray[np.uint64], minhash: MinHash
 ) -> set[int]:
     """Indexes of the documents to drop: all but the best of each cluster.
 
@@ -154,7 +154,7 @@ def _root(parents: list[int], index: int) -> int:
 
 
 def _verified(
-    members: list[int], documents: Sequence[Text], band_keys: npt.NDArray[np.uint64], minhash: MinHash
+    members: list[int], documents: Sequence[ComparedText], band_keys: npt.NDArray[np.uint64], minhash: MinHash
 ) -> Iterator[int]:
     """Those members, best first, that truly resemble a kept one of one of their buckets."""
     kept: dict[tuple[int, int], list[Hashes]] = defaultdict(list)

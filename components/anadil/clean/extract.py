@@ -9,7 +9,7 @@ import pycld2
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from anadil.clean.charset import text_of
+from anadil.clean.charset import decode_text
 from anadil.text.language import Language
 
 MIN_PREFILTER_PERCENT = 5
@@ -63,7 +63,7 @@ class Block:
     link_density: float
 
 
-def decoded(data: bytes, charset: str) -> tuple[str, bool]:
+def decode_page(data: bytes, charset: str) -> tuple[str, bool]:
     """A page's text, and whether it was UTF-8.
 
     Args:
@@ -71,11 +71,11 @@ def decoded(data: bytes, charset: str) -> tuple[str, bool]:
         charset: What the server says of its encoding.
     """
     meta = META_CHARSET.search(data, 0, 4_096)
-    text, codec = text_of(data, [charset, meta[1].decode(errors="replace") if meta else ""])
+    text, codec = decode_text(data, [charset, meta[1].decode(errors="replace") if meta else ""])
     return text, codec == "utf-8"
 
 
-def may_be(page: str, language: Language) -> bool:
+def may_be_in_language(page: str, language: Language) -> bool:
     """Whether a page may hold the language: a cheap question before the expensive extraction."""
     lang = HTML_LANG.search(page, 0, 20_000)
     if lang and lang[1].lower() == language.code:

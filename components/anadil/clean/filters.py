@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from anadil.clean.language_id import Verdict, letter_shares
+from anadil.clean.language_id import IdentifiedLanguage, letter_shares
 from anadil.recipe.sections import Rules
-from anadil.text.language import Language, Limits
+from anadil.text.language import FilterLimits, Language
 
 DUPLICATE_NGRAM = 5
 """Words of the n-gram of `max_duplicate_ngrams`. Source: Gopher, arXiv:2112.11446, table A1."""
@@ -20,14 +20,14 @@ MAX_WORD_CHARS = 1_000
 """A longer word is data. Source: C4, arXiv:1910.10683, as datatrove has it."""
 
 
-def limits_of(language: Language, rules: Rules) -> Limits:
+def limits_of(language: Language, rules: Rules) -> FilterLimits:
     """The language's own limits, with those that the recipe names in their place."""
     named = {key: value for key, value in rules.model_dump().items() if value is not None}
-    own = {key: getattr(language.limits, key) for key in Limits.__dataclass_fields__}
-    return Limits(**(own | named))
+    own = {key: getattr(language.limits, key) for key in FilterLimits.__dataclass_fields__}
+    return FilterLimits(**(own | named))
 
 
-def drop_reason(text: str, found: Verdict, language: Language, limits: Limits) -> str | None:
+def drop_reason(text: str, found: IdentifiedLanguage, language: Language, limits: FilterLimits) -> str | None:
     """Why a normalized text is dropped, in one word; None if it is kept."""
     words = language.words(text)
     if not words:
@@ -43,7 +43,7 @@ def drop_reason(text: str, found: Verdict, language: Language, limits: Limits) -
     return _by_words(words, language, limits) or _by_repetition(text, words, limits)
 
 
-def _by_words(words: Sequence[str], language: Language, limits: Limits) -> str | None:
+def _by_words(words: Sequence[str], language: Language, limits: FilterLimits) -> str | None:
     num_words = len(words)
     if num_words < limits.min_words:
         return "short"
@@ -70,7 +70,7 @@ def _by_words(words: Sequence[str], language: Language, limits: Limits) -> str |
     return None
 
 
-def _by_repetition(text: str, words: Sequence[str], limits: Limits) -> str | None:
+def _by_repetition(text: str, words: Sequence[str], limits: FilterLimits) -> str | None:
     if duplicate_line_share(text) > limits.max_duplicate_lines:
         return "duplicate_lines"
     if top_ngram_share(words) > limits.max_top_ngram:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anadil.core.errors import AnadilError
 
 if TYPE_CHECKING:
-    from anadil.clean.readers import Tally
+    from anadil.clean.readers import ReadStats
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ PANIC = "PanicException"
 """Name of what a library written in Rust raises on a bug of its own. It is no Exception, so that few catch it."""
 
 
-def is_of_document(error: BaseException) -> bool:
+def is_fault_of_document(error: BaseException) -> bool:
     """Whether an error tells of the document at hand, and not of the machine, the run or its user."""
     if isinstance(error, OF_THE_RUN):
         return False
@@ -26,18 +26,18 @@ def is_of_document(error: BaseException) -> bool:
 
 
 @contextmanager
-def guarded(tally: "Tally", place: str) -> Iterator[None]:
+def skip_failed_document(stats: "ReadStats", place: str) -> Iterator[None]:
     """Count the document as bad, with its place, if the block cannot work on it.
 
     Args:
-        tally: Has counted the document as a good record.
+        stats: Has counted the document as a good record.
         place: File, and place in it.
     """
     try:
         yield
     except BaseException as error:
-        if not is_of_document(error):
+        if not is_fault_of_document(error):
             raise
         log.warning("%s: left out; please report it as a bug", place, exc_info=True)
-        tally.records -= 1
-        tally.refuse(place, f"{type(error).__name__}: {error}")
+        stats.records -= 1
+        stats.refuse(place, f"{type(error).__name__}: {error}")

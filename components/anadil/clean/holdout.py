@@ -8,7 +8,7 @@ from anadil.text.corpus import Document
 ID_DIGITS = 16
 
 
-def split(
+def split_heldout(
     documents: Sequence[Document], *, fraction: float, max_documents: int
 ) -> tuple[Sequence[Document], Sequence[Document]]:
     """Documents for training and held-out ones, of which there is one at least.

@@ -18,16 +18,16 @@ MAX_CODINGS = 4
 """One over the other; more are an attack."""
 MAX_GZIP_MEMBERS = 100
 """In one body; Chrome reads one."""
-MAX_ZSTD_WINDOW_BYTES = 8 * MIB
+MAX_HTTP_ZSTD_WINDOW_BYTES = 8 * MIB
 """What a server may ask of a client. Source: RFC 9659."""
-PIECE_BYTES = MIB
-CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,1000})?\r?\n")
+DECODED_PIECE_BYTES = MIB
+CHUNK_HEADER = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,1000})?\r?\n")
 """The line before a chunk; source: RFC 9112, section 7.1."""
-DAMAGED = (ValueError, OSError, zlib.error, zstandard.ZstdError)
+BODY_ERRORS = (ValueError, OSError, zlib.error, zstandard.ZstdError)
 """What is raised on bytes that are not coded as declared."""
 
 
-def decoded_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
+def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
     """The body without its transfer and content codings; None if it is longer than the limit.
 
     Args:
@@ -47,7 +47,7 @@ def decoded_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) ->
             return None
         try:
             body = _decoded(body, coding, limit + 1)
-        except DAMAGED as error:
+        except BODY_ERRORS as error:
             if body.lstrip()[:1] != b"<":
                 raise ValueError(f"{coding}: {error}") from None
     return body if len(body) <= limit else None
@@ -71,11 +71,11 @@ def _decoded(body: bytes, coding: str, most: int) -> bytes:
             return _inflated(body, -15, most)
     if coding == "br":
         reader, unpacked = BrotliReader(io.BytesIO(body), fsspec_args=False), bytearray()
-        while len(unpacked) < most and (piece := reader.read(min(PIECE_BYTES, most - len(unpacked)))):
+        while len(unpacked) < most and (piece := reader.read(min(DECODED_PIECE_BYTES, most - len(unpacked)))):
             unpacked += piece
         return bytes(unpacked)
     if coding == "zstd":
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_HTTP_ZSTD_WINDOW_BYTES)
         return decompressor.stream_reader(body, read_across_frames=True).read(most)
     return _without_chunks(body)
 
@@ -95,7 +95,7 @@ def _inflated(body: bytes, wbits: int, most: int) -> bytes:
 def _without_chunks(body: bytes) -> bytes:
     joined = bytearray()
     position = 0
-    while found := CHUNK.match(body, position):
+    while found := CHUNK_HEADER.match(body, position):
         size = int(found[1], 16)
         if not size:
             break

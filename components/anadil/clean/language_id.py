@@ -16,7 +16,7 @@ REFUSED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\uff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class IdentifiedLanguage:
     """What a text was found to be."""
 
     code: str
@@ -28,7 +28,7 @@ class Verdict:
     """CLD2 refused the text at first."""
 
 
-def verdict(text: str, language: Language) -> Verdict:
+def identify_language(text: str, language: Language) -> IdentifiedLanguage:
     """Whether a normalized text is in the language.
 
     CLD2 takes 2 to 12 % of short Azerbaijani for Turkish or nothing; the language's guard
@@ -45,7 +45,7 @@ def verdict(text: str, language: Language) -> Verdict:
         is_language = percent >= MIN_PERCENT
     else:
         is_language = code in language.lookalikes and language.guard(text)
-    return Verdict(code=code, is_language=is_language, is_reliable=is_reliable, retried=retried)
+    return IdentifiedLanguage(code=code, is_language=is_language, is_reliable=is_reliable, retried=retried)
 
 
 def _second_try(text: str) -> tuple[bool, tuple[tuple[str, str, int, float], ...]]:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
-from anadil.clean.charset import text_of
-from anadil.clean.warc import Page, html_responses
+from anadil.clean.charset import decode_text
+from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
@@ -31,7 +31,7 @@ PARQUET_BATCH = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
+class RawRecord:
     """One record as it came: text, or the bytes of a web page."""
 
     source: str
@@ -46,7 +46,7 @@ class Raw:
 
 
 @dataclass(slots=True)
-class Tally:
+class ReadStats:
     """What reading met; the same whatever the order of the files."""
 
     records: int = 0
@@ -61,12 +61,12 @@ class Tally:
     places: list[str] = field(default_factory=list)
 
     def refuse(self, place: str, why: str) -> None:
-        """Count a bad record; the first ones are remembered for `judge`."""
+        """Count a bad record; the first ones are remembered for `check_bad_share`."""
         self.bad += 1
         if len(self.places) < MAX_PLACES:
             self.places.append(f"{place}: {why}")
 
-    def judge(self, max_share: float) -> None:
+    def check_bad_share(self, max_share: float) -> None:
         """Refuse the input if too much of it is unreadable.
 
         Raises:
@@ -96,7 +96,7 @@ class Source:
     text_field: str
 
 
-Reader = Callable[[Source, Tally], Iterator[Raw]]
+Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
 
 
 def check_suffixes(uris: tuple[str, ...]) -> None:
@@ -113,16 +113,16 @@ def check_suffixes(uris: tuple[str, ...]) -> None:
         )
 
 
-def records(
-    uri: str, name: str, text_field: str, tally: Tally, copy: storage.Copy = storage.local_copy
-) -> Iterator[Raw]:
+def read_records(
+    uri: str, name: str, text_field: str, read_stats: ReadStats, copy: storage.Copy = storage.local_copy
+) -> Iterator[RawRecord]:
     """The records of one file, local or remote, in order.
 
     Args:
         uri: The file.
         name: What provenance and messages call it.
         text_field: Key or column of the text, for JSONL and Parquet.
-        tally: Counts good and bad records.
+        read_stats: Counts good and bad records.
         copy: Gives what is to be read of the file.
 
     Raises:
@@ -137,9 +137,11 @@ def records(
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
-        for raw in reader(Source(path=path, name=name, text_field=text_field), tally):
-            tally.records += 1
-            tally.bytes_in += len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
+        for raw in reader(Source(path=path, name=name, text_field=text_field), read_stats):
+            read_stats.records += 1
+            read_stats.bytes_in += (
+                len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
+            )
             yield raw
 
 
@@ -147,21 +149,21 @@ def _reader(uri: str) -> Reader | None:
     return next((reader for suffix, reader in READERS.items() if uri.lower().endswith(suffix)), None)
 
 
-def _jsonl(source: Source, tally: Tally) -> Iterator[Raw]:
+def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     number = 0
     try:
         for number, line in enumerate(bounded_lines(source.path), start=1):
             place = f"{source.name}:{number}"
             if isinstance(line, TooLong):
-                tally.refuse(place, str(line))
+                read_stats.refuse(place, str(line))
             elif line.strip():
                 row = _row(line.removeprefix(b"\xef\xbb\xbf"), source.text_field)
                 if isinstance(row, str):
-                    tally.refuse(place, row)
+                    read_stats.refuse(place, row)
                 else:
                     yield _raw(row, source.text_field, place)
     except DAMAGED as error:
-        tally.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+        read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
 def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
@@ -179,10 +181,10 @@ def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
     return row
 
 
-def _raw(row: Mapping[str, Any], text_field: str, place: str) -> Raw:
+def _raw(row: Mapping[str, Any], text_field: str, place: str) -> RawRecord:
     """A record with its text, and URL and source where they are given."""
     url, origin = (_writable(row.get(key)) for key in ("url", "source"))
-    return Raw(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
+    return RawRecord(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
 
 
 def _writable(value: object) -> str:
@@ -190,44 +192,48 @@ def _writable(value: object) -> str:
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
-def _txt(source: Source, tally: Tally) -> Iterator[Raw]:
+def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     if source.path.stat().st_size > MAX_RECORD_BYTES:
-        tally.refuse(source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl")
+        read_stats.refuse(
+            source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
+        )
         return
     data = source.path.read_bytes()
-    text, codec = text_of(data)
+    text, codec = decode_text(data)
     if codec != "utf-8":
-        tally.recoded += 1
+        read_stats.recoded += 1
         log.warning("%s: not UTF-8; read as %s", source.name, codec)
-    yield Raw(source=source.name, text=text)
+    yield RawRecord(source=source.name, text=text)
 
 
-def _html(source: Source, tally: Tally) -> Iterator[Raw]:  # noqa: ARG001  readers are called alike
+def _html(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:  # noqa: ARG001  readers are called alike
     too_large = source.path.stat().st_size > MAX_RECORD_BYTES
-    yield Raw(source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large)
+    yield RawRecord(
+        source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large
+    )
 
 
-def _warc(source: Source, tally: Tally) -> Iterator[Raw]:
+def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     good = damaged = 0
     for item in html_responses(source.path, MAX_RECORD_BYTES):
         if isinstance(item, Damage):
             damaged += 1
-            tally.refuse(f"{source.name}:{item.offset}", item.why)
-        elif not isinstance(item, Page):
+            read_stats.refuse(f"{source.name}:{item.offset}", item.why)
+        elif not isinstance(item, HtmlResponse):
             good += 1
-            tally.skipped += item
+            read_stats.skipped += item
         else:
             good += 1
-            yield Raw(
+            yield RawRecord(
                 source=f"{source.name}:{item.offset}", url=item.url, html=item.body, charset=item.charset,
                 too_large=item.too_large,
             )  # fmt: skip
     # A download that broke off, or one flipped bit, costs one place in a file of any size.
     if good > damaged > 0:
-        tally.excused += 1
+        read_stats.excused += 1
 
 
-def _parquet(source: Source, tally: Tally) -> Iterator[Raw]:
+def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     row = 0
     try:
         with pq.ParquetFile(source.path) as table:
@@ -243,11 +249,11 @@ def _parquet(source: Source, tally: Tally) -> Iterator[Raw]:
                     if isinstance(values[source.text_field], str):
                         yield _raw(values, source.text_field, f"{source.name}:{row}")
                     else:
-                        tally.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
+                        read_stats.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
-        tally.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+        read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
 
 
 READERS: dict[str, Reader] = {

@@ -19,19 +19,18 @@ import numpy as np
 
 from anadil.clean import bomb, extract, filters, readers
 from anadil.clean.dedup import MinHash, exact_key, near_duplicates
-from anadil.clean.guard import guarded
-from anadil.clean.holdout import split
-from anadil.clean.language_id import verdict
+from anadil.clean.guard import skip_failed_document
+from anadil.clean.holdout import split_heldout
+from anadil.clean.language_id import identify_language
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import Document, write_documents
-from anadil.text.language import Language, Limits
-from anadil.text.languages import language
+from anadil.text.language import FilterLimits, Language, load_language
 
 log = logging.getLogger(__name__)
 
-ID_CHARS = 32
+DOCUMENT_ID_CHARS = 32
 SAMPLES = 20
 """Dropped documents kept for each reason, to look at."""
 SAMPLE_CHARS = 2_000
@@ -42,7 +41,7 @@ class Settings:
     """What decides about a document."""
 
     language: Language
-    limits: Limits
+    limits: FilterLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Stats:
     """Documents in `train` and `heldout`."""
     dropped: dict[str, int]
     """By reason."""
-    limits: Limits
+    limits: FilterLimits
     """In force: the language's own, or the recipe's."""
     bad: int
     """Records that could not be read, and documents that no step could work on."""
@@ -80,7 +79,7 @@ class Stats:
     """By step: all documents over the step's seconds."""
 
 
-class Ledger:
+class CleanStats:
     """Counts of everything that happened to the documents, and samples of the dropped ones."""
 
     def __init__(self) -> None:
@@ -135,116 +134,118 @@ def run(job: Job) -> Figures:
     """
     started = time.perf_counter()
     recipe = job.recipe.clean
-    spoken = language(job.recipe.language)
-    settings = Settings(language=spoken, limits=filters.limits_of(spoken, recipe.rules))
+    language = load_language(job.recipe.language)
+    settings = Settings(language=language, limits=filters.limits_of(language, recipe.rules))
     readers.check_suffixes(job.files)
-    tally, ledger = readers.Tally(), Ledger()
+    read_stats, clean_stats = readers.ReadStats(), CleanStats()
     best: dict[int, Document] = {}
-    for key, document in _accepted(job, settings, tally, ledger):
-        _keep_best(best, key, document, ledger)
-    tally.judge(recipe.max_bad_records)
+    for key, document in _accepted(job, settings, read_stats, clean_stats):
+        _keep_best(best, key, document, clean_stats)
+    read_stats.check_bad_share(recipe.max_bad_records)
     documents = sorted(best.values(), key=lambda document: document.id)
-    documents = _without_near_duplicates(documents, job, spoken, ledger)
-    _refuse_empty(documents, settings, ledger)
-    train, heldout = split(
+    documents = _without_near_duplicates(documents, job, language, clean_stats)
+    _refuse_empty(documents, settings, clean_stats)
+    train, heldout = split_heldout(
         documents, fraction=recipe.heldout_fraction, max_documents=recipe.heldout_max_documents
     )
-    with ledger.timed("write"):
+    with clean_stats.timed("write"):
         job.records["train"] = write_documents(job.out, "train", train, job.contents)
         job.records["heldout"] = write_documents(job.out, "heldout", heldout, job.contents)
-        ledger.write_samples(job.out / "rejected")
-    stats = _stats(documents, settings, tally, ledger, job.records)
+        clean_stats.write_samples(job.out / "rejected")
+    stats = _stats(documents, settings, read_stats, clean_stats, job.records)
     text = json.dumps(_named(stats), ensure_ascii=False, indent=2)
     (job.out / "stats.json").write_text(text + "\n", encoding="utf-8")
     samples = sorted(f"rejected/{file.name}" for file in (job.out / "rejected").iterdir())
     job.varying.extend(["stats.json", *samples])
     seconds = time.perf_counter() - started
-    log.info("%s documents in; dropped: %s", f"{ledger.documents_in:,}", ledger.summary())
-    job.tracker.metrics({f"dropped/{reason}": count for reason, count in ledger.dropped.items()})
-    job.tracker.metrics({f"seconds/{step}": value for step, value in ledger.seconds.items()})
+    log.info("%s documents in; dropped: %s", f"{clean_stats.documents_in:,}", clean_stats.summary())
+    job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
+    job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
     return {
-        "documents_in": ledger.documents_in,
+        "documents_in": clean_stats.documents_in,
         "kept": len(documents),
         "heldout": len(heldout),
         "words": stats.words_out,
-        "dropped": ledger.dropped.total(),
-        "docs_per_s": round(ledger.documents_in / seconds, 1),
+        "dropped": clean_stats.dropped.total(),
+        "docs_per_s": round(clean_stats.documents_in / seconds, 1),
     }
 
 
 def _accepted(
-    job: Job, settings: Settings, tally: readers.Tally, ledger: Ledger
+    job: Job, settings: Settings, read_stats: readers.ReadStats, clean_stats: CleanStats
 ) -> Iterator[tuple[int, Document]]:
     """Documents that pass every filter, from all files, each with the key of its exact duplicates."""
-    with progress("clean") as shown:
+    with progress("clean") as bar:
         for name, uri in sorted(zip(names(job.files), job.files, strict=True)):
-            raws = readers.records(uri, name, job.recipe.clean.text_field, tally)
+            raws = readers.read_records(uri, name, job.recipe.clean.text_field, read_stats)
             while True:
-                with ledger.timed("read"):
+                with clean_stats.timed("read"):
                     raw = next(raws, None)
                 if raw is None:
                     break
                 found = None
-                with guarded(tally, raw.source):
-                    found = _judged(raw, settings, tally, ledger)
-                    ledger.documents_in += 1
+                with skip_failed_document(read_stats, raw.source):
+                    found = _judged(raw, settings, read_stats, clean_stats)
+                    clean_stats.documents_in += 1
                 if found is not None:
                     yield found
-                shown.advance(note=name)
+                bar.advance(note=name)
 
 
 def _judged(
-    raw: readers.Raw, settings: Settings, tally: readers.Tally, ledger: Ledger
+    raw: readers.RawRecord, settings: Settings, read_stats: readers.ReadStats, clean_stats: CleanStats
 ) -> tuple[int, Document] | None:
     """The document of a record with its key, or None if it was dropped."""
-    spoken = settings.language
+    language = settings.language
     text = raw.text
     if raw.html is not None:
-        page, reason = _page(raw, spoken, tally, ledger)
+        page, reason = _page(raw, language, read_stats, clean_stats)
         if reason:
-            ledger.drop(reason, _document(raw, page, spoken))
+            clean_stats.drop(reason, _document(raw, page, language))
             return None
-        with ledger.timed("extract"):
-            text = extract.main_text(page, spoken)
-    with ledger.timed("normalize"):
-        normalized = spoken.normalize(text)
-    ledger.repaired += normalized != text
-    document = _document(raw, normalized, spoken)
-    with ledger.timed("identify"):
-        found = verdict(normalized, spoken)
-    ledger.retried += found.retried
-    with ledger.timed("filter"):
-        reason = filters.drop_reason(normalized, found, spoken, settings.limits)
+        with clean_stats.timed("extract"):
+            text = extract.main_text(page, language)
+    with clean_stats.timed("normalize"):
+        normalized = language.normalize(text)
+    clean_stats.repaired += normalized != text
+    document = _document(raw, normalized, language)
+    with clean_stats.timed("identify"):
+        found = identify_language(normalized, language)
+    clean_stats.retried += found.retried
+    with clean_stats.timed("filter"):
+        reason = filters.drop_reason(normalized, found, language, settings.limits)
     if reason:
-        ledger.drop(reason, document)
+        clean_stats.drop(reason, document)
         return None
-    with ledger.timed("exact_duplicates"):
-        return exact_key(normalized, spoken), document
+    with clean_stats.timed("exact_duplicates"):
+        return exact_key(normalized, language), document
 
 
-def _page(raw: readers.Raw, spoken: Language, tally: readers.Tally, ledger: Ledger) -> tuple[str, str | None]:
+def _page(
+    raw: readers.RawRecord, language: Language, read_stats: readers.ReadStats, clean_stats: CleanStats
+) -> tuple[str, str | None]:
     """A page's decoded HTML, and why it is dropped unread, if it is."""
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
         return "", "page_limits"
-    with ledger.timed("prefilter"):
-        page, is_utf8 = extract.decoded(raw.html, raw.charset)
-        tally.recoded += not is_utf8
-        if not extract.may_be(page, spoken):
+    with clean_stats.timed("prefilter"):
+        page, is_utf8 = extract.decode_page(raw.html, raw.charset)
+        read_stats.recoded += not is_utf8
+        if not extract.may_be_in_language(page, language):
             return page, "language"
         return page, "page_limits" if bomb.is_bomb(page) else None
 
 
-def _document(raw: readers.Raw, text: str, spoken: Language) -> Document:
+def _document(raw: readers.RawRecord, text: str, language: Language) -> Document:
     # Dropped HTML may hold lone surrogates; a page that was left unread is known by its place.
     identity = (text or raw.source).encode(errors="replace")
     return Document(
-        id=hashlib.sha256(identity).hexdigest()[:ID_CHARS], text=text, source=raw.source, url=raw.url,
-        lang=spoken.code,
+        id=hashlib.sha256(identity).hexdigest()[:DOCUMENT_ID_CHARS], text=text, source=raw.source, url=raw.url,
+        lang=language.code,
     )  # fmt: skip
 
 
-def _keep_best(best: dict[int, Document], key: int, document: Document, ledger: Ledger) -> None:
+def _keep_best(best: dict[int, Document], key: int, document: Document, clean_stats: CleanStats) -> None:
     """Of documents with equal text keep the longest, then the one with the smallest id and source."""
     other = best.get(key)
     if other is None:
@@ -252,29 +253,29 @@ def _keep_best(best: dict[int, Document], key: int, document: Document, ledger: 
         return
     first, second = sorted((document, other), key=lambda d: (-len(d.text), d.id, d.source, d.url))
     best[key] = first
-    ledger.drop("duplicate", second)
+    clean_stats.drop("duplicate", second)
 
 
 def _without_near_duplicates(
-    documents: Sequence[Document], job: Job, spoken: Language, ledger: Ledger
+    documents: Sequence[Document], job: Job, language: Language, clean_stats: CleanStats
 ) -> list[Document]:
     recipe = job.recipe.clean
     minhash = MinHash(
-        spoken, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
+        language, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
     )
     band_keys = np.zeros((len(documents), minhash.bands), dtype=np.uint64)
-    with ledger.timed("near_duplicates"), progress("near duplicates", len(documents)) as shown:
+    with clean_stats.timed("near_duplicates"), progress("near duplicates", len(documents)) as bar:
         for index, document in enumerate(documents):
             band_keys[index] = minhash.band_keys(document.text)
-            shown.advance()
+            bar.advance()
         dropped = near_duplicates(documents, band_keys, minhash)
     for index in sorted(dropped):
-        ledger.drop("near_duplicate", documents[index])
+        clean_stats.drop("near_duplicate", documents[index])
     return [document for index, document in enumerate(documents) if index not in dropped]
 
 
-def _refuse_empty(documents: Sequence[Document], settings: Settings, ledger: Ledger) -> None:
-    if not ledger.documents_in:
+def _refuse_empty(documents: Sequence[Document], settings: Settings, clean_stats: CleanStats) -> None:
+    if not clean_stats.documents_in:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
     if documents:
         return
@@ -283,40 +284,42 @@ def _refuse_empty(documents: Sequence[Document], settings: Settings, ledger: Led
         "language": f"check language ({code})",
         "short": f"lower clean.rules.min_words ({min_words})",
     }
-    most = ledger.dropped.most_common(1)[0][0]
+    most = clean_stats.dropped.most_common(1)[0][0]
     remedy = remedies.get(most, "widen clean.rules") + f", or give more text in {settings.language.name}"
     raise DataError(
-        f"corpus is empty after cleaning: {ledger.documents_in:,} documents in, "
-        f"dropped: {ledger.summary()}; {remedy}"
+        f"corpus is empty after cleaning: {clean_stats.documents_in:,} documents in, "
+        f"dropped: {clean_stats.summary()}; {remedy}"
     )
 
 
 def _stats(
     documents: Sequence[Document],
     settings: Settings,
-    tally: readers.Tally,
-    ledger: Ledger,
+    read_stats: readers.ReadStats,
+    clean_stats: CleanStats,
     records: dict[str, int],
 ) -> Stats:
     return Stats(
         language=settings.language.code,
-        documents_in=ledger.documents_in,
+        documents_in=clean_stats.documents_in,
         kept=len(documents),
         records=dict(records),
-        dropped=dict(sorted(ledger.dropped.items())),
+        dropped=dict(sorted(clean_stats.dropped.items())),
         limits=settings.limits,
-        bad=tally.bad,
-        bad_records={"count": tally.bad, "first": tally.places},
-        responses_skipped=tally.skipped,
-        recoded=tally.recoded,
-        normalized=ledger.repaired,
-        identifier_retries=ledger.retried,
-        bytes_in=tally.bytes_in,
+        bad=read_stats.bad,
+        bad_records={"count": read_stats.bad, "first": read_stats.places},
+        responses_skipped=read_stats.skipped,
+        recoded=read_stats.recoded,
+        normalized=clean_stats.repaired,
+        identifier_retries=clean_stats.retried,
+        bytes_in=read_stats.bytes_in,
         bytes_out=sum(len(document.text.encode()) for document in documents),
         words_out=sum(len(settings.language.words(document.text)) for document in documents),
-        seconds={step: round(value, 3) for step, value in ledger.seconds.items()},
+        seconds={step: round(value, 3) for step, value in clean_stats.seconds.items()},
         documents_per_s={
-            step: round(ledger.documents_in / value, 1) for step, value in ledger.seconds.items() if value
+            step: round(clean_stats.documents_in / value, 1)
+            for step, value in clean_stats.seconds.items()
+            if value
         },
     )
 

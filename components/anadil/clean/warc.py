@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fastwarc.warc import WarcRecord
 
-from anadil.clean.guard import is_of_document
-from anadil.clean.http_body import decoded_body
-from anadil.clean.warc_records import Damage, Record, records
+from anadil.clean.guard import is_fault_of_document
+from anadil.clean.http_body import decode_body
+from anadil.clean.warc_records import Damage, RawWarcRecord, warc_records
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
@@ -17,7 +17,7 @@ TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.I
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class HtmlResponse:
     """A successful response with a web page."""
 
     offset: int
@@ -28,35 +28,35 @@ class Page:
     too_large: bool
 
 
-Item = Page | Damage | int
+Item = HtmlResponse | Damage | int
 """An int is the number of responses that were skipped: not a page, or not a success."""
 
 
 def html_responses(path: Path, max_bytes: int) -> Iterator[Item]:
     """Pages, skipped responses and damaged places of a WARC file, in order."""
-    for item in records(path, max_bytes):
+    for item in warc_records(path, max_bytes):
         if isinstance(item, Damage):
             yield item
         elif item.kind == "response":
             yield _guarded_response(item, max_bytes)
 
 
-def _guarded_response(record: Record, max_bytes: int) -> Item:
+def _guarded_response(record: RawWarcRecord, max_bytes: int) -> Item:
     try:
         return _response(record, max_bytes)
     except BaseException as error:
-        if not is_of_document(error):
+        if not is_fault_of_document(error):
             raise
         return Damage(
             offset=record.offset, why=f"HTTP message cannot be read ({type(error).__name__}: {error})"
         )
 
 
-def _response(record: Record, max_bytes: int) -> Item:
+def _response(record: RawWarcRecord, max_bytes: int) -> Item:
     """A page that was asked for and came, or why it is none."""
     offset = record.offset
     url = TARGET.search(record.head)
-    page = Page(
+    page = HtmlResponse(
         offset=offset,
         url=url[1].decode(errors="replace") if url else "",
         charset="",
@@ -74,7 +74,7 @@ def _response(record: Record, max_bytes: int) -> Item:
     if parsed.http_headers is None or parsed.http_headers.status_code != STATUS_OK or kind not in HTML_TYPES:
         return 1
     try:
-        body = decoded_body(parsed.reader.read(), parsed.http_headers.items(), max_bytes)
+        body = decode_body(parsed.reader.read(), parsed.http_headers.items(), max_bytes)
     except ValueError as error:
         return Damage(offset=offset, why=f"HTTP body cannot be decompressed ({error})")
     if body is None:

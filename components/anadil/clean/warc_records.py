@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-GZIP_MEMBER = b"\x1f\x8b\x08"
+GZIP_MAGIC = b"\x1f\x8b\x08"
 """First bytes of a gzip member, with which each record of a `.warc.gz` begins."""
-PIECE_BYTES = 1 << 18
-READ_BYTES = 1 << 16
+INFLATED_PIECE_BYTES = 1 << 18
+COMPRESSED_PIECE_BYTES = 1 << 16
 SEARCH_BYTES = 1 << 20
 MAX_HEAD_BYTES = 1 << 16
 OVERLAP_BYTES = 64
@@ -29,14 +29,14 @@ NUMBER = re.compile("[0-9]{1,15}")
 TYPE = re.compile(rb"^warc-type[ \t]*:[ \t]*(\w+)", re.IGNORECASE | re.MULTILINE)
 INSIDE = re.compile(rb"\r?\n\r?\n(?=WARC/[01]\.\d+\r?\n[A-Za-z])")
 """A record that begins in the block of another: that block's length is wrong, or it is a page on WARC."""
-END = re.compile(rb"\r?\n\r?\n|[\r\n]*(?:\Z|WARC/)")
+END_OF_RECORD = re.compile(rb"\r?\n\r?\n|[\r\n]*(?:\Z|WARC/)")
 """What follows a block of the right length."""
 
 GARBAGE = "bytes that are no WARC record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RawWarcRecord:
     """One record; its block is None where it is longer than the limit."""
 
     offset: int
@@ -55,7 +55,7 @@ class Damage:
     why: str
 
 
-def records(path: Path, max_block_bytes: int) -> Iterator[Record | Damage]:
+def warc_records(path: Path, max_block_bytes: int) -> Iterator[RawWarcRecord | Damage]:
     """Records and damaged places, in order."""
     with path.open("rb") as file:
         start: int | None = 0
@@ -63,7 +63,7 @@ def records(path: Path, max_block_bytes: int) -> Iterator[Record | Damage]:
         while start is not None:
             stream = _Stream(file, start, is_packed=path.suffix.lower() == ".gz")
             for item in _of_stream(stream, max_block_bytes):
-                if isinstance(item, Record):
+                if isinstance(item, RawWarcRecord):
                     any_record, in_gap = True, False
                     yield item
                 # One gap is counted once, however many of its bytes look like a beginning.
@@ -87,11 +87,11 @@ class _Stream:
         self.torn: Damage | None = None
         """Why no more can be read, where that is not the end of the file."""
         self._file = file
-        self._packed = file.read(READ_BYTES)
+        self._packed = file.read(COMPRESSED_PIECE_BYTES)
         self._place = start
         """Offset of `_packed` in the file."""
         plain = self._packed.lstrip(b"\r\n").startswith(b"WARC/")
-        self._is_gzip = self._packed.startswith(GZIP_MEMBER) or (is_packed and not plain)
+        self._is_gzip = self._packed.startswith(GZIP_MAGIC) or (is_packed and not plain)
         self._member: zlib._Decompress | None = None
         self._position = 0
         """Of the buffer's beginning among the bytes given."""
@@ -133,7 +133,7 @@ class _Stream:
         while not (found := pattern.search(self.buffer, start)):
             self.drop(max(0, len(self.buffer) - OVERLAP_BYTES))
             start = 0
-            if not self.fill(len(self.buffer) + PIECE_BYTES) and not pattern.search(self.buffer):
+            if not self.fill(len(self.buffer) + INFLATED_PIECE_BYTES) and not pattern.search(self.buffer):
                 self.drop(len(self.buffer))
                 return False
         self.drop(found.start())
@@ -141,7 +141,7 @@ class _Stream:
 
     def _load(self) -> bool:
         if self.torn is None:
-            self._packed = self._file.read(READ_BYTES)
+            self._packed = self._file.read(COMPRESSED_PIECE_BYTES)
         if not self._packed and self._member is not None and self.torn is None:
             self._tear("compressed data ends early")
         return bool(self._packed)
@@ -161,7 +161,7 @@ class _Stream:
             self._member = zlib.decompressobj(31)
         before = len(self._packed)
         try:
-            self.buffer += self._member.decompress(self._packed, PIECE_BYTES)
+            self.buffer += self._member.decompress(self._packed, INFLATED_PIECE_BYTES)
         except zlib.error as error:
             self._tear(str(error))
             return False
@@ -176,7 +176,7 @@ class _Stream:
         self.torn = Damage(offset=self._starts[-1][1], why=f"WARC is damaged here or right after ({why})")
 
 
-def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[Record | Damage]:
+def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[RawWarcRecord | Damage]:
     """Records and damaged places of bytes that can be read one after another."""
     while stream.fill(1):
         if stream.buffer[0] in b"\r\n":
@@ -204,7 +204,9 @@ def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[Record | Damag
             yield Damage(offset=offset, why=block)
             stream.seek(START)
         else:
-            yield Record(offset=offset, kind=kind[1].decode().lower() if kind else "", head=text, block=block)
+            yield RawWarcRecord(
+                offset=offset, kind=kind[1].decode().lower() if kind else "", head=text, block=block
+            )
 
 
 def _block(stream: _Stream, length: int, max_bytes: int) -> bytes | str | None:
@@ -215,21 +217,23 @@ def _block(stream: _Stream, length: int, max_bytes: int) -> bytes | str | None:
     if length <= max_bytes:
         if len(stream.buffer) < length:
             return f"WARC record ends after {len(stream.buffer):,} of {length:,} bytes"
-        if not END.match(stream.buffer, length) or (not agrees and _inside(stream, length) is not None):
+        if not END_OF_RECORD.match(stream.buffer, length) or (
+            not agrees and _inside(stream, length) is not None
+        ):
             return wrong
         return stream.drop(length)
     left = length
     while left:
-        stream.fill(min(left, PIECE_BYTES) + MAX_HEAD_BYTES)
+        stream.fill(min(left, INFLATED_PIECE_BYTES) + MAX_HEAD_BYTES)
         if not stream.buffer:
             return f"WARC record ends after {length - left:,} of {length:,} bytes"
         inside = None if agrees else _inside(stream, left)
         if inside is not None:
             stream.drop(inside)
             return wrong
-        left -= len(stream.drop(min(left, max(PIECE_BYTES, len(stream.buffer) - MAX_HEAD_BYTES))))
+        left -= len(stream.drop(min(left, max(INFLATED_PIECE_BYTES, len(stream.buffer) - MAX_HEAD_BYTES))))
     stream.fill(OVERLAP_BYTES)
-    return None if END.match(stream.buffer) else wrong
+    return None if END_OF_RECORD.match(stream.buffer) else wrong
 
 
 def _inside(stream: _Stream, length: int) -> int | None:
@@ -259,7 +263,7 @@ def _next_member(file: BinaryIO, start: int) -> int | None:
     file.seek(start)
     overlap = b""
     while chunk := file.read(SEARCH_BYTES):
-        found = (overlap + chunk).find(GZIP_MEMBER)
+        found = (overlap + chunk).find(GZIP_MAGIC)
         if found >= 0:
             return start - len(overlap) + found
         start += len(chunk)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact, storage
+from anadil.artifacts.prefetch import fetch
 from anadil.cli.doctor.local import require_packages
 from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
@@ -43,13 +44,15 @@ def run_export(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     refuse_finished(options.checkpoint)
     storage.refuse_occupied(str(options.out))
-    tokenizer, _ = artifact.fetch(options.tokenizer, "tokenizer")
+    tokenizer, _ = fetch(options.tokenizer, "tokenizer")
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32, None: None}
     draft = options.out.with_name(f"{options.out.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         base = base_model(recipe.base, base_cache(recipe))
-        told = exporting.export(options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision])
+        told = exporting.export_checkpoint(
+            options.checkpoint, base, tokenizer, draft, dtype=dtypes[options.precision]
+        )
         if options.out.is_dir():
             options.out.rmdir()  # an empty one
         draft.rename(options.out)

@@ -10,12 +10,19 @@ from anadil.cli.output import add_output_option, print_data, print_json
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.backend import Backend, Status
-from anadil.launch.launcher import BACKENDS, Launch, backend_for, backend_of, job_to_show, launch
+from anadil.launch.backend import JobBackend, JobStatus
+from anadil.launch.launcher import (
+    BACKENDS,
+    LaunchRequest,
+    backend_for,
+    backend_of,
+    job_for_dry_run,
+    launch_job,
+)
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
 from anadil.runtime.remake import allow_remake
 
 
@@ -38,31 +45,31 @@ def add_job_command(name: str, commands: Any, text: str) -> None:
     if name == "status":
         add_output_option(command)
     if name == "logs":
-        command.add_argument("--follow", action="store_true", help="go on until the job ends")
+        command.add_argument("--follow", action="store_true", help="until the job ends")
     command.set_defaults(command={"status": _status, "logs": _logs, "stop": _stop}[name])
 
 
 def _add_launch(commands: Any, text: str) -> None:
-    told = (
+    help_text = (
         f"{text} to its end; prints the URI of the artifact, and starts nothing where that is there already"
     )
-    command = commands.add_parser("launch", help=text, description=told)
+    command = commands.add_parser("launch", help=text, description=help_text)
     command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=" or ".join(LAUNCHABLE))
     add_recipe_options(command)
     for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].reads):
         readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].reads)
         command.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read ({readers})")
-    told = "files of chats instead of the recipe's (finetune)"
-    command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=told)
+    help_text = "files of chats instead of the recipe's (finetune)"
+    command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=help_text)
     command.add_argument("--out", metavar="URI", help="where to write; left out, a place under storage.root")
-    told = "how to run it (default: cluster.backend of the recipe)"
-    command.add_argument("--backend", choices=BACKENDS, help=told)
-    told = "name of the run that the job belongs to; another name makes another job of the same work"
-    command.add_argument("--run", default="", metavar="ID", help=told)
+    help_text = "how to run it (default: cluster.backend of the recipe)"
+    command.add_argument("--backend", choices=BACKENDS, help=help_text)
+    help_text = "name of the run that the job belongs to; another name makes another job of the same work"
+    command.add_argument("--run", default="", metavar="ID", help=help_text)
     add_remake_option(command)
     command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
-    told = "print the exact manifest or request, and start nothing"
-    command.add_argument("--dry-run", action="store_true", help=told)
+    help_text = "print the exact manifest or request, and start nothing"
+    command.add_argument("--dry-run", action="store_true", help=help_text)
     add_output_option(command, "yaml", "json", text="of --dry-run")
     command.set_defaults(command=_launch)
 
@@ -72,7 +79,7 @@ def _launch(options: argparse.Namespace) -> int:
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     stage = STAGES[options.stage]
-    asked = Launch(
+    request = LaunchRequest(
         stage=options.stage,
         recipe=recipe,
         inputs={word: uri for word in stage.reads if (uri := getattr(options, word))},
@@ -81,39 +88,39 @@ def _launch(options: argparse.Namespace) -> int:
         run=options.run,
     )
     if options.dry_run:
-        job = job_to_show(asked, options.backend)
+        job = job_for_dry_run(request, options.backend)
         print_data(backend_for(recipe, options.backend).render(job), options.output)
         return 0
     if (options.backend or recipe.cluster.backend) != "local":
         require_packages("launch")
-    made = _told(asked, options)
-    print(made.uri if isinstance(made, Outcome) else made)
+    result = _launch_and_notify(request, options)
+    print(result.uri if isinstance(result, MadeArtifact) else result)
     return 0
 
 
-def _told(asked: Launch, options: argparse.Namespace) -> Outcome | str:
+def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> MadeArtifact | str:
     """Launch, and tell those who want to know how it ended (`anadil.runtime.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
-        made = launch(asked, options.backend, detach=options.detach)
+        result = launch_job(request, options.backend, detach=options.detach)
     except (AnadilError, KeyboardInterrupt) as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
-        notify(Event(kind=kind, run=options.run, stage=asked.stage, message=str(error), resume=again))
+        notify(Event(kind=kind, run=options.run, stage=request.stage, message=str(error), resume=again))
         raise
-    if isinstance(made, Outcome):
+    if isinstance(result, MadeArtifact):
         figures = {
-            name: value for name, value in made.manifest.figures.items() if not isinstance(value, bool)
+            name: value for name, value in result.manifest.figures.items() if not isinstance(value, bool)
         }
         event = Event(
-            kind="completed", run=options.run, stage=asked.stage, message="the artifact is there",
-            artifact=made.uri, figures=figures,
+            kind="completed", run=options.run, stage=request.stage, message="the artifact is there",
+            artifact=result.uri, figures=figures,
         )  # fmt: skip
         notify(event)
-    return made
+    return result
 
 
-def _backend(options: argparse.Namespace) -> Backend:
+def _backend(options: argparse.Namespace) -> JobBackend:
     if options.namespace and options.backend in ("local", "sagemaker"):
         raise RecipeError(f"--namespace: a job of the backend {options.backend} has none; leave it out")
     if options.backend != "local":
@@ -130,12 +137,12 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(status: Status) -> list[str]:
+def _lines(status: JobStatus) -> list[str]:
     rows = {
         "job": status.name,
         "state": f"{status.state} ({status.reason})" if status.reason else status.state,
         "says": status.message,
-        "machines": f"{status.running} of {status.nodes} run" if status.nodes else "",
+        "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
         "restarts": str(status.restarts) if status.restarts else "",
         "since": f"{human_seconds(status.seconds)}" if status.seconds is not None else "",
         "exit code": str(status.exit_code) if status.exit_code is not None else "",

@@ -1,37 +1,77 @@
 """`anadil plan`: what a run needs and costs, before a machine is rented."""
 
 import argparse
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from anadil.cli.calibrate.local import measure
+from anadil.cli.calibrate.local import measure_layouts
 from anadil.cli.calibrate.pytorchjobs import job_manifests
-from anadil.cli.calibrate.results import default_folder, device_of, load, read_logs
+from anadil.cli.calibrate.results import default_folder, device_of, load_measurements, read_logs
 from anadil.cli.doctor.local import missing_packages
+from anadil.cli.output import add_output_option, print_json
 from anadil.core.errors import PreflightError
 from anadil.plan.calibration import calibrate, predicted
-from anadil.plan.edit_recipe import least_waste, settings_of, write_layout
+from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout
-from anadil.plan.plan import Answer, Question, answer, plan_of
-from anadil.plan.preflight import refusal
-from anadil.plan.search import fit
-from anadil.plan.view.terminal import lines
+from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
+from anadil.plan.preflight import refusal_text
+from anadil.plan.schema import ExactPeak, Plan
+from anadil.plan.view.terminal import plan_lines
 from anadil.recipe.load import load_recipe
 
 log = logging.getLogger(__name__)
 
-MEASURED = 3
+MAX_MEASURED = 3
 """Most layouts that are measured; each takes a minute or so."""
 
 
-def plan(options: argparse.Namespace) -> int:
+def add_plan(name: str, commands: Any, text: str) -> None:
+    """Add `anadil plan`."""
+    plan = commands.add_parser(name, help=text, description=text)
+    plan.add_argument("recipe", metavar="RECIPE")
+    plan.add_argument(
+        "--instance", metavar="TYPE", help="such as p5.48xlarge (default: cluster.instance, or this machine)"
+    )
+    plan.add_argument("--nodes", type=_positive, metavar="N", help="machines (default: cluster.nodes)")
+    plan.add_argument(
+        "--tokens", type=_positive, metavar="N", help="tokens of the corpus, for epochs and hours per epoch"
+    )
+    plan.add_argument(
+        "--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices"
+    )
+    plan.add_argument(
+        "--exact", action="store_true", help="also run the real model on fake tensors (needs torch, no GPU)"
+    )
+    plan.add_argument("--write", action="store_true", help="put the fastest layout that fits into RECIPE")
+    plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
+    text = "correct the speed by short runs of the best layouts on this machine"
+    plan.add_argument("--measure", action="store_true", help=text)
+    text = "write such runs as PyTorchJobs for a cluster instead"
+    plan.add_argument("--jobs", type=Path, metavar="DIR", help=text)
+    plan.add_argument(
+        "--measured", type=Path, nargs="+", default=[], metavar="LOG", help="take in what such jobs printed"
+    )
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add_output_option(plan)
+    plan.set_defaults(command=run_plan)
+
+
+def _positive(text: str) -> int:
+    """A count as people write it: 2500000000 or 2.5e9."""
+    number = float(text)
+    if not 1 <= number < 1e18 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is no positive whole number")
+    return int(number)
+
+
+def run_plan(options: argparse.Namespace) -> int:
     """Print a plan, and do with it what the options ask for.
 
     Raises:
@@ -39,31 +79,31 @@ def plan(options: argparse.Namespace) -> int:
         RecipeError: The recipe, the machine or the prices have mistakes.
         DataError: A log holds no measurement.
     """
-    question = _question(options)
-    chosen = answer(question, best=options.write)
-    _refuse_what_cannot_fit(question, chosen, options.prices)
+    request = _request(options)
+    result = choose_layout(request, best=options.write)
+    _refuse_what_cannot_fit(request, result, options.prices)
     if options.measure or options.jobs is not None or options.measured:
-        _measure(options, question, chosen)
-    question = _calibrated(question)
-    exact = _exact(question, chosen.layout) if options.exact else None
-    told = plan_of(question, chosen, exact)
+        _measure(options, request, result)
+    request = _calibrated(request)
+    exact = _exact(request, result.layout) if options.exact else None
+    plan = build_plan(request, result, exact)
     if options.write:
-        every = least_waste(told, question.recipe.pretrain.steps)
-        settings = settings_of(chosen.layout, question.machine, question.nodes, every)
+        every = least_waste(plan.checkpoints, request.recipe.pretrain.steps)
+        settings = recipe_settings(result.layout, request.machine, request.nodes, every)
         write_layout(Path(options.recipe), settings)
-        log.info("%s: now says %s", options.recipe, chosen.layout.name())
+        log.info("%s: now says %s", options.recipe, result.layout.name())
     if options.page is not None:
-        _write_page(options.page, told)
+        _write_page(options.page, plan)
     if options.output == "json":
-        print(json.dumps(told, ensure_ascii=False, indent=2))
+        print_json(plan.as_json())
     else:
-        print("\n".join(lines(told)))
+        print("\n".join(plan_lines(plan)))
     return 0
 
 
-def _question(options: argparse.Namespace) -> Question:
+def _request(options: argparse.Namespace) -> PlanRequest:
     recipe = load_recipe(options.recipe, options.set)
-    return Question(
+    return PlanRequest(
         name=Path(options.recipe).stem,
         recipe=recipe,
         machine=_machine(options.instance or recipe.cluster.instance, options.prices),
@@ -72,33 +112,33 @@ def _question(options: argparse.Namespace) -> Question:
     )
 
 
-def _calibrated(question: Question) -> Question:
+def _calibrated(request: PlanRequest) -> PlanRequest:
     """With what short runs on such a device have shown, now or earlier."""
-    if not (question.machine.flops_bf16 and question.machine.hbm):
-        return question
-    found = calibrate(
-        load(default_folder()),
-        lambda measurement: predicted(measurement, question.machine),
-        device=device_of(question.machine),
-        shape=question.shape,
+    if not request.has_speed:
+        return request
+    calibration = calibrate(
+        load_measurements(default_folder()),
+        lambda measurement: predicted(measurement, request.machine),
+        device=device_of(request.machine),
+        shape=request.shape,
     )
-    return replace(question, calibration=found)
+    return replace(request, calibration=calibration)
 
 
-def _measure(options: argparse.Namespace, question: Question, chosen: Answer) -> None:
+def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResult) -> None:
     """Runs on this machine, jobs for a cluster, or results of such jobs."""
     folder = default_folder()
     if options.measured:
         read_logs(options.measured, folder)
         return
-    layouts = _to_measure(question, chosen)
+    layouts = _to_measure(request, result)
     if options.jobs is None:
         _need("pretrain", "--measure trains for some steps")
-        measure(layouts, question.recipe, question.shape, question.work, question.machine, runs=folder)
+        measure_layouts(layouts, request.recipe, request.shape, request.work, request.machine, runs=folder)
         return
-    image = question.recipe.cluster.image_of("pretrain")
+    image = request.recipe.cluster.image_of("pretrain")
     jobs = job_manifests(
-        layouts, question.recipe, question.shape, question.work, question.machine, question.nodes, image
+        layouts, request.recipe, request.shape, request.work, request.machine, request.nodes, image
     )
     options.jobs.mkdir(parents=True, exist_ok=True)
     for job in jobs:
@@ -109,44 +149,38 @@ def _measure(options: argparse.Namespace, question: Question, chosen: Answer) ->
         )
 
 
-def _to_measure(question: Question, chosen: Answer) -> list[Layout]:
+def _to_measure(request: PlanRequest, result: PlanResult) -> list[Layout]:
     """The recipe's own layout where these machines can have it, then the fastest."""
-    own, changed = possible_layout(question.recipe, question.machine, question.nodes)
-    found = [] if chosen.found is None else [*chosen.found.best, *chosen.found.frontier[::-1]]
+    own, changed = possible_layout(request.recipe, request.machine, request.nodes)
+    found = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
     layouts = [*([] if changed else [own]), *(each.layout for each in found)]
-    fitting = [
-        each
-        for each in dict.fromkeys(layouts)
-        if fit(question.shape, each, question.work, question.machine)[1] != "no"
-    ]
-    return fitting[:MEASURED]
+    return [each for each in dict.fromkeys(layouts) if request.fits(each)][:MAX_MEASURED]
 
 
 def _machine(name: str | None, prices: Path | None) -> Machine:
     return this_machine() if name is None else machine(name, prices)
 
 
-def _refuse_what_cannot_fit(question: Question, chosen: Answer, prices: Path | None) -> None:
-    _, verdict = fit(question.shape, chosen.layout, question.work, question.machine)
-    own, changed = possible_layout(question.recipe, question.machine, question.nodes)
-    if verdict == "no":
-        others = () if question.machine.name == LOCAL else machines(prices)
+def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Path | None) -> None:
+    own, changed = possible_layout(request.recipe, request.machine, request.nodes)
+    if not request.fits(result.layout):
+        others = () if request.machine.name == LOCAL else machines(prices)
         raise PreflightError(
-            refusal(question.shape, own, question.work, question.machine, question.nodes, others, changed)
+            refusal_text(request.shape, own, request.work, request.machine, request.nodes, others, changed)
         )
-    if question.recipe.finetune.inputs:
-        log.debug("%s", check_finetune_fits(question.shape, question.recipe, question.machine))
+    if request.recipe.finetune.inputs:
+        log.debug("%s", check_finetune_fits(request.shape, request.recipe, request.machine))
     if changed:
         log.warning(
             "the recipe's degrees of parallelism do not divide %s device(s) (%s x %s); planned with %s, "
             "micro-batch %s (--write puts it into the recipe)",
-            question.devices,
-            question.nodes,
-            question.machine.name,
-            chosen.layout.name(),
-            chosen.layout.micro_batch_size,
+            request.devices,
+            request.nodes,
+            request.machine.name,
+            result.layout.name(),
+            result.layout.micro_batch_size,
         )
-    elif chosen.origin == "search" and fit(question.shape, own, question.work, question.machine)[1] == "no":
+    elif result.origin == "search" and not request.fits(own):
         log.warning(
             "the recipe's own layout (%s, micro-batch %s) does not fit; planned with the fastest that does "
             "(--write puts it into the recipe)",
@@ -155,21 +189,21 @@ def _refuse_what_cannot_fit(question: Question, chosen: Answer, prices: Path | N
         )
 
 
-def _exact(question: Question, layout: Layout) -> dict[str, object]:
+def _exact(request: PlanRequest, layout: Layout) -> ExactPeak:
     _need("pretrain", "--exact runs the real model")
     log.info("running a step of the real model on fake tensors: seconds to a minute")
     from anadil.cli.calibrate.fake_run import exact_of
 
-    return exact_of(question, layout)
+    return exact_of(request, layout)
 
 
-def _write_page(path: Path, told: dict[str, object]) -> None:
+def _write_page(path: Path, plan: Plan) -> None:
     _need("report", "--page makes a page")
     from anadil.report.plan_page import render_plan
 
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(render_plan(told), encoding="utf-8")
+    draft.write_text(render_plan(plan), encoding="utf-8")
     draft.replace(path)
     log.info("page: %s", path)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import absolute, join
 from anadil.cli.doctor.local import require_packages
 from anadil.core.errors import (
     DataError,
@@ -74,11 +76,6 @@ def promote(options: argparse.Namespace) -> int:
     return 0
 
 
-def absolute(uri: str) -> str:
-    """The same place as whoever loads it from elsewhere must call it."""
-    return uri if "://" in uri else str(Path(uri).absolute())
-
-
 def check_promotable(scores: str, model: str) -> Manifest:
     """The manifest of a model whose scores passed the gate: the checks of what it is itself.
 
@@ -87,7 +84,7 @@ def check_promotable(scores: str, model: str) -> Manifest:
         IntegrityError: The scores are of another model, or a file of the model is missing or changed.
         DataError: One of the two is no such artifact.
     """
-    folder, judged = artifact.fetch(scores, "scores")
+    folder, judged = fetch(scores, "scores")
     checks = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]["checks"]
     manifest = artifact.read_manifest(model)
     if manifest is None or manifest.kind not in PROMOTED:
@@ -111,11 +108,11 @@ def check_promotable(scores: str, model: str) -> Manifest:
 def _verify(model: str, manifest: Manifest) -> None:
     """Look whether the model can be loaded; of what lies on S3, whether each file is there."""
     if "://" not in model:
-        artifact.verify(Path(model), manifest, model)
+        artifact.verify_files(Path(model), manifest, model)
         return
     files = storage.store(model)
     for name in manifest.files:
-        if not files.exists(storage.join(model, name)):
+        if not files.exists(join(model, name)):
             raise IntegrityError(
                 f"{model}/{name}: missing, but its manifest names it; make the artifact again"
             )

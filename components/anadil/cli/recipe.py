@@ -49,9 +49,9 @@ def _first_line(path: Path) -> str:
 
 def _recipe_copy(options: argparse.Namespace) -> int:
     from anadil.core.errors import RecipeError
-    from anadil.recipe.load import find
+    from anadil.recipe.load import find_recipe
 
-    source = find(options.name)
+    source = find_recipe(options.name)
     if options.file.exists():
         raise RecipeError(f"{options.file}: exists already; choose another name or remove it")
     options.file.parent.mkdir(parents=True, exist_ok=True)

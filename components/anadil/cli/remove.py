@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 from anadil.artifacts import artifact, storage
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.core.stages import FLOW
@@ -32,7 +33,7 @@ def remove(options: argparse.Namespace) -> int:
     for uri in options.uri:
         manifest = artifact.read_manifest(uri)
         if manifest is None:
-            raise DataError(f"{uri}: no artifact there (no {storage.MANIFEST}); nothing is removed")
+            raise DataError(f"{uri}: no artifact there (no {MANIFEST}); nothing is removed")
         if manifest.kind not in KINDS:
             raise DataError(
                 f"{uri}: holds a {manifest.kind}, which is no artifact of a stage; nothing is removed"

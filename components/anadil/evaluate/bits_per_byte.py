@@ -25,7 +25,7 @@ HEAD_TOLERANCE = 1e-2
 
 
 class Window(NamedTuple):
-    """A stretch of `[prefix] + ids` that goes through the model at once."""
+    """A slice of `[prefix] + ids` that goes through the model at once."""
 
     document: int
     start: int
@@ -92,7 +92,7 @@ def score(
     nats = np.zeros(len(encoded), dtype=np.float64)
     left = np.bincount([window.document for window in todo], minlength=len(encoded))
     model.eval()
-    with torch.inference_mode(), progress(f"score {name}", total=len(encoded)) as shown:
+    with torch.inference_mode(), progress(f"score {name}", total=len(encoded)) as bar:
         if todo:
             _check_head(model, full[todo[0].document][: min(context, 16)], name)
         for batch in _batches(todo, batch_tokens):
@@ -100,7 +100,7 @@ def score(
             np.add.at(nats, documents, losses)
             rows = [window.document for window in batch]
             np.subtract.at(left, rows, 1)
-            shown.advance(sum(1 for document in set(rows) if left[document] == 0))
+            bar.advance(sum(1 for document in set(rows) if left[document] == 0))
     _check_finite(bool(np.isfinite(nats).all()), name)
     return nats
 

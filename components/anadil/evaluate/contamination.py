@@ -24,7 +24,7 @@ from anadil.core.progress import track
 from anadil.text.corpus import Document
 from anadil.text.language import Language
 
-Hashes = NDArray[np.uint64]
+_Hashes = NDArray[np.uint64]
 
 WORDS_OF_NGRAM = 8
 """Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8."""
@@ -32,7 +32,7 @@ CHARACTERS_OF_NGRAM = 40
 """About eight words of Japanese, which have five characters with what stands between them."""
 CONTAMINATED_SHARE = 0.7
 """Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8."""
-SIGNS = re.compile(r"[\W_]+")
+PUNCTUATION = re.compile(r"[\W_]+")
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd multiplier with well-mixed bits. Source: Steele et al. 2014, SplitMix64."""
 
@@ -97,8 +97,8 @@ def find_contamination(
     )
 
 
-def _unit_hashes(text: str, language: Language) -> Hashes:
-    units = [SIGNS.sub("", unit) for unit in language.shingle_units(language.normalize(text))]
+def _unit_hashes(text: str, language: Language) -> _Hashes:
+    units = [PUNCTUATION.sub("", unit) for unit in language.shingle_units(language.normalize(text))]
     units = [unit for unit in units if unit]
     return np.fromiter((_unit_hash(unit) for unit in units), dtype=np.uint64, count=len(units))
 
@@ -108,7 +108,7 @@ def _unit_hash(unit: str) -> int:
     return int.from_bytes(hashlib.blake2b(unit.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def _ngram_hashes(units: Hashes, ngram: int) -> Hashes:
+def _ngram_hashes(units: _Hashes, ngram: int) -> _Hashes:
     """A hash of each run of `ngram` units; 64 bits, in which billions of runs rarely meet."""
     count = len(units) - ngram + 1
     if count <= 0:
@@ -120,11 +120,11 @@ def _ngram_hashes(units: Hashes, ngram: int) -> Hashes:
     return mixed
 
 
-def _mark(wanted: Hashes, seen: NDArray[np.bool_], grams: Hashes) -> None:
+def _mark(wanted: _Hashes, seen: NDArray[np.bool_], grams: _Hashes) -> None:
     if len(wanted) and len(grams):
         places = np.minimum(np.searchsorted(wanted, grams), len(wanted) - 1)
         seen[places[wanted[places] == grams]] = True
 
 
-def _share(wanted: Hashes, seen: NDArray[np.bool_], grams: Hashes) -> float:
+def _share(wanted: _Hashes, seen: NDArray[np.bool_], grams: _Hashes) -> float:
     return float(seen[np.searchsorted(wanted, grams)].mean()) if len(grams) else 0.0

@@ -20,7 +20,7 @@ MAX_EMPTY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class GateCheck:
     """One condition: `value <= limit`."""
 
     name: str
@@ -32,19 +32,19 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GateVerdict:
     """All conditions together."""
 
     passed: bool
     """Whether there is something to release."""
     released: str | None
     """The finetuned model where there is one, else the adapted one; None if it did not pass."""
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
 
 
-def judge(
+def apply_gate(
     gate: Gate, tables: Mapping[str, Mapping[str, Any]], difference: Difference, contamination: Contamination
-) -> Verdict:
+) -> GateVerdict:
     """Judge the adapted and, where there is one, the finetuned model.
 
     Args:
@@ -62,12 +62,12 @@ def judge(
         checks += _against_base(gate, last, tables, share)
         checks += _finetuned(gate, tables)
     passed = all(check.passed for check in checks if check.enforced and check.name.startswith(f"{last}."))
-    return Verdict(passed=passed, released=last if passed else None, checks=tuple(checks))
+    return GateVerdict(passed=passed, released=last if passed else None, checks=tuple(checks))
 
 
 def _against_base(
     gate: Gate, name: str, tables: Mapping[str, Mapping[str, Any]], share: float
-) -> Iterator[Check]:
+) -> Iterator[GateCheck]:
     base, own = tables["base"], tables[name]
     # The finetuned model's own line of bits per byte is the comparison with the adapted one.
     bits = "bits_per_byte" if name == "adapted" else "bits_per_byte_to_base"
@@ -80,13 +80,13 @@ def _against_base(
     yield _at_most(f"{name}.contaminated_share", share, MAX_CONTAMINATED)
 
 
-def _significant(difference: Difference) -> Check:
+def _significant(difference: Difference) -> GateCheck:
     """Whether the upper end of the interval of adapted - base is below 0, where the gain is sure.
 
     It is shown and not enforced: a small held-out part makes every interval wide, and that is
     no fault of the model.
     """
-    return Check(
+    return GateCheck(
         name="adapted.bits_per_byte_significant",
         value=difference.high,
         limit=0.0,
@@ -95,7 +95,7 @@ def _significant(difference: Difference) -> Check:
     )
 
 
-def _finetuned(gate: Gate, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Check]:
+def _finetuned(gate: Gate, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[GateCheck]:
     """What finetuning did to the adapted model."""
     own, before = tables["finetuned"], tables["adapted"]
     ratio = own["bits_per_byte"] / before["bits_per_byte"]
@@ -115,5 +115,5 @@ def _share(table: Mapping[str, Any], what: str, *, answers: bool) -> float:
     return sum(marks) / len(marks) if marks else 0.0
 
 
-def _at_most(name: str, value: float, limit: float) -> Check:
-    return Check(name=name, value=value, limit=limit, passed=value <= limit)
+def _at_most(name: str, value: float, limit: float) -> GateCheck:
+    return GateCheck(name=name, value=value, limit=limit, passed=value <= limit)

@@ -22,28 +22,28 @@ TEMPERATURE = 0.6
 TOP_P = 0.9
 """Source: generation_config.json of Llama 3.2."""
 
-Kind = Literal["continuation", "answer"]
+PromptKind = Literal["continuation", "answer"]
 Mode = Literal["greedy", "sampled"]
-MODES: tuple[Mode, ...] = ("greedy", "sampled")
+DECODING_MODES: tuple[Mode, ...] = ("greedy", "sampled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class GenerationPrompt:
     """What a model gets."""
 
     text: str
-    kind: Kind
+    kind: PromptKind
     """Whether it is a beginning or a question."""
     chat: bool = False
     """Whether it goes through the chat template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class GeneratedText:
     """What a model wrote."""
 
     prompt: str
-    kind: Kind
+    kind: PromptKind
     mode: Mode
     chat: bool
     text: str
@@ -57,35 +57,35 @@ class Generation:
     distinct_4: float
 
 
-def generations(
+def generate_texts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[GenerationPrompt],
     *,
     max_new_tokens: int,
     seed: int,
     name: str,
-) -> list[Generation]:
+) -> list[GeneratedText]:
     """Each prompt continued in each mode, in order."""
     model.eval()
-    made = []
-    with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as shown:
+    texts = []
+    with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as bar:
         for prompt in prompts:
             ids = _prompt_ids(tokenizer, prompt)
-            for mode in MODES:
+            for mode in DECODING_MODES:
                 new, ended = _continue(
                     model, ids, _ends(model, tokenizer), max_new_tokens, _sampler(mode, seed, prompt.text)
                 )
-                made.append(_describe(tokenizer, prompt, mode, new, ended=ended))
-            shown.advance()
-    return made
+                texts.append(_describe(tokenizer, prompt, mode, new, ended=ended))
+            bar.advance()
+    return texts
 
 
-def repetition(made: Iterable[Generation]) -> dict[str, dict[str, float | int]]:
+def repetition_of(texts: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
     """Means over the generations of each mode; a text too short for an n-gram does not count."""
     table: dict[str, dict[str, float | int]] = {}
-    for mode in MODES:
-        own = [one for one in made if one.mode == mode]
+    for mode in DECODING_MODES:
+        own = [one for one in texts if one.mode == mode]
         if not own:
             continue
         table[mode] = {
@@ -105,7 +105,7 @@ def _mean(values: Iterable[float]) -> float:
     return statistics.fmean(listed) if listed else 0.0
 
 
-def _prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
+def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     if prompt.chat:
         turns = [{"role": "user", "content": prompt.text}]
         rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
@@ -166,8 +166,10 @@ def _continue(
     return new, False
 
 
-def _describe(tokenizer: Any, prompt: Prompt, mode: Mode, new: Sequence[int], *, ended: bool) -> Generation:
-    return Generation(
+def _describe(
+    tokenizer: Any, prompt: GenerationPrompt, mode: Mode, new: Sequence[int], *, ended: bool
+) -> GeneratedText:
+    return GeneratedText(
         prompt=prompt.text,
         kind=prompt.kind,
         mode=mode,

@@ -23,7 +23,10 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
-PARQUET_BATCH = 16
+RETAINED_LANGUAGE = "en"
+RETAINED_TEXT = f"builtin:{RETAINED_LANGUAGE}/retained.jsonl"
+"""Short documents that come with the program, so that the figure can be compared over runs; no stage trains on them."""
+ROWS_AT_A_TIME = 16
 """Rows in memory at a time, each as long as a document may be."""
 
 
@@ -62,10 +65,14 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
         DataError: There is no text, or a record cannot be read.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    found = limited(documents_of(files, text_field, language)) if files else read_documents(corpus, "heldout")
+    found = (
+        refuse_too_large(documents_of(files, text_field, language))
+        if files
+        else read_documents(corpus, "heldout")
+    )
     read = list(found)
     documents = tuple(document for document in read if document.text)
-    refuse_empty(len(documents), files or [f"{corpus}/heldout"])
+    refuse_no_heldout(len(documents), files or [f"{corpus}/heldout"])
     repeated = len(documents) - len({document.text for document in documents})
     empty = len(read) - len(documents)
     if empty or repeated:
@@ -76,6 +83,19 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
         files=tuple(files),
         empty=empty,
         repeated=repeated,
+    )
+
+
+def read_retained() -> tuple[Document, ...]:
+    """A small English text, scored by every model: how much of the base's English is left.
+
+    A model that learns one language and is shown no other pays with the others.
+    """
+    with storage.built_in(RETAINED_TEXT).open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    return tuple(
+        Document(id=row["id"], text=row["text"], source=RETAINED_TEXT, url="", lang=RETAINED_LANGUAGE)
+        for row in rows
     )
 
 
@@ -94,14 +114,14 @@ def documents_of(
         DataError: A record cannot be read; with its place.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    refuse_kinds(files)
+    check_heldout_files(files)
     for uri in files:
         with copy(uri) as path:
             for place, row in _rows(path, uri, _suffix(uri), text_field):
                 yield _document(row, f"{uri}{place}", text_field, language)
 
 
-def limited(documents: Iterable[Document]) -> Iterator[Document]:
+def refuse_too_large(documents: Iterable[Document]) -> Iterator[Document]:
     """The documents, as long as they are few enough to be held in memory and scored.
 
     Raises:
@@ -112,13 +132,13 @@ def limited(documents: Iterable[Document]) -> Iterator[Document]:
         num_bytes += len(document.text.encode())
         if number > MAX_DOCUMENTS or num_bytes > MAX_BYTES:
             raise DataError(
-                f"{document.source}: held-out text goes on beyond {MAX_DOCUMENTS:,} documents or "
+                f"{document.source}: held-out text exceeds {MAX_DOCUMENTS:,} documents or "
                 f"{human_bytes(MAX_BYTES)}; give evaluate.heldout a sample of it"
             )
         yield document
 
 
-def refuse_kinds(files: Sequence[str]) -> None:
+def check_heldout_files(files: Sequence[str]) -> None:
     """Refuse files of another kind, before any is read.
 
     Raises:
@@ -132,7 +152,7 @@ def refuse_kinds(files: Sequence[str]) -> None:
             )
 
 
-def refuse_empty(num_documents: int, places: Sequence[str]) -> None:
+def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:
     """Refuse held-out text without a document.
 
     Raises:
@@ -191,7 +211,7 @@ def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, 
         if text_field not in table.schema_arrow.names:
             raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
         number = 0
-        for batch in table.iter_batches(batch_size=PARQUET_BATCH, columns=[text_field]):
+        for batch in table.iter_batches(batch_size=ROWS_AT_A_TIME, columns=[text_field]):
             for text in batch.column(0).to_pylist():
                 number += 1
                 yield f":{number}", {text_field: text}

@@ -23,7 +23,7 @@ MAX_ALTERED = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ScoredModel:
     """A model of the comparison; only its tokenizer is loaded."""
 
     name: str
@@ -33,7 +33,7 @@ class Candidate:
     """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
 
 
-def open_candidate(name: str, path: Path) -> Candidate:
+def open_model(name: str, path: Path) -> ScoredModel:
     """Load a candidate's tokenizer.
 
     Raises:
@@ -43,11 +43,11 @@ def open_candidate(name: str, path: Path) -> Candidate:
     prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if prefix is None:
         raise DataError(f"{path}: tokenizer of {name} has neither bos_token nor eos_token; add one")
-    return Candidate(name=name, path=path, tokenizer=tokenizer, prefix=prefix)
+    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class EncodedDocuments:
     """The documents that every candidate's tokenizer gives back unchanged, in its tokens."""
 
     documents: tuple[Document, ...]
@@ -57,7 +57,7 @@ class Encoded:
     """Ids of the documents that were left out for all candidates."""
 
 
-def encode_for_all(candidates: Sequence[Candidate], documents: Sequence[Document]) -> Encoded:
+def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Document]) -> EncodedDocuments:
     """Encode the documents once for each candidate.
 
     A tokenizer that normalizes does not score the text whose bytes we count. Such a document
@@ -87,14 +87,14 @@ def encode_for_all(candidates: Sequence[Candidate], documents: Sequence[Document
         left_out = ", ".join(documents[index].id for index in sorted(altered))
         log.warning("held-out: a tokenizer alters %d documents, left out: %s", len(altered), left_out)
     kept = [index for index in range(len(documents)) if index not in altered]
-    return Encoded(
+    return EncodedDocuments(
         documents=tuple(documents[index] for index in kept),
         ids={name: [listed[index] for index in kept] for name, listed in ids.items()},
         altered=tuple(documents[index].id for index in sorted(altered)),
     )
 
 
-def _decoded(candidate: Candidate, ids: Sequence[int]) -> str:
+def _decoded(candidate: ScoredModel, ids: Sequence[int]) -> str:
     tokenizer: Any = candidate.tokenizer
     text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text

@@ -14,34 +14,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anadil.artifacts.base_model import model_config
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.contamination import Contamination, find_contamination
-from anadil.evaluate.gate import Verdict, judge
-from anadil.evaluate.generate import Prompt, generations, repetition
-from anadil.evaluate.heldout import Heldout, read_heldout
-from anadil.evaluate.models import Candidate, Encoded, encode_for_all, open_candidate
-from anadil.evaluate.retained import LANGUAGE, read_retained
-from anadil.model.families import refuse_mixture
-from anadil.model.load import load_model, pick_device, pick_dtype, read_config
+from anadil.evaluate.gate import GateVerdict, apply_gate
+from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
+from anadil.evaluate.heldout import RETAINED_LANGUAGE, Heldout, read_heldout, read_retained
+from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
+from anadil.model.family_table import refuse_mixture
+from anadil.model.load import load_model, pick_device, pick_dtype
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_documents
-from anadil.text.language import Language
-from anadil.text.languages import language
-from anadil.text.metrics import bits_per_byte, deciding_scores, fertility, words_in_context
+from anadil.text.language import Language, load_language
+from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte, deciding_scores, fertility, words_in_context
 
 log = logging.getLogger(__name__)
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
-SURE_DOCUMENTS = 100
-"""Fewer documents than these make an interval that says little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ModelScores:
     """What was measured of one candidate."""
 
     table: dict[str, Any]
@@ -57,33 +54,33 @@ def run(job: Job) -> Figures:
         DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
         PreflightError: A model is a mixture of experts.
     """
-    recipe, spoken = job.recipe, language(job.recipe.language)
+    recipe, language = job.recipe, load_language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, recipe.language)
     candidates = [
-        open_candidate("base", base_model(recipe.base, job.base_cache)),
-        open_candidate("adapted", job.inputs["model"]),
+        open_model("base", base_model(recipe.base, job.base_cache)),
+        open_model("adapted", job.inputs["model"]),
     ]
     if "adapter" in job.inputs:
-        candidates.append(open_candidate("finetuned", job.inputs["adapter"] / "merged"))
+        candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
-        refuse_mixture(read_config(candidate.path), f"{candidate.name} ({candidate.path})")
+        refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     encoded = encode_for_all(candidates, heldout.documents)
     retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")
-    contamination = find_contamination(encoded.documents, train, spoken)
+    contamination = find_contamination(encoded.documents, train, language)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
     results = {}
     for candidate in candidates:
-        results[candidate.name] = _measure(candidate, encoded, retained, recipe, spoken)
-        shown = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
-        job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in shown.items()})
+        results[candidate.name] = _score_model(candidate, encoded, retained, recipe, language)
+        figures = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
+        job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in figures.items()})
     differences = _differences(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}
-    verdict = judge(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
-    _say(verdict, results, contamination, differences)
-    scores = _content(heldout, encoded, results, differences, contamination, verdict)
+    verdict = apply_gate(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
+    _log_scores(verdict, results, contamination, differences)
+    scores = _scores_table(heldout, encoded, results, differences, contamination, verdict)
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))
@@ -102,9 +99,13 @@ def run(job: Job) -> Figures:
     }
 
 
-def _measure(
-    candidate: Candidate, encoded: Encoded, retained: Encoded, recipe: Recipe, spoken: Language
-) -> Result:
+def _score_model(
+    candidate: ScoredModel,
+    encoded: EncodedDocuments,
+    retained: EncodedDocuments,
+    recipe: Recipe,
+    language: Language,
+) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
     device = pick_device()
     dtype = pick_dtype("auto", device)
@@ -117,18 +118,18 @@ def _measure(
     }  # fmt: skip
     nats = score(model, encoded.ids[candidate.name], **settings)
     english = score(model, retained.ids[candidate.name], **settings)
-    made = generations(
-        model, candidate.tokenizer, _prompts(candidate, recipe, spoken),
+    made = generate_texts(
+        model, candidate.tokenizer, _prompts(candidate, recipe, language),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
-    table = _text_figures(encoded, candidate.name, nats, recipe, spoken) | {
+    table = _text_figures(encoded, candidate.name, nats, recipe, language) | {
         "parameters": int(model.num_parameters()),
         "context": context,
         "stride": stride,
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
-        "retained": {LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
-        "repetition": repetition(made),
+        "retained": {RETAINED_LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
+        "repetition": repetition_of(made),
         "generations": [asdict(one) for one in made],
     }
     log.info(
@@ -141,7 +142,7 @@ def _measure(
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return Result(table=table, nats=nats)
+    return ModelScores(table=table, nats=nats)
 
 
 def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
@@ -154,10 +155,10 @@ def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
 
 
 def _text_figures(
-    encoded: Encoded, name: str, nats: NDArray[np.float64], recipe: Recipe, spoken: Language
+    encoded: EncodedDocuments, name: str, nats: NDArray[np.float64], recipe: Recipe, language: Language
 ) -> dict[str, Any]:
     num_tokens = sum(len(ids) for ids in encoded.ids[name])
-    num_words = sum(len(spoken.words(document.text)) for document in encoded.documents)
+    num_words = sum(len(language.words(document.text)) for document in encoded.documents)
     num_bytes = int(_bytes_of(encoded).sum())
     alone = paired_difference(nats, np.zeros_like(nats), _bytes_of(encoded), recipe.seed)
     tokens_per_word = fertility(num_tokens, num_words)
@@ -175,20 +176,20 @@ def _text_figures(
     }
 
 
-def _prompts(candidate: Candidate, recipe: Recipe, spoken: Language) -> list[Prompt]:
-    beginnings = recipe.evaluate.prompts or spoken.prompts
+def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
+    beginnings = recipe.evaluate.prompts or language.prompts
     tokenizer: Any = candidate.tokenizer
     chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
     if candidate.name == "finetuned" and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     return [
-        *(Prompt(text=text, kind="continuation") for text in beginnings),
-        *(Prompt(text=text, kind="answer", chat=chat) for text in spoken.questions),
+        *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
+        *(GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
     ]
 
 
 def _differences(
-    results: dict[str, Result], encoded: Encoded, contamination: Contamination, seed: int
+    results: dict[str, ModelScores], encoded: EncodedDocuments, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
     """Bits per byte of each pair, also without contaminated documents where there are some."""
     num_bytes = _bytes_of(encoded)
@@ -206,13 +207,13 @@ def _differences(
     return made
 
 
-def _bytes_of(encoded: Encoded) -> NDArray[np.int64]:
+def _bytes_of(encoded: EncodedDocuments) -> NDArray[np.int64]:
     return np.array([len(document.text.encode()) for document in encoded.documents], dtype=np.int64)
 
 
-def _say(
-    verdict: Verdict,
-    results: dict[str, Result],
+def _log_scores(
+    verdict: GateVerdict,
+    results: dict[str, ModelScores],
     contamination: Contamination,
     differences: dict[str, Difference],
 ) -> None:
@@ -222,7 +223,9 @@ def _say(
                 "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d documents",
                 name, difference.value, difference.low, difference.high, difference.num_documents,
             )  # fmt: skip
-    english = (f"{name} {result.table['retained'][LANGUAGE]:.4f}" for name, result in results.items())
+    english = (
+        f"{name} {result.table['retained'][RETAINED_LANGUAGE]:.4f}" for name, result in results.items()
+    )
     log.info("bits per byte on the built-in English text: %s", ", ".join(english))
     found = contamination.contaminated
     if found:
@@ -237,13 +240,13 @@ def _say(
     log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
 
 
-def _content(
+def _scores_table(
     heldout: Heldout,
-    encoded: Encoded,
-    results: dict[str, Result],
+    encoded: EncodedDocuments,
+    results: dict[str, ModelScores],
     differences: dict[str, Difference],
     contamination: Contamination,
-    verdict: Verdict,
+    verdict: GateVerdict,
 ) -> dict[str, Any]:
     return {
         "candidates": {name: result.table for name, result in results.items()},
@@ -266,7 +269,7 @@ def _content(
     }
 
 
-def _by_document(encoded: Encoded, results: dict[str, Result]) -> list[dict[str, Any]]:
+def _by_document(encoded: EncodedDocuments, results: dict[str, ModelScores]) -> list[dict[str, Any]]:
     """Nats of each document, so that any interval can be computed again."""
     return [
         {

@@ -12,17 +12,17 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Dropped
-from anadil.finetune.encode import IGNORED, Example, control_ids
+from anadil.finetune.chats import DroppedChats
+from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids
 from anadil.model.load import END_OF_TURN
 
-NUM_SAMPLES = 3
+NUM_AUDITED_CHATS = 3
 TRAINED = ("⟦", "⟧")
 """Brackets round the trained spans of a sample."""
 
 
 def audit(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, dropped: Dropped
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
 ) -> dict[str, Any]:
     """The content of `mask_audit.json`.
 
@@ -35,11 +35,11 @@ def audit(
         DataError: A row has no trained token, or a trained span does not end in `<|eot_id|>`.
     """
     end = control_ids(tokenizer)[END_OF_TURN]
-    trained = [sum(label != IGNORED for label in row.labels) for row in examples]
+    trained = [sum(label != IGNORED_LABEL for label in row.labels) for row in examples]
     stopping = [_ends_right(row, end) for row in examples]
     _gate(trained, stopping)
     num_tokens = sum(len(row.input_ids) for row in examples)
-    middle = [round(i * (len(examples) - 1) / (NUM_SAMPLES - 1)) for i in range(NUM_SAMPLES)]
+    middle = [round(i * (len(examples) - 1) / (NUM_AUDITED_CHATS - 1)) for i in range(NUM_AUDITED_CHATS)]
     return {
         "rows": len(examples) + dropped.total,
         "kept": len(examples),
@@ -55,14 +55,14 @@ def audit(
         },
         "longest_row_tokens": max(len(row.input_ids) for row in examples),
         "share_ending_in_eot": sum(stopping) / len(stopping),
-        "samples": [marked(examples[i], tokenizer) for i in dict.fromkeys(middle)],
+        "samples": [mark_trained(examples[i], tokenizer) for i in dict.fromkeys(middle)],
     }
 
 
-def marked(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
+def mark_trained(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
     """The text of an example with brackets round what is trained."""
     text = ""
-    for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED):
+    for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED_LABEL):
         piece = str(tokenizer.decode([token for token, _ in run]))
         text += f"{TRAINED[0]}{piece}{TRAINED[1]}" if is_trained else piece
     return text
@@ -72,7 +72,7 @@ def _ends_right(example: Example, end: int) -> bool:
     """Whether every trained span ends in `end`, and holds it nowhere else."""
     spans = [
         [token for token, _ in run]
-        for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED)
+        for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED_LABEL)
         if is_trained
     ]
     return bool(spans) and all(span[-1] == end and span.count(end) == 1 for span in spans)

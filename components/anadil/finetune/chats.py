@@ -19,7 +19,7 @@ Reason = Literal[
     "no_chat", "malformed", "role_order", "no_answer", "empty_message", "not_unicode", "too_long"
 ]
 
-SAYS: dict[Reason, str] = {
+DROP_REMEDIES: dict[Reason, str] = {
     "no_chat": "a row needs `messages`, or `prompt` and `response`",
     "malformed": "each of `messages` needs the texts `role` and `content`",
     "role_order": "turns must be user, assistant, user, assistant, ..., after at most one system turn",
@@ -29,7 +29,7 @@ SAYS: dict[Reason, str] = {
     "too_long": "shorten the chats or raise finetune.max_length",
 }
 """What each reason asks of the user."""
-MAX_PLACES = 5
+MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
 
 
@@ -50,7 +50,7 @@ class Chat:
 
 
 @dataclass(slots=True)
-class Dropped:
+class DroppedChats:
     """How many rows were left out, by reason, and where the first of them are."""
 
     counts: dict[Reason, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Dropped:
         """Count one row."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         places = self.places.setdefault(reason, [])
-        if len(places) < MAX_PLACES:
+        if len(places) < MAX_DROPPED_PLACES:
             places.append(place)
 
     @property
@@ -72,13 +72,13 @@ class Dropped:
         """Reasons, the most frequent first, each with its remedy and its first places."""
         by_count = sorted(self.counts, key=lambda reason: -self.counts[reason])
         return "; ".join(
-            f"{reason} {self.counts[reason]:,} ({SAYS[reason]}; {', '.join(self.places[reason][:3])})"
+            f"{reason} {self.counts[reason]:,} ({DROP_REMEDIES[reason]}; {', '.join(self.places[reason][:3])})"
             for reason in by_count
         )
 
 
 def read_chats(
-    uris: Sequence[str], dropped: Dropped, copy: storage.Copy = storage.local_copy
+    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy
 ) -> Iterator[Chat]:
     """The good chats of `.jsonl` files, in order; the other rows are counted in `dropped`.
 
@@ -90,7 +90,7 @@ def read_chats(
     Raises:
         DataError: A file is no `.jsonl`, or a line is not a JSON object; with file and line.
     """
-    refuse_kinds(uris)
+    check_chat_files(uris)
     for uri in uris:
         with copy(uri) as path:
             for number, row in _rows(path, uri):
@@ -102,7 +102,7 @@ def read_chats(
                     dropped.add(found, place)
 
 
-def refuse_kinds(uris: Sequence[str]) -> None:
+def check_chat_files(uris: Sequence[str]) -> None:
     """Refuse files of another kind, before any is read.
 
     Raises:
@@ -113,7 +113,7 @@ def refuse_kinds(uris: Sequence[str]) -> None:
             raise DataError(f"{uri}: is not a .jsonl file; give chats as one JSON object a line")
 
 
-def refuse_none(uris: Sequence[str], num_chats: int, dropped: Dropped) -> None:
+def refuse_no_chats(uris: Sequence[str], num_chats: int, dropped: DroppedChats) -> None:
     """Refuse files without a chat to train on.
 
     Raises:
@@ -122,7 +122,7 @@ def refuse_none(uris: Sequence[str], num_chats: int, dropped: Dropped) -> None:
     if num_chats:
         return
     if not dropped.total:
-        raise DataError(f"chats: {', '.join(uris)} hold no rows; {SAYS['no_chat']}")
+        raise DataError(f"chats: {', '.join(uris)} hold no rows; {DROP_REMEDIES['no_chat']}")
     raise DataError(f"chats: none of {dropped.total:,} rows can be trained on: {dropped}")
 
 
@@ -140,7 +140,9 @@ def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
                 f"{name}:{number}: not a JSON line ({error}); correct or remove the line"
             ) from None
         if not isinstance(row, dict):
-            raise DataError(f"{name}:{number}: a {type(row).__name__}, not an object; {SAYS['no_chat']}")
+            raise DataError(
+                f"{name}:{number}: a {type(row).__name__}, not an object; {DROP_REMEDIES['no_chat']}"
+            )
         yield number, row
 
 

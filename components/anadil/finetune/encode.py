@@ -12,18 +12,18 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
+from anadil.artifacts.base_model import BEGIN
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Chat, Dropped
+from anadil.finetune.chats import Chat, DroppedChats
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
 
 TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
-BEGIN = "<|begin_of_text|>"
 START_HEADER = "<|start_header_id|>"
 END_HEADER = "<|end_header_id|>"
 CONTROL = (BEGIN, START_HEADER, END_HEADER, END_OF_TURN, END_OF_TEXT)
 """Control tokens of the Llama 3 chat format."""
 AFTER_HEADER = "\n\n"
-IGNORED = -100
+IGNORED_LABEL = -100
 """Label of a token without loss: `ignore_index` of torch's cross_entropy."""
 
 
@@ -33,11 +33,11 @@ class Example:
 
     input_ids: list[int]
     labels: list[int]
-    """The id again where the model is trained, else `IGNORED`."""
+    """The id again where the model is trained, else `IGNORED_LABEL`."""
 
 
 def encode_chats(
-    tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: Dropped
+    tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: DroppedChats
 ) -> list[Example]:
     """Examples of at most `max_length` tokens; a longer chat is left out whole and counted.
 
@@ -85,7 +85,7 @@ def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, control: dict[st
         texts += [message.content] if is_answer else []
     encoded = iter(encode_texts(tokenizer, texts))
     ids = [control[BEGIN]]
-    labels = [IGNORED]
+    labels = [IGNORED_LABEL]
     reserved = set(control.values())
     for message in chat.messages:
         head = [control[START_HEADER], *next(encoded), control[END_HEADER], *next(encoded)]
@@ -96,6 +96,6 @@ def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, control: dict[st
                 "mark its control tokens as special in tokenizer.json"
             )
         ids += [*head, *answer, control[END_OF_TURN]]
-        labels += [IGNORED] * len(head)
-        labels += [*answer, control[END_OF_TURN]] if answer else [IGNORED]
+        labels += [IGNORED_LABEL] * len(head)
+        labels += [*answer, control[END_OF_TURN]] if answer else [IGNORED_LABEL]
     return Example(input_ids=ids, labels=labels)

@@ -1,4 +1,4 @@
-"""LoRA with TRL's trainer: its settings, how it reports, stops and goes on, and the merge.
+"""LoRA with TRL's trainer: its settings, how it reports, stops and resumes, and the merge.
 
 Checkpoints lie in the work directory. transformers keeps optimizer and random state in
 pickles there and loads them with `weights_only=True`; besides, only a checkpoint whose
@@ -39,7 +39,7 @@ WARMUP_FRACTION = 0.03
 """Learning rate over the steps. Source: Stanford Alpaca, README, "Fine-tuning"."""
 KEPT_CHECKPOINTS = 2
 """Should the newest be damaged, the one before it is there."""
-KIND = "trainer checkpoint"
+CHECKPOINT_KIND = "trainer checkpoint"
 
 
 def num_steps(num_examples: int, batch_size: int, epochs: float) -> int:
@@ -98,7 +98,7 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
         max_length=None,
         packing=False,
         dataloader_pin_memory=on_gpu,
-        # Every step: an average over several would begin anew, and so differ, after a resume.
+        # Every step: an average over several would start over, and so differ, after a resume.
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_steps=settings.checkpoint_every,
@@ -107,12 +107,12 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
     )
 
 
-class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
+class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
     """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
 
-    def __init__(self, job: Job, shown: Progress, origin: Mapping[str, str]) -> None:
+    def __init__(self, job: Job, bar: Progress, origin: Mapping[str, str]) -> None:
         self.job = job
-        self.shown = shown
+        self.bar = bar
         self.origin = origin
 
     def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
@@ -135,19 +135,19 @@ class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
             raise RecipeError(
                 f"loss is {loss} at step {state.global_step}; lower finetune.lr ({self.job.recipe.finetune.lr})"
             )
-        self.shown.advance(note=f"loss {loss:.3f}")
-        self.job.tracker.metrics(step_figures(logs), state.global_step)
+        self.bar.advance(note=f"loss {loss:.3f}")
+        self.job.tracker.metrics(logged_figures(logs), state.global_step)
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
         """Seal the checkpoint that was just written, and only then remove old ones."""
-        artifact.seal(checkpoint(self.job, state.global_step), kind=KIND, origin=self.origin)
+        artifact.seal(checkpoint(self.job, state.global_step), kind=CHECKPOINT_KIND, origin=self.origin)
         prometheus.saved_checkpoint("finetune", state.global_step)
         for old in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
             shutil.rmtree(old[1])
 
 
-def step_figures(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What is kept of a step's log; TRL's `num_tokens` begins anew at a resume and is not."""
+def logged_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+    """What is kept of a step's log; TRL's `num_tokens` starts over at a resume and is not."""
     names = {
         "loss": "loss",
         "lr": "learning_rate",
@@ -185,14 +185,14 @@ def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
         if manifest is None:
             return "incomplete: the run was killed while it was written"
         if manifest.origin != origin:
-            return f"of another run: {'; '.join(artifact.differences(manifest.origin, origin))}"
-        artifact.verify(folder, manifest, folder.name)
+            return f"of another run: {'; '.join(artifact.origin_differences(manifest.origin, origin))}"
+        artifact.verify_files(folder, manifest, folder.name)
     except IntegrityError as error:
         return str(error)
     return None
 
 
-def merged(base: Path, adapter: Path) -> PreTrainedModel:
+def merge_adapter(base: Path, adapter: Path) -> PreTrainedModel:
     """The base model with the adapter added to its weights, in FP32 on the CPU.
 
     Adding in BF16 would round twice; here the one rounding is the cast when it is saved.

@@ -15,16 +15,19 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import model_config
+from anadil.artifacts.uri import absolute
 from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import Dropped, read_chats, refuse_none
+from anadil.finetune.chats import DroppedChats, read_chats, refuse_no_chats
 from anadil.finetune.encode import TEMPLATE, Example, encode_chats
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
-from anadil.runtime.job import Figures, Job, recipe_origin, result_version
+from anadil.runtime.cache_key import recipe_origin, result_version
+from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +48,11 @@ def run(job: Job) -> Figures:
         Stopped: A signal came while training; a checkpoint is saved.
     """
     _one_process()
-    refuse_mixture(_model_config(job), str(job.inputs["model"]))
+    refuse_mixture(model_config(job.inputs["model"]), str(job.inputs["model"]))
     _quiet_libraries()
     settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])
-    dropped = Dropped()
+    dropped = DroppedChats()
     rows = _rows(job, tokenizer, dropped)
     steps = lora.num_steps(len(rows), settings.batch_size, settings.epochs)
     trainer = _trainer(job, tokenizer, rows, steps)
@@ -94,21 +97,21 @@ def _quiet_libraries() -> None:
     disable_progress_bar()
 
 
-def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: Dropped) -> Dataset:
+def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Dataset:
     """Every chat that can be trained on, as ids and labels; says which cannot.
 
     Raises:
         DataError: None can.
     """
     limit = job.recipe.finetune.max_length
-    context = int(_model_config(job).get("max_position_embeddings", limit))
+    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
     if context < limit:
         log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
         limit = context
     examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
     num_rows = len(examples) + dropped.total
     job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
-    refuse_none(job.files, len(examples), dropped)
+    refuse_no_chats(job.files, len(examples), dropped)
     if dropped.total:
         level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
         log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)
@@ -132,11 +135,11 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
     newest = lora.newest_checkpoint(job, origin)
     done, folder = newest or (0, None)
     if newest:
-        log.info("going on after step %d of %d", done, steps)
+        log.info("resuming after step %d of %d", done, steps)
     if done < steps:
-        with job.stop.deferred(), progress("finetune", steps) as shown:
-            shown.advance(done)
-            trainer.add_callback(lora.Watch(job, shown, origin))
+        with job.stop.deferred(), progress("finetune", steps) as bar:
+            bar.advance(done)
+            trainer.add_callback(lora.TrainingCallback(job, bar, origin))
             trainer.train(resume_from_checkpoint=str(folder) if folder else None)
         if job.stop.signal is not None:
             job.stop.leave()
@@ -147,7 +150,7 @@ def _num_trained(trainer: Any) -> int:
 
 
 def _origin(job: Job, rows: Dataset) -> dict[str, str]:
-    """What a checkpoint must have been made from for this run to go on with it."""
+    """What a checkpoint must have been made from for this run to resume from it."""
     tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     return {
@@ -166,7 +169,7 @@ def _write_curve(job: Job, steps: int) -> float:
     file = lora.checkpoint(job, steps) / "trainer_state.json"
     history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
     curve = [
-        {"step": logs["step"], "epoch": logs["epoch"], **lora.step_figures(logs)}
+        {"step": logs["step"], "epoch": logs["epoch"], **lora.logged_figures(logs)}
         for logs in history
         if "loss" in logs
     ]
@@ -187,30 +190,19 @@ def _export(job: Job, source: Path) -> None:
     shutil.copyfile(source / weights, job.out / weights)
     config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
     # PEFT writes the directory that was read, which may be a copy; which bytes it was is in the manifest.
-    config["base_model_name_or_path"] = _place_of_base(job)
+    # An absolute path or a URI, because PEFT looks from where it is started.
+    config["base_model_name_or_path"] = absolute(job.uris.get("model", str(base)))
     job.varying.append("adapter_config.json")  # another place makes no other adapter
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
-    model = lora.merged(base, job.out)
-    stored = _model_config(job)
+    model = lora.merge_adapter(base, job.out)
+    stored = model_config(job.inputs["model"])
     dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
     save_model(model, base, job.out / "merged", dtype)
     copy_tokenizer(base, job.out)
     for folder in (job.out, job.out / "merged"):
         shutil.copyfile(TEMPLATE, folder / "chat_template.jinja")
-
-
-def _place_of_base(job: Job) -> str:
-    """Where the adapted model lies: a URI, or an absolute path, since PEFT looks from where it is started."""
-    uri = job.uris.get("model", str(job.inputs["model"]))
-    return uri if "://" in uri else str(Path(uri).absolute())
-
-
-def _model_config(job: Job) -> dict[str, Any]:
-    file = job.inputs["model"] / "config.json"
-    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return config
 
 
 def _model_digest(job: Job) -> str:

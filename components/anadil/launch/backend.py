@@ -1,33 +1,34 @@
 """What every way to run a training job answers: render, run to the end, status, logs, stop."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from anadil.launch.job import TrainingJob
 
-State = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
-FINAL: tuple[State, ...] = ("succeeded", "failed", "stopped")
+JobState = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
+FINAL: tuple[JobState, ...] = ("succeeded", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class JobStatus:
     """Where a job stands."""
 
     name: str
-    state: State
+    state: JobState
     reason: str = ""
     """The backend's own word, such as `OOMKilled` or `MaxWaitTimeExceeded`."""
     message: str = ""
     """What people should know: what it waits for, or why it failed."""
     nodes: int = 0
-    """Machines asked for."""
+    """Workers asked for."""
     running: int = 0
-    """Machines that run."""
+    """Workers that run."""
     restarts: int = 0
     """Times that it was started again."""
     seconds: float | None = None
-    """Since its first machine ran; None before."""
+    """Since its first worker ran; None before."""
     artifact: str = ""
     """URI that it writes."""
     exit_code: int | None = None
@@ -38,7 +39,7 @@ class Status:
         return asdict(self)
 
 
-class Backend(Protocol):
+class JobBackend(Protocol):
     """One way to run a training job."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class Backend(Protocol):
         """
         ...
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
 
         Raises:
@@ -70,9 +71,27 @@ class Backend(Protocol):
         ...
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first machine, without line ends."""
+        """Log lines of the first worker, without line ends."""
         ...
 
     def stop(self, name: str) -> None:
         """End the job; what it saved stays."""
         ...
+
+
+def log_fields(line: str) -> dict[str, Any]:
+    """The JSON object of a stage's log line; empty where it is something else."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def format_log_line(line: str) -> str:
+    """`stage: message` for a JSON line of a stage; any other line as it is."""
+    fields = log_fields(line)
+    if not {"level", "stage", "msg"} <= fields.keys():
+        return line
+    level = "" if fields["level"] == "info" else f"{fields['level']}: "
+    return f"{fields['stage']}: {level}{fields['msg']}"

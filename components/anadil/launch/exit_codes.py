@@ -14,7 +14,7 @@ from anadil.core.errors import (
     Stopped,
 )
 
-CLASSES: dict[int, type[AnadilError]] = {
+ERROR_CLASSES: dict[int, type[AnadilError]] = {
     error.exit_code: error
     for error in (
         RecipeError, DataError, PreflightError, IntegrityError, GateError, BudgetReached, RetryableError, Stopped,
@@ -24,10 +24,10 @@ KILLED = 137
 """128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over."""
 CANNOT_START = (126, 127, 128)
 """The container's program is not there or cannot be run. Source: POSIX shell; containerd."""
-AGAIN = "launch it again to go on from its last checkpoint"
+RESUME_HINT = "launch it again to resume from its last checkpoint"
 
 
-def error_of(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
+def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
     """The error that an exit code stands for.
 
     Args:
@@ -41,11 +41,11 @@ def error_of(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
         )
     if exit_code in CANNOT_START or reason in ("StartError", "ContainerCannotRun"):
         return PreflightError(f"{text}; the image cannot start: correct cluster.image")
-    if exit_code in CLASSES:
-        return CLASSES[exit_code](f"{text}; {_next(exit_code)}")
+    if exit_code in ERROR_CLASSES:
+        return ERROR_CLASSES[exit_code](f"{text}; {_next(exit_code)}")
     if exit_code is None or exit_code == KILLED:
-        return RetryableError(f"{text}; {AGAIN}")
-    error = AnadilError(f"{text}; look at its log, then {AGAIN}")
+        return RetryableError(f"{text}; {RESUME_HINT}")
+    error = AnadilError(f"{text}; look at its log, then {RESUME_HINT}")
     if exit_code in (BUG, INTERRUPTED):
         error.exit_code = exit_code
     return error
@@ -55,5 +55,5 @@ def _next(exit_code: int) -> str:
     if exit_code == RecipeError.exit_code:
         return "correct the recipe and launch it again"
     if exit_code in (BudgetReached.exit_code, RetryableError.exit_code, Stopped.exit_code):
-        return AGAIN
-    return f"then {AGAIN}"
+        return RESUME_HINT
+    return f"then {RESUME_HINT}"

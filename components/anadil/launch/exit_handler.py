@@ -1,4 +1,4 @@
-"""The end of a pipeline run: nothing of it goes on, and somebody is told how it ended."""
+"""The end of a pipeline run: nothing of it keeps running, and an alert says how it ended."""
 
 import logging
 
@@ -14,7 +14,7 @@ from anadil.runtime.step_status import StepStatus, step_statuses
 
 log = logging.getLogger(__name__)
 
-RESUME = "submit the recipe again: finished steps are reused, training goes on from its checkpoint"
+RESUME = "submit the recipe again: finished steps are reused, training resumes from its checkpoint"
 
 
 def finish(recipe: Recipe, run: str) -> None:
@@ -30,12 +30,12 @@ def finish(recipe: Recipe, run: str) -> None:
                 log.info("stopped %s, which the run had left", name)
         except AnadilError as error:
             log.warning("jobs of run %s cannot be stopped: %s", run, error)
-    event = event_of(recipe, run)
+    event = run_event(recipe, run)
     log.info("%s: %s", event.kind, event.message)
     notify(event)
 
 
-def event_of(recipe: Recipe, run: str) -> Event:
+def run_event(recipe: Recipe, run: str) -> Event:
     """How a run ended, from the outcomes that its steps have left."""
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:

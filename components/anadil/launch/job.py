@@ -18,14 +18,12 @@ RUN_LABEL = f"{DOMAIN}/run"
 STAGE_LABEL = "app.kubernetes.io/component"
 SPEC_ANNOTATION = f"{DOMAIN}/spec-hash"
 """SHA-256 of the manifest, by which a launcher knows a job again."""
-HEARTBEAT_ANNOTATION = f"{DOMAIN}/heartbeat"
-"""When a launcher last looked after the job, RFC 3339; the sweeper suspends jobs that nobody follows."""
-DETACHED_ANNOTATION = f"{DOMAIN}/detached"
-"""`true` where the job was started to be followed by nobody."""
+OUR_JOBS = "app.kubernetes.io/managed-by=anadil-launch"
+"""Label selector of all jobs that a launcher has made."""
 TARGET_ANNOTATION = f"{DOMAIN}/artifact"
 """URI of the artifact that the job writes."""
 HOME = "/home/anadil"
-USER = 10_001
+IMAGE_USER = 10_001
 """Numeric user and group of every image; nothing outside the volumes is written."""
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from anadil.core import log as logs
 from anadil.core.errors import RecipeError
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.kubernetes.kinds import KINDS
-from anadil.launch.launcher import Launch, launch
-from anadil.launch.retry_guard import refuse_again
+from anadil.launch.kubernetes.kinds import JOB_KINDS
+from anadil.launch.launcher import LaunchRequest, launch_job
+from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
 from anadil.runtime import kfp, step_status
-from anadil.runtime.entry_point import guarded
-from anadil.runtime.execute import Outcome
+from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logs.set_up(f"launch {options.step}", container=True)
     if options.step == "sweep":
-        return guarded(lambda: _sweep(options))
+        return exit_code_of(lambda: _sweep(options))
     if options.step == "finish":
-        return guarded(lambda: _finish(options.executor_input))
-    return guarded(lambda: _launch(options.step, options.executor_input))
+        return exit_code_of(lambda: _finish(options.executor_input))
+    return exit_code_of(lambda: _launch(options.step, options.executor_input))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep = steps.add_parser("sweep", help="suspend jobs that nobody follows any more")
     sweep.add_argument("--namespace", metavar="NAME", help="default: the pod's own")
     text = "kind of job to look for, once for each (default: all that there are)"
-    sweep.add_argument("--kind", action="append", choices=tuple(KINDS), help=text)
+    sweep.add_argument("--kind", action="append", choices=tuple(JOB_KINDS), help=text)
     text = "since the last heartbeat (default: %(default)s)"
     sweep.add_argument("--stale-minutes", type=float, default=STALE_MINUTES, metavar="N", help=text)
     return top
@@ -56,13 +56,13 @@ def _launch(name: str, text: str) -> int:
     stage = STAGES[name]
     call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
-    asked = Launch(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
-    refuse_again(asked)  # outside the record, which would write over what it reads
+    request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
+    refuse_deterministic_retry(request)  # outside the record, which would write over what it reads
     with step_status.record_step_status(recipe.storage.root, call.run, name) as record:
-        made = launch(asked)
-        assert isinstance(made, Outcome)
-        record.uri = made.uri
-        kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)
+        result = launch_job(request)
+        assert isinstance(result, MadeArtifact)
+        record.uri = result.uri
+        kfp.write_outputs(stage, call.outputs, result.uri, result.manifest)
     return 0
 
 
@@ -79,9 +79,9 @@ def _finish(text: str) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from anadil.launch.kubernetes.backend import sweep
+    from anadil.launch.kubernetes.ledger import sweep
 
-    kinds = tuple(dict.fromkeys(options.kind or KINDS))
+    kinds = tuple(dict.fromkeys(options.kind or JOB_KINDS))
     for name in sweep(options.namespace, stale_minutes=options.stale_minutes, kinds=kinds):
         log.info("suspended %s, which nobody has followed for %g minutes", name, options.stale_minutes)
     return 0

@@ -1,9 +1,10 @@
-"""A training stage as a process of this machine, followed or left running; known by its name.
+"""A training stage in the background of this machine, followed or left running; known by its name.
 
-What is known of a job lies in `$ANADIL_WORK/jobs/<name>.json`, its log beside it where nobody
-followed it. The process that wrote the file passes signals on to the stage and notes how it ended:
+`$ANADIL_WORK/jobs/NAME.json` holds what is known of a job, `NAME.log` its log. The supervisor of the
+stage holds a lock on `NAME.lock`, which the system releases with it: so no job is taken for running
+because another process got its number.
 
-    python -m anadil.launch.local FILE
+    python -m anadil.launch.local FILE    the supervisor
 """
 
 import contextlib
@@ -20,48 +21,40 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from anadil.core import errors
 from anadil.core.errors import DataError, PreflightError, RecipeError, Stopped
-from anadil.launch.backend import FINAL, State, Status
-from anadil.launch.exit_codes import error_of
+from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
+from anadil.launch.exit_codes import KILLED, error_from_exit_code
 from anadil.launch.job import TrainingJob
-from anadil.launch.log_format import said
-from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.launch.kubernetes.pod_log import write_log_line
+from anadil.runtime.environment import PARENT_VARIABLE
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 130.0
+KILL_AFTER_S = 130.0
 """Between SIGTERM and SIGKILL: more than the 110 s that torchrun waits for its processes."""
-START_S = 30.0
-"""Within which a detached process says that it lives."""
 POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class LocalJob:
     """What is known of a job."""
 
     name: str
     command: list[str]
-    environment: dict[str, str]
     artifact: str
-    log: str = ""
-    """File; empty where the job was followed."""
     pid: int = 0
-    """Process that looks after the stage."""
-    born: str = ""
-    """When that process started, in the system's own words: numbers of processes are used again."""
-    stage_pid: int = 0
-    """Process of the stage, the first of its group."""
+    """Process of the supervisor, which leads the group of all processes of the job."""
     began: float = 0
     """Seconds since the epoch."""
     ended: float = 0
     exit_code: int | None = None
 
 
-class Local:
+class LocalBackend:
     """The backend `local`."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
@@ -82,53 +75,61 @@ class Local:
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
         """Start the stage, or find it running, and wait for its end."""
-        asked = Known(name=job.name, artifact=job.target, **self.render(job))
-        with _only_one(job.name):
-            found = _read(job.name)
-            if found and _lives(found):
-                if found.command != asked.command:
-                    raise RecipeError(
-                        f"{job.name}: runs already with another recipe; wait for its end, or stop it: "
-                        f"anadil stop {job.name} --backend local"
-                    )
-                log.info("%s runs already as process %s", job.name, found.pid)
-            elif detach:
-                found = _detached(asked)
-                log.info("%s runs as process %s; its log is %s", job.name, found.pid, found.log)
-            else:
-                found = _write(_own(asked))
+        name, rendered, stop = job.name, self.render(job), Stop()
+        stop.listen()
+        lock = _take_lock(name)
+        if lock:
+            with lock, stop.deferred():  # a job that is being started would be left behind
+                _start(LocalJob(name=name, artifact=job.target, command=rendered["command"]), rendered, lock)
+        elif _read(name).command != rendered["command"]:
+            raise RecipeError(
+                f"{name}: runs already with another recipe; wait for its end, or stop it: "
+                f"anadil stop {name} --backend local"
+            )
+        log.info("%s runs as process %s; its log is %s", name, _read(name).pid, _path(name, ".log"))
         if detach:
             return
-        code = _supervise(found) if found.pid == os.getpid() else self._await(found)
-        if code:
-            raise error_of(code, f"{job.stage}: ended with exit code {code}; see its messages")
+        try:
+            stop.check()
+            for line in self.logs(name, follow=True):
+                write_log_line(line)
+        except (Stopped, KeyboardInterrupt):
+            if not lock:
+                log.info("%s runs on; anadil stop %s --backend local ends it", name, name)
+                raise
+            self.stop(name)
+            if stop.signal == signal.SIGINT:
+                raise
+        code = _read(name).exit_code
+        if code != 0:
+            code = errors.BUG if code is None else code
+            raise error_from_exit_code(code, f"{job.stage}: ended with exit code {code}; see its messages")
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the job stands."""
-        found = _required(name)
-        state = _state(found)
-        ended = found.ended or time.time()
-        return Status(
+        is_running = _is_running(name)
+        job = _read(name)  # after the lock was looked at: the supervisor writes before it lets go
+        state: JobState = "running" if is_running else "succeeded" if job.exit_code == 0 else "failed"
+        if not is_running and job.exit_code in (Stopped.exit_code, errors.INTERRUPTED):
+            state = "stopped"
+        return JobStatus(
             name=name,
             state=state,
-            message="" if state in ("running", "succeeded") else _last_line(found),
+            message="" if state in ("running", "succeeded") else _last_line(job),
             nodes=1,
-            running=int(state == "running"),
-            seconds=round(ended - found.began, 1) if found.began else None,
-            artifact=found.artifact,
-            exit_code=found.exit_code,
+            running=int(is_running),
+            seconds=round((job.ended or time.time()) - job.began, 1) if job.began else None,
+            artifact=job.artifact,
+            exit_code=job.exit_code,
         )
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of a detached job."""
-        found = _required(name)
-        if not found.log:
-            raise DataError(f"{name}: was followed by process {found.pid}, and its log went there")
-        with Path(found.log).open(encoding="utf-8", errors="replace") as file:
+        """Log lines of the job."""
+        _read(name)
+        with _path(name, ".log").open(encoding="utf-8", errors="replace") as file:
             while True:
                 is_final = self.status(name).state in FINAL
-                for line in file:
-                    yield line.rstrip("\n")
+                yield from (line.rstrip("\n") for line in file)
                 if is_final or not follow:
                     return
                 time.sleep(POLL_S)
@@ -136,195 +137,122 @@ class Local:
     def stop(self, name: str) -> None:
         """SIGTERM, time to save, and SIGKILL for what does not end.
 
-        The signal goes to the process that looks after the stage, not to the group: torchrun
-        sends it to its processes itself, and a second one would end them before they have saved.
+        The first signal goes to the supervisor alone, which passes it on: torchrun sends it to its
+        processes itself, and a second one would end them before they have saved.
         """
-        found = _required(name)
-        if not _lives(found):
+        job = _read(name)
+        if not job.pid or not _is_running(name):
             log.info("%s: has ended already", name)
             return
-        _signal(found, signal.SIGTERM)
-        if not _gone(found, PATIENCE_S):
-            log.warning("%s: does not end; killed, and what it did since its last checkpoint is lost", name)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(_required(name).stage_pid, signal.SIGKILL)
-            _gone(found, PATIENCE_S)
-
-    def _await(self, found: Known) -> int:
-        """Wait for a job that another process looks after; its exit code."""
         try:
-            if found.log:
-                for line in self.logs(found.name, follow=True):
-                    sys.stderr.write(f"{line}\n")
-            else:
-                while _lives(found):
-                    time.sleep(POLL_S)
-        except KeyboardInterrupt:
-            log.info("%s goes on; anadil stop %s --backend local ends it", found.name, found.name)
-            raise
-        ended = _required(found.name)
-        return errors.BUG if ended.exit_code is None else ended.exit_code
+            os.kill(job.pid, signal.SIGTERM)
+        except PermissionError:
+            raise PreflightError(
+                f"{name}: process {job.pid} is another user's; stop it as that user"
+            ) from None
+        deadline = time.monotonic() + KILL_AFTER_S
+        while _is_running(name):
+            if time.monotonic() > deadline:
+                log.warning(
+                    "%s: does not end; killed, and what it did since its last checkpoint is lost", name
+                )
+                os.killpg(job.pid, signal.SIGKILL)
+                _write(replace(job, exit_code=KILLED, ended=time.time()))
+                return
+            time.sleep(POLL_S / 10)
 
 
-def main(file: str) -> int:
-    """Look after a detached stage."""
-    known = _write(_own(_parsed(Path(file))))
-    return _supervise(known)
-
-
-def _supervise(known: Known) -> int:
-    """Run the stage, pass signals on to it, and note how it ended."""
-    environment = os.environ | known.environment | {PARENT_VARIABLE: str(os.getpid())}
+def supervise(name: str) -> None:
+    """Run the stage, pass SIGTERM on to it, and write down how it ended."""
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        for child in children:
-            child.send_signal(number)
         if not children:
-            raise Stopped("stopped before the stage began; run the same command again")
+            sys.exit()
+        children[0].send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, pass_on)
+    job = _write(replace(_read(name), pid=os.getpid(), began=time.time()))
     code = Stopped.exit_code
     try:
-        # A session of its own: Ctrl-C on a terminal would reach the stage twice. What a stage prints
-        # on stdout is the place of its artifact, which `anadil launch` prints.
-        with subprocess.Popen(
-            known.command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as child:  # fmt: skip
+        # What a stage prints on stdout is the place of its artifact, which `anadil launch` prints.
+        environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+        with subprocess.Popen(job.command, env=environment, stdout=subprocess.DEVNULL) as child:
             children.append(child)
-            known = _write(replace(known, stage_pid=child.pid))
             code = child.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        code = code if code >= 0 else 128 - code
-        _write(replace(known, exit_code=code, ended=time.time()))
-    return code
+        _write(replace(job, exit_code=code if code >= 0 else 128 - code, ended=time.time()))
 
 
-def _detached(asked: Known) -> Known:
-    """The job, running in a session of its own, with its log in a file."""
-    path = _path(asked.name)
-    file = path.with_suffix(".log")
-    _write(replace(asked, log=str(file)))
-    with file.open("wb") as output:
+def _start(job: LocalJob, rendered: dict[str, Any], lock: IO[str]) -> None:
+    """Leave the job to a supervisor in a session of its own, which takes the lock over."""
+    _write(job)
+    environment = os.environ | rendered["environment"]
+    if sys.stderr.isatty():
+        environment.setdefault("ANADIL_LOG", "text")  # followed by people
+    with _path(job.name, ".log").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "anadil.launch.local", str(path)],
+            [sys.executable, "-m", "anadil.launch.local", job.name], env=environment,
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            pass_fds=[lock.fileno()],
         )  # fmt: skip
-    deadline = time.monotonic() + START_S
-    while process.poll() is None and time.monotonic() < deadline:
-        found = _required(asked.name)
-        if found.pid:
-            process.returncode = 0  # it is left to itself, of which Popen would complain
-            return found
+    while not _read(job.name).pid and process.poll() is None:
         time.sleep(POLL_S / 10)
-    raise PreflightError(f"{asked.name}: did not start; see {file}")
-
-
-def _own(known: Known) -> Known:
-    return replace(known, pid=os.getpid(), born=_born(os.getpid()) or "", began=time.time())
+    process.returncode = 0  # it is left to itself, of which Popen would complain
 
 
 def _work() -> Path:
     return Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
 
 
-def _path(name: str) -> Path:
-    return _work() / "jobs" / f"{Path(name).name}.json"
+def _path(name: str, ending: str = ".json") -> Path:
+    return _work() / "jobs" / f"{Path(name).name}{ending}"
 
 
-@contextlib.contextmanager
-def _only_one(name: str) -> Iterator[None]:
-    """Between launchers that look for a job and start it."""
-    path = _path(name).with_suffix(".lock")
+def _take_lock(name: str, attempts: int = 5) -> IO[str] | None:
+    """The lock of a job that does not run; None where it runs."""
+    path = _path(name, ".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    file = path.open("w")
+    for attempt in range(attempts):  # `_is_running` of somebody else holds it for a moment
+        time.sleep(attempt * POLL_S / 10)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+    file.close()
+    return None
 
 
-def _write(known: Known) -> Known:
-    path = _path(known.name)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(asdict(known), ensure_ascii=False), encoding="utf-8")
-    draft.replace(path)
-    return known
+def _is_running(name: str) -> bool:
+    lock = _take_lock(name, attempts=1)
+    if lock:
+        lock.close()
+    return lock is None
 
 
-def _read(name: str) -> Known | None:
+def _write(job: LocalJob) -> LocalJob:
+    draft = _path(job.name, f".{os.getpid()}")
+    draft.write_text(json.dumps(asdict(job), ensure_ascii=False), encoding="utf-8")
+    draft.replace(_path(job.name))
+    return job
+
+
+def _read(name: str) -> LocalJob:
     path = _path(name)
-    return _parsed(path) if path.is_file() else None
-
-
-def _parsed(path: Path) -> Known:
+    if not path.is_file():
+        raise DataError(f"{name}: no such job on this machine ({path} is not there); set ANADIL_WORK")
     try:
-        return Known(**json.loads(path.read_text(encoding="utf-8")))
+        return LocalJob(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: says nothing about a job ({error}); remove it") from None
 
 
-def _required(name: str) -> Known:
-    found = _read(name)
-    if found is None:
-        raise DataError(f"{name}: no such job on this machine ({_path(name)} is not there); set ANADIL_WORK")
-    return found
-
-
-def _state(found: Known) -> State:
-    if _lives(found):
-        return "running"
-    if found.exit_code == 0:
-        return "succeeded"
-    return "stopped" if found.exit_code in (Stopped.exit_code, errors.INTERRUPTED) else "failed"
-
-
-def _last_line(found: Known) -> str:
-    if found.exit_code is None:
+def _last_line(job: LocalJob) -> str:
+    if job.exit_code is None:
         return "the process is gone and left no word; see the system's log (out of memory?)"
-    lines = Path(found.log).read_text(errors="replace").splitlines() if found.log else []
-    return said(lines[-1])[:500] if lines else ""
-
-
-def _lives(found: Known) -> bool:
-    return bool(found.pid and found.born) and found.exit_code is None and _born(found.pid) == found.born
-
-
-def _born(pid: int) -> str | None:
-    """When a process started; None where there is no such process, or only what its parent has to collect."""
-    if Path("/proc/self/stat").exists():
-        try:
-            # Source: proc(5): the name, in parentheses, may hold anything; then state (3) ... starttime (22).
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            return None
-        return None if fields[0] in "ZX" else fields[19]
-    listed = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False  # noqa: S607
-    )  # fmt: skip
-    return listed.stdout.strip() or None
-
-
-def _signal(found: Known, number: signal.Signals) -> None:
-    try:
-        os.kill(found.pid, number)
-    except ProcessLookupError:
-        return
-    except PermissionError:
-        raise PreflightError(
-            f"{found.name}: process {found.pid} is another user's; stop it as that user"
-        ) from None
-
-
-def _gone(found: Known, patience: float) -> bool:
-    deadline = time.monotonic() + patience
-    while _lives(found):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S / 10)
-    return True
+    lines = _path(job.name, ".log").read_text(errors="replace").splitlines()
+    return format_log_line(lines[-1])[:500] if lines else ""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    supervise(sys.argv[1])

@@ -1,46 +1,52 @@
 """A training that has become slow, seen from the lines of its log."""
 
-import json
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from statistics import median
 
-WINDOW = 20
+from anadil.launch.backend import log_fields
+
+MEDIAN_STEPS = 20
 """Logged steps whose median is what the job can do."""
-SLOW_SHARE = 0.7
+SLOW_FRACTION = 0.7
 """A step below this share of the median is slow."""
-IN_A_ROW = 3
+SLOW_STEPS = 3
 """Slow steps after which it is said: one alone is a checkpoint or an evaluation."""
 COOLDOWN_S = 6 * 3_600.0
 """Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
-WATCHED = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
+MONITORED_FIGURES = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
 PROGRESS = re.compile(r"\b(?:pre-training|finetune): ([0-9,]+) of [0-9,]+")
 """What `anadil.core.progress` says in the loops of training steps."""
 PAIR = re.compile(r"\b(step|phase|tokens_per_s|mfu)=([0-9.eE+-]+)")
 
 
-class Throughput:
+class ThroughputMonitor:
     """Watches the steps of one job."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in WATCHED}
-        self._slow: dict[str, list[float]] = {name: [] for name in WATCHED}
+        self._seen: dict[str, deque[float]] = {name: deque(maxlen=MEDIAN_STEPS) for name in MONITORED_FIGURES}
+        self._slow: dict[str, list[float]] = {name: [] for name in MONITORED_FIGURES}
         self._phase: float | None = None
         self._quiet_until = 0.0
 
     def add(self, line: str) -> str:
         """What is wrong since this line, in a sentence; empty where nothing is."""
-        figures = step_figures(line)
+        figures = figures_in_line(line)
         if "step" not in figures:
             return ""
         if figures.get("phase") != self._phase:
             # Another phase trains other parameters, at another speed.
             self._phase = figures.get("phase")
-            for name in WATCHED:
+            for name in MONITORED_FIGURES:
                 self._forget(name)
-        found = [text for name in WATCHED if name in figures for text in [self._judge(name, figures)] if text]
+        found = [
+            text
+            for name in MONITORED_FIGURES
+            if name in figures
+            for text in [self._judge(name, figures)]
+            if text
+        ]
         if not found or time.monotonic() < self._quiet_until:
             return ""
         self._quiet_until = time.monotonic() + COOLDOWN_S
@@ -48,18 +54,18 @@ class Throughput:
 
     def _judge(self, name: str, figures: dict[str, float]) -> str:
         value, seen, slow = figures[name], self._seen[name], self._slow[name]
-        usual = median(seen) if len(seen) == WINDOW else 0.0
-        if value >= SLOW_SHARE * usual:
+        usual = median(seen) if len(seen) == MEDIAN_STEPS else 0.0
+        if value >= SLOW_FRACTION * usual:
             seen.append(value)
             slow.clear()
             return ""
         slow.append(value)
-        if len(slow) < IN_A_ROW:
+        if len(slow) < SLOW_STEPS:
             return ""
         now = median(slow)
         self._forget(name)  # what is usual from now on
         return (
-            f"{WATCHED[name]} fell to {now:,.4g} at step {figures['step']:,.0f}, {now / usual:.0%} of the {usual:,.4g} "
+            f"{MONITORED_FIGURES[name]} fell to {now:,.4g} at step {figures['step']:,.0f}, {now / usual:.0%} of the {usual:,.4g} "
             f"before; look for a slow node, a throttled GPU, storage"
         )
 
@@ -68,29 +74,16 @@ class Throughput:
         self._slow[name].clear()
 
 
-def performance_anomaly(lines: Iterable[str]) -> Iterator[str]:
-    """A sentence for each time that a job's log tells of a fall in its speed."""
-    watched = Throughput()
-    for line in lines:
-        if text := watched.add(line):
-            yield text
-
-
-def step_figures(line: str) -> dict[str, float]:
+def figures_in_line(line: str) -> dict[str, float]:
     """Numbers of a step's line: `figures` of a JSON line, or `step=120 tokens_per_s=9000`."""
     if "step" not in line:
         return {}
-    try:
-        told = json.loads(line)
-    except ValueError:
-        told = line
-    if isinstance(told, dict):
-        figures = told.get("figures")
-        if isinstance(figures, dict):
-            return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
-        told = str(told.get("msg", ""))
+    fields = log_fields(line)
+    figures = fields.get("figures")
+    if isinstance(figures, dict):
+        return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
     found: dict[str, float] = {}
-    for name, text in PAIR.findall(str(told)):
+    for name, text in PAIR.findall(str(fields.get("msg", "")) if fields else line):
         try:
             found[name] = float(text)
         except ValueError:
@@ -98,9 +91,9 @@ def step_figures(line: str) -> dict[str, float]:
     return found
 
 
-def step_of(line: str) -> int | None:
+def step_in_line(line: str) -> int | None:
     """The optimizer step that a line tells of, if any."""
-    figures = step_figures(line)
+    figures = figures_in_line(line)
     if "step" in figures:
         return int(figures["step"])
     found = PROGRESS.search(line)

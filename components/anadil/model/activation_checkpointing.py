@@ -19,7 +19,7 @@ from anadil.model.attention_operator import OPERATOR
 
 Policy = Literal["none", "selective", "full"]
 
-KEPT: list[Any] = [
+SAVED_OPERATORS: list[Any] = [
     OPERATOR,
     *(
         getattr(torch.ops.aten, name).default
@@ -71,7 +71,7 @@ def checkpoint_layers(layers: Sequence[nn.Module], policy: Policy) -> None:
     """
     if policy == "none":
         return
-    selective = {"context_fn": partial(create_selective_checkpoint_contexts, KEPT)}
+    selective = {"context_fn": partial(create_selective_checkpoint_contexts, SAVED_OPERATORS)}
     for layer in layers:
         changed: Any = layer
         # A partial of the bound method, not a closure, so that a deep copy calls its own layer.

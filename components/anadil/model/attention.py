@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from anadil.core.errors import DataError
 from anadil.model.attention_operator import lower_right, packed_attention
 
-NAME = "anadil"
+ATTENTION_NAME = "anadil"
 """What transformers calls this attention."""
 UNKNOWN = ("softcap", "s_aux", "position_bias")
 """Changes of the attention scores that some architectures ask for by keyword."""
@@ -30,9 +30,9 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     Raises:
         DataError: The architecture does not let its attention be chosen.
     """
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, no_mask)
-    choose_attention(model, NAME)
+    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, no_mask)
+    choose_attention(model, ATTENTION_NAME)
 
 
 def choose_attention(model: PreTrainedModel, name: str) -> None:
@@ -54,7 +54,7 @@ def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> N
     assert attention_mask is None, "borders take the place of attention_mask"
 
 
-def attention(
+def packed_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -89,11 +89,13 @@ def attention(
         query_borders, key_borders = row_borders(rows, length), row_borders(rows, key.shape[2])
     else:
         query_borders = key_borders = borders
-    attended = attend(flat(query), flat(key), flat(value), query_borders, key_borders, scale=scaling)
+    attended = attend(
+        flatten_rows(query), flatten_rows(key), flatten_rows(value), query_borders, key_borders, scale=scaling
+    )
     return attended.view(rows, length, *attended.shape[1:]), None
 
 
-def flat(states: torch.Tensor) -> torch.Tensor:
+def flatten_rows(states: torch.Tensor) -> torch.Tensor:
     """(sequences, heads, tokens, head width) -> (sequences x tokens, heads, head width)."""
     return states.transpose(1, 2).flatten(0, 1)
 
@@ -139,7 +141,7 @@ def attend(
         value: As `key`.
         query_borders: Where each document's queries begin.
         key_borders: Where each document's keys begin; a document has no fewer keys than queries.
-        scale: See `attention`.
+        scale: See `packed_attention_forward`.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):
@@ -147,7 +149,7 @@ def attend(
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if device == "cuda" and query.dtype == torch.float32:
-        one_by_one: Any = by_document  # the decorator hides its parameters
+        one_by_one: Any = attend_by_document  # the decorator hides its parameters
         by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale)
         return by_torch
     attended: torch.Tensor = packed_attention(query, key, value, query_borders, key_borders, scale)[0]
@@ -155,7 +157,7 @@ def attend(
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def by_document(
+def attend_by_document(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -23,7 +23,7 @@ _for_cpu: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # no
 _for_cpu_backward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
 _for_gpu: Any = varlen._varlen_attn  # noqa: SLF001
 _for_gpu_backward: Any = varlen._varlen_attn_backward  # noqa: SLF001
-OLDEST = 8
+OLDEST_CAPABILITY = 8
 """Compute capability of the oldest GPUs that Flash attention runs on, Ampere."""
 Index = slice | torch.Tensor
 Gradients = tuple[torch.Tensor | None, ...]
@@ -60,7 +60,7 @@ def packed_attention(
 
 
 @packed_attention.register_kernel("cuda")
-def on_gpu(
+def attend_on_gpu(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -244,9 +244,9 @@ def check_gpu(device: torch.device) -> None:
         PreflightError: It is older than the A100's generation.
     """
     major, minor = torch.cuda.get_device_capability(device)
-    if major < OLDEST:
+    if major < OLDEST_CAPABILITY:
         raise PreflightError(
-            f"pretrain.precision: attention in BF16 needs a GPU of compute capability {OLDEST}.0 or more, and "
+            f"pretrain.precision: attention in BF16 needs a GPU of compute capability {OLDEST_CAPABILITY}.0 or more, and "
             f"{torch.cuda.get_device_name(device)} has {major}.{minor}; run on an A100 or newer, or set it to fp32"
         )
 

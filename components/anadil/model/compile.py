@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MOST_GRAPHS = 32
 """Variants of a layer's program: frozen or trained, with gradients or without, each length and number of
-sequences. torch would go on uncompiled after eight, which says so in one log line only."""
+sequences. torch would continue uncompiled after eight, which it says in one log line only."""
 COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"))}
 """Variable and programs that are tried. Source: torch 2.13, `_inductor/config.py`, `cpp.cxx`; Triton 3.9,
 `runtime/build.py`, which compiles the launcher of each kernel in C."""

@@ -1,4 +1,4 @@
-"""The GPU's part of arithmetic: its settings, and Liger's kernels in transformers' Llama."""
+"""The GPU's part of arithmetic: its settings, and Liger's kernels in a model."""
 
 import logging
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from anadil.core.errors import PreflightError
+from anadil.model.family_table import families
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +45,10 @@ def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
     torch.set_float32_matmul_precision("highest")
 
 
-def patch_llama(
+def use_liger_kernels(
     activation_checkpointing: str, *, compiled: bool = False, config: Any = None, kernels: str = "auto"
 ) -> None:
-    """Put Liger's kernels into transformers' Llama, for the whole process.
+    """Put Liger's kernels into transformers' models of a family, for the whole process.
 
     Called before the model is made, and never where there is no GPU: the kernels fail when they
     run, not here. The loss is not among them; `summed_loss` calls Liger's itself.
@@ -72,28 +73,31 @@ def patch_llama(
         kernels: `pretrain.kernels`.
 
     Raises:
-        PreflightError: `liger` is asked for, and the base model is no Llama.
+        PreflightError: `liger` is asked for, and the base model's family has none.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989.
     """
     if compiled:
         log.info("the layers' kernels are torch.compile's; Liger's is the loss")
         return
-    if config is not None and config.model_type != "llama":
+    kind = "llama" if config is None else config.model_type
+    liger = families()[kind].liger if kind in families() else None
+    if liger is None:
         if kernels == "liger":
+            patched = ", ".join(each.model_type for each in families().values() if each.liger)
             raise PreflightError(
-                f"pretrain.kernels is liger, but Liger's norms, rotation and SwiGLU are put into Llama models alone "
-                f"and base.model is of the type {config.model_type}; set it to auto, which takes Liger's loss, or torch"
+                f"pretrain.kernels is liger, but Liger's norms, rotation and SwiGLU are put into {patched} alone, "
+                f"and base.model is of the type {kind}; set it to auto, which takes Liger's loss, or torch"
             )
         log.warning(
-            "pretrain.kernels: base.model is of the type %s, and only a Llama's norms, rotation and SwiGLU are "
-            "replaced by Liger's; the loss alone is Liger's",
-            config.model_type,
+            "pretrain.kernels: base.model is of the type %s, whose norms, rotation and SwiGLU stay torch's; "
+            "the loss alone is Liger's",
+            kind,
         )
         return
-    from liger_kernel.transformers import apply_liger_kernel_to_llama
+    import liger_kernel.transformers
 
-    apply_liger_kernel_to_llama(
+    getattr(liger_kernel.transformers, liger)(
         rope=activation_checkpointing != "selective",
         swiglu=not getattr(config, "mlp_bias", False),
         cross_entropy=False,

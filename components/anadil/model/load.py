@@ -15,13 +15,14 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.families import refuse_mixture
+from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Weight files that run code when they are loaded."""
-TOKENIZER_FILES = (
+COPIED_TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -46,9 +47,9 @@ def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMode
         IntegrityError: Weights are pickled, damaged or incomplete, or code would have to run.
         PreflightError: It is a mixture of experts.
     """
-    config = read_config(path)
+    config = model_config(path)
     refuse_mixture(config, str(path))
-    _refuse_unsafe(path, config)
+    _require_safetensors(path)
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -75,24 +76,6 @@ def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMode
         )
     model.config.use_cache = False
     return model
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The content of a model directory's config.json.
-
-    Raises:
-        DataError: There is none, or it is no JSON object.
-    """
-    file = path / "config.json"
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: is not JSON ({error}); fetch or make the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: is no table of settings; fetch or make the model again")
-    return config
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
@@ -190,12 +173,12 @@ def copy_tokenizer(source: Path, out: Path) -> None:
     The longest input becomes the model's: the tokenizer's is that of the model that it was made for.
     Beside an adapter lies no config; its tokenizer comes from the adapted model, and is right.
     """
-    for name in TOKENIZER_FILES:
+    for name in COPIED_TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
     if not (out / "config.json").is_file():
         return
-    longest = read_config(out).get("max_position_embeddings")
+    longest = model_config(out).get("max_position_embeddings")
     settings = out / "tokenizer_config.json"
     if settings.is_file() and longest is not None:
         content = {**json.loads(settings.read_text(encoding="utf-8")), "model_max_length": longest}
@@ -226,9 +209,7 @@ def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _refuse_unsafe(path: Path, config: dict[str, Any]) -> None:
-    if "auto_map" in config:
-        raise IntegrityError(f"{path}/config.json: auto_map asks to run code; use a model without it")
+def _require_safetensors(path: Path) -> None:
     if any(path.glob("*.safetensors")):
         return
     pickled = sorted(file.name for file in path.iterdir() if file.suffix in PICKLED)

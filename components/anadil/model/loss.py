@@ -41,7 +41,7 @@ def uses_liger(kernels: str, device: torch.device) -> bool:
     return kernels != "torch" and device.type == "cuda" and HAS_LIGER
 
 
-def multiplies_bf16(device: torch.device) -> bool:
+def has_fast_bf16(device: torch.device) -> bool:
     """Whether a device has BF16 matrix products of its own; without, a CPU makes them 10 to 200 times as slow.
 
     Source: aten/src/ATen/native/mkldnn/Matmul.cpp of torch 2.13, which otherwise takes a plain loop.
@@ -84,18 +84,18 @@ def summed_loss(
     hidden = hidden.reshape(-1, hidden.shape[-1])
     labels = labels.reshape(-1)
     if hidden.device.type == "cpu":  # a GPU would have to wait for the number of those left
-        hidden, labels = scored(hidden, labels)
+        hidden, labels = scored_tokens(hidden, labels)
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if uses_liger(kernels, hidden.device):
         return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss)
-    if not multiplies_bf16(hidden.device):
+    if not has_fast_bf16(hidden.device):
         dtype = torch.float32
     with torch.autocast(device, enabled=False):
         return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
 
 
-def scored(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def scored_tokens(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """States and labels of the positions that are scored; the planner's run on tensors without content has all."""
     unscored = labels == IGNORED
     return (hidden[~unscored], labels[~unscored]) if unscored.any() else (hidden, labels)

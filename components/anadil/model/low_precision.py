@@ -24,13 +24,13 @@ from anadil.core.errors import PreflightError, RecipeError
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["same", "float8_tensorwise", "float8_rowwise", "mxfp8", "nvfp4"]
+MatmulFormat = Literal["same", "float8_tensorwise", "float8_rowwise", "mxfp8", "nvfp4"]
 
 TORCHAO = "torchao==0.18.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class FormatNeeds:
     """What a format asks of GPU and shapes."""
 
     capability: tuple[int, int]
@@ -42,11 +42,11 @@ class Needs:
 
 
 ANY = (99, 0)
-NEEDS: dict[str, Needs] = {
-    "float8_tensorwise": Needs(capability=(8, 9), newest=ANY, multiple=16),
-    "float8_rowwise": Needs(capability=(9, 0), newest=ANY, multiple=16),
-    "mxfp8": Needs(capability=(10, 0), newest=ANY, multiple=32),
-    "nvfp4": Needs(capability=(10, 0), newest=(10, 99), multiple=128),
+FORMAT_NEEDS: dict[str, FormatNeeds] = {
+    "float8_tensorwise": FormatNeeds(capability=(8, 9), newest=ANY, multiple=16),
+    "float8_rowwise": FormatNeeds(capability=(9, 0), newest=ANY, multiple=16),
+    "mxfp8": FormatNeeds(capability=(10, 0), newest=ANY, multiple=32),
+    "nvfp4": FormatNeeds(capability=(10, 0), newest=(10, 99), multiple=128),
 }
 """Source: torchao 0.18.0, `is_sm_at_least_89` and so on, the assertions of `float8_linear_utils.py`,
 `mx_formats/kernels.py` and `nvfp4_linear.py`; CUTLASS for rowwise scales in FP8 on Hopper. NVFP4 rounds
@@ -60,7 +60,7 @@ are fixed, so that every process and every start rotates alike."""
 
 
 def check_low_precision(
-    kind: Kind,
+    kind: MatmulFormat,
     device: torch.device,
     dtype: torch.dtype,
     *,
@@ -97,7 +97,7 @@ def check_low_precision(
             f"pretrain.matmul is nvfp4, which shares no matrix between processes, but "
             f"pretrain.parallelism.tensor is {tensor}; set it to 1, or matmul to float8_rowwise or mxfp8"
         )
-    multiple = NEEDS[kind].multiple
+    multiple = FORMAT_NEEDS[kind].multiple
     if tokens % multiple:
         raise RecipeError(
             f"pretrain.matmul is {kind}, which needs a multiple of {multiple} tokens of each sequence on a "
@@ -107,7 +107,7 @@ def check_low_precision(
         log.warning("pretrain.matmul is %s without pretrain.compile: casts cost more than it saves", kind)
 
 
-def layers_for(model: PreTrainedModel, kind: Kind) -> list[nn.Module]:
+def low_precision_layers(model: PreTrainedModel, kind: MatmulFormat) -> list[nn.Module]:
     """The decoder layers that run in a format: all, but for NVFP4, which leaves the last ones in BF16.
 
     Args:
@@ -122,7 +122,12 @@ def layers_for(model: PreTrainedModel, kind: Kind) -> list[nn.Module]:
 
 
 def use_low_precision(
-    layers: Sequence[nn.Module], kind: Kind, *, sharded: bool = False, tensor: int = 1, emulated: bool = False
+    layers: Sequence[nn.Module],
+    kind: MatmulFormat,
+    *,
+    sharded: bool = False,
+    tensor: int = 1,
+    emulated: bool = False,
 ) -> int:
     """Let the linear modules in `layers` multiply in a format; names and weights stay.
 
@@ -131,10 +136,10 @@ def use_low_precision(
     Compile the layers afterwards: else casting costs more than the faster products save.
 
     Args:
-        layers: Those of `layers_for`, on `meta` or a device.
+        layers: Those of `low_precision_layers`, on `meta` or a device.
         kind: `pretrain.matmul`, which `check_low_precision` let pass.
         sharded: Whether FSDP will spread them. Tensor-wise FP8 is then cast before it is gathered, in
-            half the bytes; call `after_step` after each optimizer step.
+            half the bytes; call `update_fp8_scales` after each optimizer step.
         tensor: Processes that will share each matrix.
         emulated: Imitate the format in the precision of the weights, on any device; for tests.
 
@@ -146,7 +151,9 @@ def use_low_precision(
     """
     if kind == "same" or not layers:
         return 0
-    fits = partial(_fits, kind=kind, multiple=NEEDS[kind].multiple * tensor, gains=_gains(kind, emulated))
+    fits = partial(
+        _fits, kind=kind, multiple=FORMAT_NEEDS[kind].multiple * tensor, gains=_gains(kind, emulated)
+    )
     left: list[str] = []
     num = 0
     for layer in layers:
@@ -160,14 +167,14 @@ def use_low_precision(
     if not num:
         raise RecipeError(
             f"pretrain.matmul is {kind}, but no matrix of a layer is large enough with dimensions that are "
-            f"multiples of {NEEDS[kind].multiple * tensor}; set pretrain.matmul to same"
+            f"multiples of {FORMAT_NEEDS[kind].multiple * tensor}; set pretrain.matmul to same"
         )
     kept = ", ".join(sorted(set(left))) or "none"
     log.info("%s matrices multiply in %s; of each layer these do not: %s", f"{num:,}", kind, kept)
     return num
 
 
-def after_step(model: nn.Module) -> None:
+def update_fp8_scales(model: nn.Module) -> None:
     """Find the scales of all gathered FP8 weights in one exchange; nothing where there are none."""
     if any(_wrapped(parameter) is not None for parameter in model.parameters()):
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # an option
@@ -175,7 +182,7 @@ def after_step(model: nn.Module) -> None:
         precompute_float8_dynamic_scale_for_fsdp(model)
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers, in the same memory, without torchao's class around them; for checkpoints."""
     inner = _wrapped(tensor)
     if inner is None:
@@ -206,8 +213,8 @@ class BlockScaledLinear(nn.Linear):
             return output if self.bias is None else output + self.bias.to(output.dtype)
 
 
-def _check_device(kind: Kind, device: torch.device) -> None:
-    needs = NEEDS[kind]
+def _check_device(kind: MatmulFormat, device: torch.device) -> None:
+    needs = FORMAT_NEEDS[kind]
     wanted = f"compute capability {needs.capability[0]}.{needs.capability[1]}"
     if needs.newest != ANY:
         wanted += f" to {needs.newest[0]}.x"
@@ -225,7 +232,7 @@ def _check_device(kind: Kind, device: torch.device) -> None:
         )
 
 
-def _check_torchao(kind: Kind) -> None:
+def _check_torchao(kind: MatmulFormat) -> None:
     if find_spec("torchao") is None:
         raise PreflightError(
             f"pretrain.matmul is {kind}, but torchao is not installed; pip install {TORCHAO}, "
@@ -250,7 +257,7 @@ def _has_mxfp8_kernels() -> bool:
         return False  # not even its name is known
 
 
-def _gains(kind: Kind, emulated: bool) -> Callable[[nn.Module, str], bool]:
+def _gains(kind: MatmulFormat, emulated: bool) -> Callable[[nn.Module, str], bool]:
     """Whether a matrix is large enough to be faster in FP8. Source: torchao 0.18.0, measured on H100."""
     if emulated or not kind.startswith("float8_"):
         return lambda _module, _name: True
@@ -261,7 +268,12 @@ def _gains(kind: Kind, emulated: bool) -> Callable[[nn.Module, str], bool]:
 
 
 def _fits(
-    module: nn.Linear, name: str, *, kind: Kind, multiple: int, gains: Callable[[nn.Module, str], bool]
+    module: nn.Linear,
+    name: str,
+    *,
+    kind: MatmulFormat,
+    multiple: int,
+    gains: Callable[[nn.Module, str], bool],
 ) -> bool:
     assert not isinstance(module.weight, DTensor), f"{kind} comes before tensor parallelism"
     return module.in_features % multiple == 0 == module.out_features % multiple and gains(module, name)
@@ -276,7 +288,7 @@ def _replace(layer: nn.Module, name: str, module: nn.Module) -> None:
     setattr(layer.get_submodule(parent), last, module)
 
 
-def _converted(module: nn.Linear, kind: Kind, *, sharded: bool, emulated: bool) -> nn.Module:
+def _converted(module: nn.Linear, kind: MatmulFormat, *, sharded: bool, emulated: bool) -> nn.Module:
     if kind.startswith("float8_"):
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # an option
 

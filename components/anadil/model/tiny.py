@@ -27,7 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from anadil.artifacts.base_model import TINY, TINY_SHAPE, base_tokenizer, from_hub, tiny_text
 from anadil.core.progress import progress
 from anadil.model.load import (
-    TOKENIZER_FILES,
+    COPIED_TOKENIZER_FILES,
     document_ids,
     encode_texts,
     load_tokenizer,
@@ -43,13 +43,13 @@ TINY_LENGTH = 64
 """Tokens of a training sequence."""
 TINY_LR = 2e-3
 """Of 2e-3, 4e-3 and 8e-3 the best on English that was left out."""
-SEED = 20_250_101
+TINY_SEED = 20_250_101
 FOREIGN_SHARE = 0.35
 """Lines written in made-up words. Without them Azerbaijani cost 9.8 bits per byte, more than a
 uniform guess (8.9), because letters outside English had never been seen; with them 5.2."""
 FOREIGN_KEPT = 0.5
 """Letters that such a line leaves as they are."""
-FOREIGN = (
+FOREIGN_TEXT = (
     "aeiouyäöüéèêëáàâãåíîïóôúûıəőű",
     "bcdfghjklmnpqrstvwxzçşğčšžñłćśźřťďň",
 )
@@ -57,7 +57,13 @@ FOREIGN = (
 KEPT_BITS = 8
 """Bits of a weight's mantissa, as many as BF16 has: what lies below differs from CPU to CPU."""
 ROUND_EVERY = 10
-HUB_FILES = (*TOKENIZER_FILES, "config.json", "generation_config.json", "*.safetensors", "*.index.json")
+HUB_FILES = (
+    *COPIED_TOKENIZER_FILES,
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.index.json",
+)
 
 
 def base_model(base: Base, cache: Path) -> Path:
@@ -87,12 +93,12 @@ def _tiny_model(tokenizer: Path, cache: Path) -> Path:
             TINY_SHAPE,
             FOREIGN_SHARE,
             FOREIGN_KEPT,
-            FOREIGN,
+            FOREIGN_TEXT,
             TINY_STEPS,
             TINY_BATCH,
             TINY_LENGTH,
             TINY_LR,
-            SEED,
+            TINY_SEED,
             KEPT_BITS,
             ROUND_EVERY,
         ]
@@ -120,7 +126,7 @@ def _tiny_model(tokenizer: Path, cache: Path) -> Path:
 def _trained(tokenizer_dir: Path) -> PreTrainedModel:
     tokenizer = load_tokenizer(tokenizer_dir)
     bos, eos = document_ids(tokenizer, str(tokenizer_dir))
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(TINY_SEED)
     texts = [_foreign(line, random) for line in tiny_text().splitlines()]
     lines = encode_texts(tokenizer, texts)
     start = [] if bos is None else [bos]
@@ -169,7 +175,7 @@ def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> d
                 weight.copy_(torch.from_numpy(start))
     optimizer = torch.optim.AdamW(model.parameters(), lr=TINY_LR, betas=(0.9, 0.95), weight_decay=0.1)
     model.train()
-    with progress(f"training {TINY}", TINY_STEPS) as shown:
+    with progress(f"training {TINY}", TINY_STEPS) as bar:
         for step in range(TINY_STEPS):
             starts = random.integers(0, len(ids) - TINY_LENGTH - 1, TINY_BATCH)
             windows = torch.from_numpy(np.stack([ids[at : at + TINY_LENGTH + 1] for at in starts]))
@@ -183,7 +189,7 @@ def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> d
             optimizer.step()
             if (step + 1) % ROUND_EVERY == 0 or step + 1 == TINY_STEPS:
                 _round(optimizer)
-            shown.advance(note=f"loss {loss.item():.2f}")
+            bar.advance(note=f"loss {loss.item():.2f}")
     weights: dict[str, torch.Tensor] = model.state_dict()
     return weights
 
@@ -238,7 +244,7 @@ def _foreign(line: str, random: np.random.Generator) -> str:
     if random.random() >= FOREIGN_SHARE:
         return line
     table = {}
-    for plain, letters in (("aeiou", FOREIGN[0]), ("bcdfghjklmnpqrstvwxyz", FOREIGN[1])):
+    for plain, letters in (("aeiou", FOREIGN_TEXT[0]), ("bcdfghjklmnpqrstvwxyz", FOREIGN_TEXT[1])):
         changed = random.choice(list(letters), len(plain))
         kept = random.random(len(plain)) < FOREIGN_KEPT
         table.update({old: old if keep else new for old, new, keep in zip(plain, changed, kept, strict=True)})

@@ -35,7 +35,7 @@ def summed_loss_of_rows(
 
     Args:
         hidden: Last hidden states, (sequences, tokens, width), the same on every process; or this
-            process's stretch of the tokens, (sequences, tokens / processes, width).
+            process's slice of the tokens, (sequences, tokens / processes, width).
         weight_rows: This process's output embeddings, (rows, width).
         labels: Ids of the tokens to predict, (sequences, tokens), the same on every process.
         first_row: Token id of the first of `weight_rows`.
@@ -47,7 +47,7 @@ def summed_loss_of_rows(
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if hidden.shape[1] != labels.shape[1]:
-        # Gathered stretches lie one after another, and so must their labels.
+        # Gathered slices lie one after another, and so must their labels.
         labels = labels.view(len(labels), -1, hidden.shape[1]).transpose(0, 1)
     graded = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
@@ -147,7 +147,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _gathered(hidden: torch.Tensor, num_tokens: int, group: dist.ProcessGroup) -> torch.Tensor:
-    """All hidden states, (tokens, width), of this process's or of all stretches one after another."""
+    """All hidden states, (tokens, width), of this process's or of all slices one after another."""
     own = hidden.reshape(-1, hidden.shape[-1])
     if len(own) == num_tokens:
         return own
@@ -157,7 +157,7 @@ def _gathered(hidden: torch.Tensor, num_tokens: int, group: dist.ProcessGroup) -
 
 
 def _summed(gradient: torch.Tensor, shape: torch.Size, group: dist.ProcessGroup) -> torch.Tensor:
-    """The sum over the processes, of all tokens or of this process's stretch, in `shape`."""
+    """The sum over the processes, of all tokens or of this process's slice, in `shape`."""
     if gradient.numel() == shape.numel():
         dist.all_reduce(gradient, group=group)
         return gradient.view(shape)

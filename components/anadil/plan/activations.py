@@ -9,6 +9,7 @@ runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks
 from dataclasses import dataclass
 from functools import cache
 
+from anadil.model.family_table import families
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
 
@@ -58,11 +59,12 @@ def _bytes(state: str, product: str, sharded: bool) -> Bytes:
 
 
 def has_liger_layers(shape: Shape, work: Work) -> bool:
-    """Whether Liger's kernels compute the layers, and not the loss alone: it has them for Llamas."""
-    return work.kernels == "liger" and shape.model_type == "llama"
+    """Whether Liger's kernels compute the layers, and not the loss alone."""
+    family = families().get(shape.model_type)
+    return work.kernels == "liger" and family is not None and family.liger is not None
 
 
-def norm(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool = False) -> float:
+def norm_bytes(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool = False) -> float:
     """A norm and its output, which `readers` matrix products read.
 
     With tensor parallelism each device keeps its share of the tokens, but the gathered output.
@@ -77,16 +79,16 @@ def norm(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool =
     size = bytes_of(work, layout)
     learns = work.trains == "all"
     if has_liger_layers(shape, work):
-        kept = float(size.stream * shape.hidden)
+        saved = float(size.stream * shape.hidden)
     else:
-        kept = _normalized(shape.hidden, size.stream, shape, work)
-    return (kept + FP32) / layout.tensor + (_read(shape, size, readers) if learns or last else 0)
+        saved = _normalized(shape.hidden, size.stream, shape, work)
+    return (saved + FP32) / layout.tensor + (_read(shape, size, readers) if learns or last else 0)
 
 
 def norm_after(shape: Shape, work: Work, layout: Layout) -> float:
     """A norm of what attention or the MLP gives; nothing keeps its output."""
-    kept = _normalized(shape.hidden, bytes_of(work, layout).compute, shape, work)
-    return (kept + FP32) / layout.tensor
+    saved = _normalized(shape.hidden, bytes_of(work, layout).compute, shape, work)
+    return (saved + FP32) / layout.tensor
 
 
 def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
@@ -109,25 +111,25 @@ def _read(shape: Shape, size: Bytes, readers: int) -> float:
     return float(size.compute * shape.hidden * (readers if size.autocast else 1))
 
 
-def entry(shape: Shape, work: Work, layout: Layout, readers: int) -> float:
+def entry_bytes(shape: Shape, work: Work, layout: Layout, readers: int) -> float:
     """What attention or the MLP reads: a norm's output, or the hidden states themselves."""
     if shape.architecture.norms_before:
-        return norm(shape, work, layout, readers)
+        return norm_bytes(shape, work, layout, readers)
     return _read(shape, bytes_of(work, layout), readers) if work.trains == "all" else 0.0
 
 
-def attention(shape: Shape, work: Work, layout: Layout) -> float:
+def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """Queries, keys, values, output and log-sum-exp; with a mask also what the mask costs."""
     size = bytes_of(work, layout).compute
     keys = 2 * shape.kv_width * layout.context
     if work.packed:
         # transformers repeats keys and values for each query head where there is a mask.
         keys = 2 * shape.query_width * layout.context
-    kept = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
-    kept += head_norms(shape, work, layout)
-    kept += rotation(shape, work, layout)
+    saved = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
+    saved += head_norms(shape, work, layout)
+    saved += rotation(shape, work, layout)
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
-    return kept + (size * work.sequence_length if work.packed else 0)
+    return saved + (size * work.sequence_length if work.packed else 0)
 
 
 def rotation(shape: Shape, work: Work, layout: Layout) -> float:
@@ -160,23 +162,25 @@ def head_norms(shape: Shape, work: Work, layout: Layout) -> float:
     if kind == "none":
         return 0.0
     size = bytes_of(work, layout).compute
-    kept = _normalized(shape.query_width + shape.kv_width, size, shape, work)
-    return (kept + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
+    saved = _normalized(shape.query_width + shape.kv_width, size, shape, work)
+    return (saved + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
 
 
-def mlp(shape: Shape, work: Work, layout: Layout) -> float:
+def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """Gate, up and (torch) the activated gate; their product where the next matrix learns."""
     size = bytes_of(work, layout).compute
     tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
     return tables * size * shape.intermediate / layout.tensor
 
 
-def whole(shape: Shape, work: Work, layout: Layout) -> float:
+def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
     kind = shape.architecture
-    entries = entry(shape, work, layout, 3) + entry(shape, work, layout, 1 if kind.fused_gate else 2)
+    entries = entry_bytes(shape, work, layout, 3) + entry_bytes(
+        shape, work, layout, 1 if kind.fused_gate else 2
+    )
     exits = 2 * norm_after(shape, work, layout) if kind.norms_after else 0.0
-    return entries + attention(shape, work, layout) + mlp(shape, work, layout) + exits
+    return entries + attention_bytes(shape, work, layout) + mlp_bytes(shape, work, layout) + exits
 
 
 def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
@@ -191,7 +195,7 @@ def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
     return 0.0 if shared else size.stream * shape.hidden / layout.tensor
 
 
-def kept(shape: Shape, work: Work, layout: Layout) -> float:
+def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer under the layout's activation checkpointing.
 
     Selective keeps the outputs of matrix products and attention, full only the layer's input.
@@ -205,7 +209,7 @@ def kept(shape: Shape, work: Work, layout: Layout) -> float:
     if layout.recompute == "full":
         return received
     if layout.recompute == "none":
-        return whole(shape, work, layout)
+        return layer_bytes(shape, work, layout)
     split = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate
     outputs = size.compute * (split / layout.tensor + 2 * shape.hidden)
     return received + outputs + FP32 * shape.heads / layout.tensor

@@ -5,13 +5,13 @@ that is not known is None, and so is all that follows from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from anadil.plan.instances import Machine
 from anadil.plan.reliability import (
     NODE_MTBF_S,
-    Checkpoints,
+    CheckpointPlan,
     Reliability,
     checkpoints_of,
     reliability_of,
@@ -24,8 +24,6 @@ one p5). Source: computed from the speeds that Azercell and Llama 3.3 Swallow pu
 OBJECT_STORE = 12.5e9
 """Bytes a second between one machine and S3 at best, 100 Gbit/s; EFA does not carry it.
 Source: AWS knowledge centre, "What's the maximum transfer speed between EC2 and S3?"."""
-DISK = 1e9
-"""Assumption: bytes a second that the disk of a machine of one's own takes."""
 ID_BYTES = 4
 """A token id in the packed data."""
 TEXT_BYTES_PER_TOKEN = 6.0
@@ -34,7 +32,7 @@ published 1.59 tokens a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class PhaseWork:
     """A phase as the budget sees it."""
 
     steps: int
@@ -58,7 +56,7 @@ class Time:
     hours_high: float | None
     gpu_hours: float | None
     epoch_tokens: int | None
-    """Tokens of one pass over the corpus."""
+    """Tokens of one epoch."""
     hours_per_epoch: float | None
     """At the speed of the last phase, which trains everything."""
     epochs: float | None
@@ -66,25 +64,28 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """USD for all machines, by each way to rent them; None where a price or the time is not known."""
+class CostEstimate:
+    """USD for all machines by one way to rent them; None where the price or the time is not known."""
 
-    on_demand: float | None
-    on_demand_low: float | None
-    on_demand_high: float | None
-    spot: float | None
-    spot_low: float | None
-    spot_high: float | None
-    training_plan: float | None
-    training_plan_low: float | None
-    training_plan_high: float | None
-    per_hour: dict[str, float | None]
-    """Of all machines together."""
+    per_hour: float | None
+    predicted: float | None
+    """For the hours of training."""
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the run costs by each way to rent the machines."""
+
+    on_demand: CostEstimate
+    spot: CostEstimate
+    training_plan: CostEstimate
     currency: Literal["USD"] = "USD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class StorageNeed:
     """What the run keeps, and how long the data takes to the machines."""
 
     data_bytes: int
@@ -94,22 +95,18 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class RunBudget:
     """The five sections of a plan that follow from its speed."""
 
     time: Time
     cost: Cost
     reliability: Reliability
-    checkpoints: Checkpoints
-    storage: Storage
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON, a table for each section."""
-        return asdict(self)
+    checkpoints: CheckpointPlan
+    storage: StorageNeed
 
 
 def budget(
-    stretches: Sequence[Stretch],
+    phases: Sequence[PhaseWork],
     machine: Machine,
     nodes: int,
     *,
@@ -117,29 +114,27 @@ def budget(
     parameters: int,
     checkpoint_every: int,
     keep: int,
-    asynchronous: bool,
     epoch_tokens: int | None = None,
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
-) -> Budget:
+) -> RunBudget:
     """All sections for a run of some phases on some machines.
 
     Args:
-        stretches: The phases, in order.
+        phases: The phases, in order.
         machine: Of each node.
         nodes: Machines that train together.
-        checkpoint_bytes: Of one generation.
+        checkpoint_bytes: Of one checkpoint.
         parameters: Of the model.
         checkpoint_every: Optimizer steps between checkpoints.
-        keep: Generations kept.
-        asynchronous: Whether training goes on while a checkpoint is written.
-        epoch_tokens: Tokens of one pass over the corpus; None if not known.
+        keep: Checkpoints kept.
+        epoch_tokens: Tokens of one epoch; None if not known.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares, where the speed was measured.
     """
     devices = nodes * machine.devices
     time = time_of(
-        stretches,
+        phases,
         devices,
         machine.flops_bf16,
         epoch_tokens=epoch_tokens,
@@ -147,8 +142,7 @@ def budget(
         spread=spread,
     )
     step_s = time.hours * 3600 / time.steps if time.hours else None
-    rate = storage_rate(machine.network, nodes)
-    stall_s = save_stall(checkpoint_bytes, devices, rate=rate, asynchronous=asynchronous)
+    stall_s = save_stall(checkpoint_bytes, devices)
     mtbf_s = NODE_MTBF_S / nodes
     checkpoints = checkpoints_of(
         checkpoint_bytes,
@@ -160,7 +154,7 @@ def budget(
         keep=keep,
     )
     interval_s = checkpoint_every * step_s if step_s else None
-    return Budget(
+    return RunBudget(
         time=time,
         cost=cost_of(machine, nodes, time),
         reliability=reliability_of(mtbf_s, stall_s=stall_s, interval_s=interval_s, hours=time.hours),
@@ -170,7 +164,7 @@ def budget(
 
 
 def time_of(
-    stretches: Sequence[Stretch],
+    phases: Sequence[PhaseWork],
     devices: int,
     peak_flops: float,
     *,
@@ -183,25 +177,25 @@ def time_of(
     The range is what published shares of the peak give, widened to hold the prediction.
 
     Args:
-        stretches: The phases, in order; at least one.
+        phases: The phases, in order; at least one.
         devices: Of the whole run.
         peak_flops: Of one device; 0 where it is not known.
-        epoch_tokens: Tokens of one pass over the corpus.
+        epoch_tokens: Tokens of one epoch.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares.
     """
-    tokens = sum(stretch.tokens for stretch in stretches)
-    flops = sum(stretch.flops for stretch in stretches)
-    parts = [stretch.tokens / stretch.tokens_per_s if stretch.tokens_per_s else None for stretch in stretches]
+    tokens = sum(phase.tokens for phase in phases)
+    flops = sum(phase.flops for phase in phases)
+    parts = [phase.tokens / phase.tokens_per_s if phase.tokens_per_s else None for phase in phases]
     hours = None if None in parts else sum(filter(None, parts)) / 3600
     low, high = (None, None) if hours is None else (hours * spread[0], hours * spread[1])
     if hours is not None and mfu_range is not None and peak_flops:
         at_peak = flops / (devices * peak_flops) / 3600
         low, high = min(hours, at_peak / mfu_range[1]), max(hours, at_peak / mfu_range[0])
-    last = stretches[-1].tokens_per_s
+    last = phases[-1].tokens_per_s
     return Time(
         tokens=tokens,
-        steps=sum(stretch.steps for stretch in stretches),
+        steps=sum(phase.steps for phase in phases),
         flops=flops,
         hours=hours,
         hours_low=low,
@@ -214,51 +208,35 @@ def time_of(
 
 
 def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
-    """Price of all machines for the hours of training."""
+    """CostEstimate of all machines for the hours of training."""
 
-    def price(per_hour: float | None, hours: float | None) -> float | None:
-        return None if per_hour is None or hours is None else per_hour * nodes * hours
+    def price(per_hour: float | None) -> CostEstimate:
+        def cost(hours: float | None) -> float | None:
+            return None if per_hour is None or hours is None else per_hour * nodes * hours
+
+        return CostEstimate(
+            per_hour=cost(1), predicted=cost(time.hours), low=cost(time.hours_low), high=cost(time.hours_high)
+        )
 
     return Cost(
-        on_demand=price(machine.on_demand, time.hours),
-        on_demand_low=price(machine.on_demand, time.hours_low),
-        on_demand_high=price(machine.on_demand, time.hours_high),
-        spot=price(machine.spot, time.hours),
-        spot_low=price(machine.spot, time.hours_low),
-        spot_high=price(machine.spot, time.hours_high),
-        training_plan=price(machine.training_plan, time.hours),
-        training_plan_low=price(machine.training_plan, time.hours_low),
-        training_plan_high=price(machine.training_plan, time.hours_high),
-        per_hour={
-            "on_demand": price(machine.on_demand, 1),
-            "spot": price(machine.spot, 1),
-            "training_plan": price(machine.training_plan, 1),
-        },
+        on_demand=price(machine.on_demand),
+        spot=price(machine.spot),
+        training_plan=price(machine.training_plan),
     )
 
 
-def storage_rate(network: float, nodes: int) -> float:
-    """Bytes a second at which all machines together reach S3, or a disk where there is no network.
-
-    Args:
-        network: Bytes a second of one machine; 0 for a machine of one's own.
-        nodes: Machines.
-    """
-    return nodes * (min(network, OBJECT_STORE) if network else DISK)
-
-
-def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> Storage:
+def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> StorageNeed:
     """Bytes of the data and of the checkpoints kept, and the time to load the token ids.
 
     Args:
-        tokens: Of one pass over the corpus, or of the whole run where that is not known.
-        checkpoints_bytes: Of all generations.
+        tokens: Of one epoch, or of the whole run where that is not known.
+        checkpoints_bytes: Of all checkpoints.
         network: Bytes a second of one machine; each loads all ids. 0 where it is not known.
     """
     data = round(tokens * (ID_BYTES + TEXT_BYTES_PER_TOKEN))
-    return Storage(
+    return StorageNeed(
         data_bytes=data,
         checkpoints_bytes=checkpoints_bytes,
         total_bytes=data + checkpoints_bytes,
-        preload_s=tokens * ID_BYTES / storage_rate(network, 1) if network else None,
+        preload_s=tokens * ID_BYTES / min(network, OBJECT_STORE) if network else None,
     )

@@ -15,14 +15,14 @@ from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.plan.speed import speed
 
-Status = Literal["ok", "out of memory", "timeout", "stopped", "failed"]
+RunStatus = Literal["ok", "out of memory", "timeout", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """A short run of the real training step; what it has not measured is None."""
 
-    status: Status
+    status: RunStatus
     device: str
     """What the plan calls the device, such as `H100`; see `anadil.cli.calibrate.results.device_of`."""
     driver_name: str = ""
@@ -65,7 +65,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedRun:
     """One measurement beside its prediction."""
 
     measurement: Measurement
@@ -87,20 +87,12 @@ class Calibration:
     """Least of these ratios."""
     high: float
     """Largest of these ratios."""
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedRun, ...]
 
     @property
     def measured(self) -> int:
         """Measurements behind the factor."""
         return len(self.compared)
-
-    def tokens_per_s(self, predicted: float) -> float:
-        """A predicted rate, corrected."""
-        return predicted * self.factor
-
-    def hours(self, predicted: float) -> tuple[float, float, float]:
-        """Predicted hours, corrected: least, likely, most."""
-        return predicted / self.high, predicted / self.factor, predicted / self.low
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -160,9 +152,9 @@ def calibrate(
     )
 
 
-def _compared(measurement: Measurement, prediction: Prediction, tokens_per_s: float) -> Compared:
+def _compared(measurement: Measurement, prediction: Prediction, tokens_per_s: float) -> ComparedRun:
     used = measurement.memory_bytes
-    return Compared(
+    return ComparedRun(
         measurement=measurement,
         prediction=prediction,
         speed_ratio=tokens_per_s / prediction.tokens_per_s_per_device,

@@ -20,16 +20,17 @@ import yaml
 from anadil.core.errors import RecipeError
 from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout
+from anadil.plan.reliability import CheckpointPlan
 from anadil.recipe import strict_yaml
 from anadil.recipe.load import parse_recipe, recipes_dir, shipped
 
-INDENT = 2
+YAML_INDENT = 2
 """Spaces of a new table where the file shows no other habit."""
-PLAIN = re.compile(r"[A-Za-z][\w./-]*\Z")
+UNQUOTED = re.compile(r"[A-Za-z][\w./-]*\Z")
 """Text that can stand without quotes, unless it reads as something else."""
 
 
-def settings_of(
+def recipe_settings(
     layout: Layout, machine: Machine, nodes: int, checkpoint_every: int | None = None
 ) -> dict[str, object]:
     """The recipe keys that a layout on some machines stands for.
@@ -55,15 +56,17 @@ def settings_of(
     return settings
 
 
-def least_waste(plan: Mapping[str, Any], steps: int) -> int | None:
+def least_waste(checkpoints: CheckpointPlan, steps: int) -> int | None:
     """Optimizer steps between checkpoints by the rule that wastes least; None where a step's time is not known.
 
     Args:
-        plan: As `compose.plan_of` gives it, with MTBF / 10 and Young-Daly side by side.
+        checkpoints: With MTBF / 10 and Young-Daly side by side.
         steps: Of the whole run; no distance is longer.
     """
-    known = [each for each in plan["checkpoints"]["intervals"] if each["steps"] and each["rule"] != "recipe"]
-    return min(min(known, key=lambda each: each["waste"])["steps"], steps) if known else None
+    known = [
+        (each.waste, each.steps) for each in checkpoints.intervals if each.steps and each.rule != "recipe"
+    ]
+    return min(min(known)[1], steps) if known else None
 
 
 def write_layout(path: Path, settings: Mapping[str, object]) -> None:
@@ -100,16 +103,16 @@ def with_settings(text: str, settings: Mapping[str, object], name: str) -> str:
     Raises:
         RecipeError: It is no YAML, or a key finds no place in it.
     """
-    before, _ = strict_yaml.parse(text, name)
-    wanted: Any = copy.deepcopy(before) or {}
+    before, _ = strict_yaml.parse_yaml(text, name)
+    expected: Any = copy.deepcopy(before) or {}
     for key, value in settings.items():
         text = _with_setting(text, tuple(key.split(".")), value, name)
-        node = wanted
+        node = expected
         *tables, last = key.split(".")
         for table in tables:
             node = node.setdefault(table, {})
         node[last] = value
-        if _read(text) != json.dumps(wanted):
+        if _read(text) != json.dumps(expected):
             raise RecipeError(f"{name}: {key} finds no place in it; write `{key}: {_scalar(value)}` yourself")
     return text
 
@@ -117,7 +120,7 @@ def with_settings(text: str, settings: Mapping[str, object], name: str) -> str:
 def _read(text: str) -> str:
     """The data of a text, as JSON, so that 1, 1.0 and true differ; empty where it is no YAML any more."""
     try:
-        return json.dumps(strict_yaml.parse(text, "")[0])
+        return json.dumps(strict_yaml.parse_yaml(text, "")[0])
     except RecipeError:
         return ""
 
@@ -174,7 +177,7 @@ def _scalar(value: object, style: str | None = None, *, as_json: bool = False) -
     if isinstance(value, str) and not as_json and style != '"':
         if style == "'":
             return "'" + value.replace("'", "''") + "'"
-        if PLAIN.match(value) and yaml.safe_load(value) == value == strict_yaml.scalar(value):
+        if UNQUOTED.match(value) and yaml.safe_load(value) == value == strict_yaml.scalar(value):
             return value
     return json.dumps(value, ensure_ascii=False)
 
@@ -182,7 +185,7 @@ def _scalar(value: object, style: str | None = None, *, as_json: bool = False) -
 def _added(text: str, root: Any, table: Any, path: tuple[str, ...], value: object, *, as_json: bool) -> str:
     """The text with a new key behind the last one of its table, or behind the last table."""
     if table is None:
-        return _behind_line(text, len(text), _block(path, value, 0, INDENT))
+        return _behind_line(text, len(text), _block(path, value, 0, YAML_INDENT))
     if not isinstance(table, yaml.MappingNode) or (table.value and not table.flow_style):
         # What is no table cannot take a key; the check afterwards says so.
         column = table.start_mark.column
@@ -208,7 +211,7 @@ def _step(root: yaml.Node) -> int:
     for _, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if isinstance(value, yaml.MappingNode) and not value.flow_style:
             return int(value.start_mark.column) - int(root.start_mark.column)
-    return INDENT
+    return YAML_INDENT
 
 
 def _end_of(node: Any) -> int:

@@ -5,12 +5,12 @@ The frozen weights lie there whole, in BF16 on a GPU and in FP32 on a CPU, which
 """
 
 from anadil.core.errors import PreflightError
-from anadil.core.format import human_bytes
+from anadil.core.format import human_bytes, human_parameters
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import OUTSIDE_BYTES, PROCESS_BYTES, verdict
+from anadil.plan.memory_limit import OUTSIDE_BYTES, PROCESS_BYTES, fit_verdict
 from anadil.plan.model_shape import Shape
 from anadil.recipe.sections import Recipe
 
@@ -35,11 +35,11 @@ def finetune_memory(shape: Shape, recipe: Recipe, machine: Machine) -> int:
         compute="bf16" if on_gpu else "fp32",
         kernels="torch",
     )
-    kept = shape.layers * activations.kept(shape, work, layout)
-    one = activations.whole(shape, work, layout) if on_gpu else 0
+    saved = shape.layers * activations.saved_bytes(shape, work, layout)
+    one = activations.layer_bytes(shape, work, layout) if on_gpu else 0
     adapter = shape.layers * _adapter_of_layer(shape, settings.rank)
     outside = OUTSIDE_BYTES if on_gpu else PROCESS_BYTES
-    return round(shape.parameters * size + adapter * ADAPTER_BYTES + tokens * (kept + one) + outside)
+    return round(shape.parameters * size + adapter * ADAPTER_BYTES + tokens * (saved + one) + outside)
 
 
 def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
@@ -50,17 +50,17 @@ def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
     """
     settings = recipe.finetune
     total = finetune_memory(shape, recipe, machine)
-    found = verdict(total, machine)
+    verdict = fit_verdict(total, machine)
     has = human_bytes(machine.memory_bytes)
-    if found == "no":
+    if verdict == "no":
         raise PreflightError(
             f"finetune does not fit: it runs in one process on one device, and {shape.name} "
-            f"({shape.parameters / 1e9:.2f}B parameters) with finetune.batch_size {settings.batch_size} chats of "
+            f"({human_parameters(shape.parameters)} parameters) with finetune.batch_size {settings.batch_size} chats of "
             f"finetune.max_length {settings.max_length:,} tokens needs {human_bytes(total)} on a device that has "
             f"{has} ({machine.name}, {machine.device}); take a smaller base.model or a larger device"
             f"{_smaller(shape, recipe, machine)}, or leave finetune.inputs out: --set 'finetune.inputs=[]'"
         )
-    return f"finetune needs {human_bytes(total)} of {has} on one device ({found})"
+    return f"finetune needs {human_bytes(total)} of {has} on one device ({verdict})"
 
 
 def _adapter_of_layer(shape: Shape, rank: int) -> int:
@@ -74,6 +74,6 @@ def _smaller(shape: Shape, recipe: Recipe, machine: Machine) -> str:
     for size in range(recipe.finetune.batch_size - 1, 0, -1):
         finetune = recipe.finetune.model_copy(update={"batch_size": size})
         tried = recipe.model_copy(update={"finetune": finetune})
-        if verdict(finetune_memory(shape, tried, machine), machine) == "fits":
+        if fit_verdict(finetune_memory(shape, tried, machine), machine) == "fits":
             return f", or --set finetune.batch_size={size}"
     return ""

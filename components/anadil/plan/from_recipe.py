@@ -27,6 +27,7 @@ def work_of(recipe: Recipe, machine: Machine, trains: Trains = "all") -> Work:
         sequence_length=settings.sequence_length,
         trains=trains,
         state=settings.state,
+        optimizer=settings.optimizer,
         compute=compute,
         kernels=kernels,
         loss="fused",

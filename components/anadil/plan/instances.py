@@ -1,6 +1,7 @@
 """The machines that a run can use: devices, network and prices, from a dated table or a file."""
 
 import difflib
+import functools
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ from pydantic import (
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
 from anadil.recipe import strict_yaml
-from anadil.recipe.fields import Table, Text
+from anadil.recipe.fields import StrictModel, Text
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Machine:
     """EFA interfaces that a pod can ask for; None where the number is not known."""
 
 
-class Price(Table):
+class Price(StrictModel):
     """USD an hour of one machine; a number alone is a price without date and source."""
 
     usd_per_hour: PositiveFloat
@@ -101,7 +102,7 @@ class Price(Table):
         return f"{date}, {self.source}" if self.source else date
 
 
-class Instance(Table):
+class Instance(StrictModel):
     """A row of instances.yaml, in the units that data sheets use; the file says more."""
 
     device: Text
@@ -154,7 +155,7 @@ def machines(prices: Path | None = None) -> tuple[Machine, ...]:
     Raises:
         RecipeError: With every mistake of the file, a line each.
     """
-    rows, lines = _read(TABLE)
+    rows, lines = _own_table()
     if prices is not None:
         given, lines = _plain(*_read(prices), prices)
         rows = {**rows, **{name: _over(rows.get(name), cells) for name, cells in given.items()}}
@@ -166,12 +167,18 @@ def machines(prices: Path | None = None) -> tuple[Machine, ...]:
     return tuple(_machine(name, row) for name, row in table.items())
 
 
+@functools.cache
+def _own_table() -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
+    """Ours, read once: every plan, and every run for its price, asks for it."""
+    return _read(TABLE)
+
+
 def _read(path: Path) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"--prices {path}: cannot be read: {error}") from None
-    data, lines = strict_yaml.parse(text, str(path))
+    data, lines = strict_yaml.parse_yaml(text, str(path))
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -218,7 +225,7 @@ def _mistakes(
         elif mistake["type"] == "string_pattern_mismatch":
             reason = "write the date as 2026-11-09 or 2026-11"
         texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {_show(rows, mistake['loc'])})")
-    known = list(_read(TABLE)[0])
+    known = list(_own_table()[0])
     for new, needed in missing.items():
         guess = _nearest(new, known)
         texts.append(f"{_place((new,), lines)}: not in the table{guess} A new type needs {', '.join(needed)}")
@@ -315,8 +322,8 @@ def _gpus() -> list[tuple[str, int]]:
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("nvidia-smi does not answer (%s); planning for the CPU", error)
         return []
-    found = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
-    return [(match[1], int(match[2]) * MIB) for match in found if match]
+    matches = [re.fullmatch(r"\s*(.+?)\s*,\s*(\d+)\s*", line) for line in done.stdout.splitlines()]
+    return [(match[1], int(match[2]) * MIB) for match in matches if match]
 
 
 def _with_gpus(host: Machine, gpus: Sequence[tuple[str, int]]) -> Machine:

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anadil.plan.model_shape import Shape, Trains
+from anadil.recipe.pretrain import OPTIMIZERS, OptimizerFacts
 
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["liger", "torch"]
-Loss = Literal["fused", "logits"]
+LossKind = Literal["fused", "logits"]
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class Layout:
     micro_batch_size: int = 1
     """Sequences that go through the model at a time."""
     micro_batches: int = 1
-    """Forward and backward passes of one optimizer step."""
+    """Micro-batches of one optimizer step."""
     recompute: Recompute = "none"
     """Activation checkpointing."""
     prefetch: int = 1
@@ -77,16 +79,23 @@ class Work:
     """Tokens of a sequence."""
     trains: Trains = "all"
     """Parameters that learn."""
-    state: Literal["fp32", "bf16"] = "fp32"
+    state: Precision = "fp32"
     """Precision of weights, gradients and moments."""
-    compute: Literal["fp32", "bf16"] = "bf16"
+    optimizer: str = "adamw"
+    """Name among `OPTIMIZERS`."""
+    compute: Precision = "bf16"
     """Precision of matrix products and of what is kept for the backward pass."""
     kernels: Kernels = "liger"
     """Who computes norms, rotary embeddings and the MLP's activation."""
-    loss: Loss = "fused"
+    loss: LossKind = "fused"
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
     """Whether attention gets a mask, as transformers makes one for several documents in a sequence."""
+
+    @property
+    def optimizer_facts(self) -> OptimizerFacts:
+        """What the optimizer keeps and moves."""
+        return OPTIMIZERS[self.optimizer]
 
 
 def shared_by_tensor(shape: Shape) -> dict[str, int]:
@@ -100,5 +109,5 @@ def shared_by_tensor(shape: Shape) -> dict[str, int]:
 
 
 def cuts_evenly(sequence_length: int, *, context: int, tensor: int) -> bool:
-    """Whether sequences are cut into stretches of one length, by context and then by sequence parallelism."""
+    """Whether sequences are cut into parts of one length, by context and then by sequence parallelism."""
     return sequence_length % (context * tensor) == 0

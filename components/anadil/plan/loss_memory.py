@@ -6,7 +6,7 @@ from anadil.plan.activations import BF16, FP32, bytes_of
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
 
-CHUNK_TOKENS = 512
+LOSS_CHUNK_TOKENS = 512
 """Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
 has fewer, which is 0.1 GB less at 100,000."""
 
@@ -44,7 +44,7 @@ def _of_rows(shape: Shape, layout: Layout, work: Work, tokens: float, table: flo
     logits of a chunk.
     """
     tables = 2 + (bytes_of(work, layout).compute != FP32)
-    logits = min(CHUNK_TOKENS, tokens) * table / shape.hidden
+    logits = min(LOSS_CHUNK_TOKENS, tokens) * table / shape.hidden
     return FP32 * (2 * tokens * shape.hidden + tables * table + logits)
 
 
@@ -52,14 +52,22 @@ def _by_chunks(shape: Shape, layout: Layout, work: Work, tokens: float, table: f
     """The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits."""
     size, states = bytes_of(work, layout), tokens * shape.hidden
     copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
-    chunk = min(CHUNK_TOKENS, tokens) * FP32 * (table / shape.hidden + shape.hidden)
+    chunk = min(LOSS_CHUNK_TOKENS, tokens) * FP32 * (table / shape.hidden + shape.hidden)
     return copies + FP32 * (states + table) + chunk
 
 
 def _of_liger(shape: Shape, layout: Layout, work: Work, tokens: float, table: float) -> float:
     """Gradient of the states; that of the table in FP32, then a chunk's logits or its copy."""
     size, h = bytes_of(work, layout), shape.hidden
-    share = math.ceil(tokens / math.ceil(shape.vocabulary / h))
-    chunk = min(tokens, 1 << (share - 1).bit_length()) * size.compute * table / h
+    chunk = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
     states = tokens * h * (size.compute + (size.stream if size.autocast else 0))
     return states + FP32 * table + max(size.compute * table, chunk) + (BF16 * table if size.autocast else 0)
+
+
+def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
+    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
+
+    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
+    """
+    chunks = -(-vocabulary // hidden)
+    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

@@ -24,7 +24,7 @@ class Memory:
     """Part -> bytes; the parts add up."""
     moment: str
     stage: int
-    """Stretch of layers (from 0) whose device it is; 0 without pipeline."""
+    """Pipeline stage (from 0) whose device it is."""
     prefetched: int
     """Weights of one more layer that FSDP gathers early where transfers run beside the kernels."""
 
@@ -62,8 +62,8 @@ class _Layer:
     table: float
     """Of embeddings."""
     whole: float
-    """Kept where everything is kept."""
-    kept: float
+    """Saved for the backward pass where nothing is recomputed."""
+    saved: float
     """Kept under the layout's activation checkpointing."""
     attention: float
     """Kept of attention and of the norm before it."""
@@ -76,15 +76,16 @@ class _Layer:
             apart=activations.received_apart(shape, work, layout),
             parameters=(shape.layer_matrices + shape.biases) / layout.tensor + shape.norm_weights,
             table=shape.embedding / layout.tensor,
-            whole=activations.whole(shape, work, layout),
-            kept=activations.kept(shape, work, layout),
-            attention=activations.entry(shape, work, layout, 3) + activations.attention(shape, work, layout),
+            whole=activations.layer_bytes(shape, work, layout),
+            saved=activations.saved_bytes(shape, work, layout),
+            attention=activations.entry_bytes(shape, work, layout, 3)
+            + activations.attention_bytes(shape, work, layout),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """The device of one stretch of layers; sizes are in bytes, counts in numbers."""
+    """The device of one pipeline stage; sizes are in bytes, counts in numbers."""
 
     shape: Shape
     layout: Layout
@@ -146,10 +147,10 @@ class _Stage:
 
     def state(self) -> dict[str, float]:
         """Between two steps: weights and moments."""
-        learning = self.learning_layers + self.tables
+        learning, moments = self.learning_layers + self.tables, len(self.work.optimizer_facts.moments)
         return {
             "weights": self.size.weight * self.parameters / self.layout.shard,
-            "optimizer": 2 * self.size.weight * learning / self.layout.shard,
+            "optimizer": moments * self.size.weight * learning / self.layout.shard,
             "pipeline buffers": self.buffers(),
         }
 
@@ -177,9 +178,9 @@ class _Stage:
             layers += (self.in_flight - 1) * self.layers
         return BF16 * (layers * self.shape.layer_matrices + (self.each.table if head else 0))
 
-    def kept(self, layers: float) -> float:
+    def saved(self, layers: float) -> float:
         """Activations that wait for their backward pass."""
-        per_layer = self.each.kept
+        per_layer = self.each.saved
         # Cosines and sines, the integers, and what the next stage has been sent.
         beside = activations.shared_rotation(self.shape, self.work, self.layout) + 3 * INTEGER
         if not self.last:
@@ -233,7 +234,7 @@ class _Stage:
 
     def at_loss(self, *, forward: bool) -> dict[str, float]:
         """The loss, in which the fused ones make their gradients too."""
-        outside = activations.norm(self.shape, self.work, self.layout, 1, last=True)
+        outside = activations.norm_bytes(self.shape, self.work, self.layout, 1, last=True)
         # A layer that is made again makes its copies again. The cache of copies lives as long as
         # the forward pass and holds weights that learn.
         cached = self.layout.recompute == "none" or (forward and self.work.trains == "all")
@@ -246,7 +247,7 @@ class _Stage:
                 (0 if self.is_kept_whole else 1) if self.layout.reshard else self.layers + int(forward)
             ),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
-            "activations": self.kept(self.layers) + self.tokens * outside,
+            "activations": self.saved(self.layers) + self.tokens * outside,
             "loss": loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
             "communication": self.left_over(),
         }
@@ -257,7 +258,7 @@ class _Stage:
         return {
             **self.at_loss(forward=False),
             "gradients": self.gradients(0) + self.head_gradient(),
-            "activations": self.kept(self.layers) + self.tokens * held,
+            "activations": self.saved(self.layers) + self.tokens * held,
             "loss": self.tokens * self.in_norm(),
         }
 
@@ -296,7 +297,7 @@ class _Stage:
                 min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
             ),
             "autocast copies": copies,
-            "activations": self.kept(layers),
+            "activations": self.saved(layers),
             "recomputation": self.tokens * (self.again() + self.flow()),
             "communication": communication,
         }
@@ -321,7 +322,7 @@ class _Stage:
         # What comes in, and the gradients of output, queries, keys and values.
         flow = size.stream * shape.hidden + size.compute * 2 * (shape.query_width + keys)
         matrices = shape.hidden * (3 * shape.intermediate + shape.query_width) / tensor
-        others = self.kept(layers) - self.tokens * self.each.kept
+        others = self.saved(layers) - self.tokens * self.each.saved
         return {
             "gradients": self.gradients(self.layers - layers)
             + self.head_gradient()
@@ -337,7 +338,7 @@ class _Stage:
             "gradients": self.gradients(self.layers - layers)
             + self.head_gradient()
             + (self.gradient * self.each.parameters if self.work.trains == "all" else 0.0),
-            "activations": self.kept(layers) - self.tokens * (self.each.kept - entry),
+            "activations": self.saved(layers) - self.tokens * (self.each.saved - entry),
             # What came in, what queries, keys and values give back, and their sum.
             "recomputation": self.tokens * 5 * entry,
         }
@@ -350,7 +351,7 @@ class _Stage:
         if self.layout.recompute == "selective" and not self.shape.architecture.norms_after:
             # The output of the last product, which nothing in the second forward pass asks for.
             made += self.size.compute * self.shape.hidden
-        return made - self.each.kept
+        return made - self.each.saved
 
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
@@ -384,7 +385,7 @@ class _Stage:
             "gradients": self.gradients(self.layers) + self.gradient * tables,
             "gathered weights": self.gathered(0 if added_up else 1),
             "autocast copies": self.copies(0),
-            "activations": self.kept(0),
+            "activations": self.saved(0),
             "communication": self.size.reduce * self.each.parameters if added_up else 0.0,
         }
 
@@ -393,6 +394,6 @@ class _Stage:
         return {
             **self.state(),
             "gradients": self.gradients(self.layers) + self.size.compute * self.tables,
-            "activations": self.kept(0),
+            "activations": self.saved(0),
             "communication": self.size.reduce * self.tables,
         }

@@ -1,10 +1,12 @@
 """Whether a step fits a device: what lies beside the allocator, and how full a device may be."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from anadil.core.format import GIB
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.memory import Memory
+from anadil.plan.layout import Layout, Work
+from anadil.plan.memory import Memory, peak_memory
+from anadil.plan.model_shape import Shape
 
 OUTSIDE_BYTES = round(1.5 * GIB)
 """CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""
@@ -14,7 +16,9 @@ FITS = 0.95
 """Share of the rest that may be filled; what is left is fragmentation (1-3 % with expandable segments)."""
 TIGHT = 0.98
 
-Verdict = Literal["fits", "tight", "no"]
+FitVerdict = Literal["fits", "tight", "no"]
+FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
+"""From the best to the worst."""
 
 
 def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
@@ -31,7 +35,7 @@ def limit_bytes(machine: Machine, share: float = FITS) -> int:
     return round(outside + share * max(0, machine.memory_bytes - outside))
 
 
-def verdict(total_bytes: float, machine: Machine) -> Verdict:
+def fit_verdict(total_bytes: float, machine: Machine) -> FitVerdict:
     """Whether a step fits.
 
     Args:
@@ -41,3 +45,10 @@ def verdict(total_bytes: float, machine: Machine) -> Verdict:
     if total_bytes <= limit_bytes(machine):
         return "fits"
     return "tight" if total_bytes <= limit_bytes(machine, TIGHT) else "no"
+
+
+def fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, FitVerdict]:
+    """Bytes of a layout on its worst device, and whether they fit."""
+    memory = peak_memory(shape, layout, work)
+    total = memory.allocated + sum(reserved(memory, machine).values())
+    return total, fit_verdict(total, machine)

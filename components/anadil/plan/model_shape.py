@@ -1,74 +1,23 @@
 """The sizes of a decoder of a known type, and what follows from them alone: parameters and FLOPs."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub
+from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub, model_config
 from anadil.core.errors import DataError, PreflightError
-from anadil.model.families import check_family
-from anadil.plan.architecture import ARCHITECTURES, LLAMA, Architecture
+from anadil.model.family import Architecture
+from anadil.model.family_table import check_family, families
 from anadil.recipe.sections import Recipe
 
 Trains = Literal["embeddings", "all"]
+LLAMA = Architecture()
 
-_LLAMA_3: Mapping[str, object] = {
-    "model_type": "llama",
-    "vocab_size": 128_256,
-    "head_dim": 128,
-    "num_key_value_heads": 8,
-    "tie_word_embeddings": False,
-}
-_1B = {
-    **_LLAMA_3,
-    "hidden_size": 2_048,
-    "intermediate_size": 8_192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "head_dim": 64,
-    "tie_word_embeddings": True,
-}
-_3B = {
-    **_LLAMA_3,
-    "hidden_size": 3_072,
-    "intermediate_size": 8_192,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 24,
-    "tie_word_embeddings": True,
-}
-_8B = {
-    **_LLAMA_3,
-    "hidden_size": 4_096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-}
-_70B = {
-    **_LLAMA_3,
-    "hidden_size": 8_192,
-    "intermediate_size": 28_672,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-}
-_405B = {
-    **_LLAMA_3,
-    "hidden_size": 16_384,
-    "intermediate_size": 53_248,
-    "num_hidden_layers": 126,
-    "num_attention_heads": 128,
-}
 KNOWN: Mapping[str, Mapping[str, object]] = {
-    "meta-llama/Llama-3.2-1B": _1B,
-    "meta-llama/Llama-3.2-3B": _3B,
-    "meta-llama/Llama-3.1-8B": _8B,
-    "meta-llama/Llama-3.1-70B": _70B,
-    "meta-llama/Llama-3.3-70B": _70B,
-    "meta-llama/Llama-3.1-405B": _405B,
+    name: config for family in families().values() for name, config in family.known.items()
 }
-"""Keys of config.json for models that are planned without a network; `-Instruct` has the same.
-Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3."""
+"""Keys of config.json for models that are planned without a network; `-Instruct` has the same."""
 
 
 class NotPlannedError(PreflightError):
@@ -94,7 +43,7 @@ class Shape:
     tied: bool
     """Whether input and output embeddings are one table."""
     model_type: str = "llama"
-    """As in config.json; one that `ARCHITECTURES` has not counts as a Llama."""
+    """As in config.json; one without an `Architecture` counts as a Llama."""
     attention_bias: bool = False
     """Whether products of attention add biases; see `Architecture.bias` for which."""
     mlp_bias: bool = False
@@ -105,7 +54,7 @@ class Shape:
     @property
     def architecture(self) -> Architecture:
         """What a layer holds where it differs from a Llama's."""
-        return ARCHITECTURES.get(self.model_type, LLAMA)
+        return _architecture(self.model_type)
 
     @property
     def query_width(self) -> int:
@@ -159,11 +108,6 @@ class Shape:
         """Parameters of the model, tied ones once."""
         return self.layers * self.layer + self.hidden + self.embeddings
 
-    @property
-    def matmul_parameters(self) -> int:
-        """Numbers that each token is multiplied with: the layers' matrices and the output table."""
-        return self.layers * self.layer_matrices + self.embedding
-
     def flops_per_token(self, context: int, trains: Trains = "all") -> float:
         """FLOPs of one training step per token: 6 for each multiplied number, and attention.
 
@@ -189,7 +133,8 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         DataError: A size is missing or no positive number.
     """
     kind = str(config.get("model_type", "llama"))
-    defaults = ARCHITECTURES.get(kind, LLAMA).defaults
+    architecture = _architecture(kind)
+    defaults = architecture.defaults
 
     def size(key: str, default: int | None = None) -> int:
         value = config.get(key, defaults.get(key, default))
@@ -213,10 +158,16 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         vocabulary=size("vocab_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
         model_type=kind,
-        attention_bias=kind == "qwen2" or bool(config.get("attention_bias", defaults.get("attention_bias"))),
-        mlp_bias=kind == "llama" and bool(config.get("mlp_bias")),
+        attention_bias=architecture.has_bias
+        or bool(config.get("attention_bias", defaults.get("attention_bias"))),
+        mlp_bias=architecture.mlp_bias and bool(config.get("mlp_bias")),
         rotary_share=_rotary_share(config, defaults),
     )
+
+
+def _architecture(model_type: str) -> Architecture:
+    family = families().get(model_type)
+    return family.architecture if family and family.architecture else LLAMA
 
 
 def _rotary_share(config: Mapping[str, object], defaults: Mapping[str, object]) -> float:
@@ -234,6 +185,7 @@ def base_shape(recipe: Recipe) -> Shape:
 
     Raises:
         DataError: The model's directory or `config.json` is not there or names no sizes.
+        IntegrityError: It names code to run.
         PreflightError: The hub cannot be reached, or the model's type is not trained or not planned.
     """
     model = recipe.base.model
@@ -246,22 +198,14 @@ def base_shape(recipe: Recipe) -> Shape:
         return shape_from(known, model)
     if not folder.is_dir():
         folder = from_hub(recipe.base, ("config.json",))
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"base.model: {folder} holds no config.json; give a Hugging Face model directory"
-        ) from None
-    except ValueError as error:
-        raise DataError(f"{folder}/config.json: not JSON ({error}); fetch the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{folder}/config.json: holds no JSON object; fetch the model again")
+    config = model_config(folder)
     check_family(config, {})
     kind = str(config["model_type"])
-    if kind not in ARCHITECTURES:
+    planned = sorted(each.model_type for each in families().values() if each.architecture)
+    if kind not in planned:
         raise NotPlannedError(
             f"base.model: the memory of the model type {kind!r} is not planned, only that of "
-            f"{', '.join(sorted(ARCHITECTURES))}; a guess would be wrong, so measure it with a short run of pretrain",
+            f"{', '.join(planned)}; a guess would be wrong, so measure it with a short run of pretrain",
             kind,
         )
     return shape_from(config, model)

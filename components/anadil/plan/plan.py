@@ -1,30 +1,36 @@
-"""A plan as one table: memory, layout, speed, time, cost and the reasons, ready for JSON."""
+"""Plan a run: choose a layout, then estimate memory, speed, time and cost, with the reasons."""
 
-import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from anadil import __version__
-from anadil.model.families import PROVEN, check_family
-from anadil.plan.budget import Budget, Stretch, budget
+from anadil.model.family_table import LAYOUTS, check_family
+from anadil.plan.budget import MFU_RANGE, PhaseWork, RunBudget, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import Memory, peak_memory
-from anadil.plan.memory_limit import limit_bytes, reserved, verdict
+from anadil.plan.memory import peak_memory
+from anadil.plan.memory_limit import fit, fit_verdict, limit_bytes, reserved
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
-from anadil.plan.rationale import Chosen
+from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
-from anadil.plan.search import Candidate, Found, search
-from anadil.plan.speed import Speed, speed
+from anadil.plan.schema import (
+    ClusterSummary,
+    ExactPeak,
+    LayoutOption,
+    LayoutSummary,
+    MemoryEstimate,
+    ModelSummary,
+    PhaseEstimate,
+    Plan,
+    SearchSummary,
+)
+from anadil.plan.search import FittingLayout, SearchResult, search
+from anadil.plan.speed import speed
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
-
-log = logging.getLogger(__name__)
-
-Table = dict[str, Any]
 
 OUTSIDE_ASSUMPTION = "CUDA, NCCL and cuBLAS take 1.5 GiB of each device beside the allocator (assumption)."
 FRAGMENTATION_ASSUMPTION = (
@@ -48,15 +54,15 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is planned: a run of a recipe on machines."""
+class PlanRequest:
+    """What is planned: a run of a recipe on nodes of one type."""
 
     name: str
     recipe: Recipe
     machine: Machine
     nodes: int
     epoch_tokens: int | None = None
-    """Tokens of one pass over the corpus; None if not known."""
+    """Tokens of one epoch; None if not known."""
     calibration: Calibration | None = None
     """What short runs on such a device have shown."""
 
@@ -72,271 +78,254 @@ class Question:
 
     @property
     def devices(self) -> int:
-        """Of all machines."""
+        """Of all nodes."""
         return self.nodes * self.machine.devices
+
+    @property
+    def has_speed(self) -> bool:
+        """Whether the device's speed is known."""
+        return bool(self.machine.flops_bf16 and self.machine.hbm)
+
+    @property
+    def speed_factor(self) -> float:
+        """Measured over predicted rates; 1 where nothing was measured."""
+        return 1.0 if self.calibration is None else self.calibration.factor
+
+    def fits(self, layout: Layout) -> bool:
+        """Whether a layout has room for a step of the hardest phase, if only tightly."""
+        return fit(self.shape, layout, self.work, self.machine)[1] != "no"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The layout of a plan, and where it comes from."""
+class PlanResult:
+    """The layout that the planner chose, and where it comes from."""
 
     layout: Layout
-    origin: str
-    """`recipe` or `search`."""
-    found: Found | None
-    """None where the machine's speed is not known."""
+    origin: Literal["recipe", "search"]
+    search: SearchResult | None
+    """None where the device's speed is not known."""
 
 
-def answer(question: Question, *, best: bool = False) -> Answer:
-    """The recipe's own layout where it can be on these machines and fits, else the fastest that does.
+def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
+    """The recipe's own layout where it can be on these nodes and fits, else the fastest that does.
 
     Where none fits, it is the recipe's own, or `possible_layout`.
 
     Args:
-        question: What is planned.
+        request: What is planned.
         best: Take the fastest in any case.
 
     Raises:
         PreflightError: The recipe's own layout is not proven for the model's type.
         RecipeError: The recipe's degrees do not divide the devices, whose speed is not known.
     """
-    found, degrees = None, question.recipe.pretrain.parallelism
+    degrees = request.recipe.pretrain.parallelism
     if not best:
-        check_family({"model_type": question.shape.model_type}, degrees.model_dump(include=set(PROVEN)))
-    if question.machine.flops_bf16 and question.machine.hbm:
-        found = search(
-            question.shape,
-            question.work,
-            question.machine,
-            question.nodes,
-            question.recipe.pretrain.batch_size,
-            like=Layout(prefetch=degrees.prefetch, reshard=degrees.reshard),
-        )
-    if found is None:
-        own = layout_of(question.recipe, question.machine, question.nodes)
-        return Answer(layout=own, origin="recipe", found=None)
-    own, changed = possible_layout(question.recipe, question.machine, question.nodes)
-    fits = not changed and _memory(question, own, question.work)["verdict"] != "no"
-    if not found.best or (fits and not best):
-        return Answer(layout=own, origin="recipe", found=found)
-    return Answer(layout=found.best[0].layout, origin="search", found=found)
+        check_family({"model_type": request.shape.model_type}, degrees.model_dump(include=set[str](LAYOUTS)))
+    if not request.has_speed:
+        own = layout_of(request.recipe, request.machine, request.nodes)
+        return PlanResult(layout=own, origin="recipe", search=None)
+    result = search(
+        request.shape,
+        request.work,
+        request.machine,
+        request.nodes,
+        request.recipe.pretrain.batch_size,
+        like=Layout(prefetch=degrees.prefetch, reshard=degrees.reshard),
+    )
+    own, changed = possible_layout(request.recipe, request.machine, request.nodes)
+    if not result.best or (not best and not changed and request.fits(own)):
+        return PlanResult(layout=own, origin="recipe", search=result)
+    return PlanResult(layout=result.best[0].layout, origin="search", search=result)
 
 
-def plan_of(question: Question, chosen: Answer, exact: Table | None = None) -> Table:
+def build_plan(request: PlanRequest, result: PlanResult, exact: ExactPeak | None = None) -> Plan:
     """The whole plan.
 
     Args:
-        question: What is planned.
-        chosen: Its layout.
+        request: What is planned.
+        result: Its layout.
         exact: What a run on fake tensors has shown, see `anadil.cli.calibrate.fake_run`.
     """
-    phases = [_phase(question, chosen.layout, phase) for phase in question.recipe.pretrain.phases]
-    told = _budget(question, phases).as_dict()
-    return {
-        "version": __version__,
-        "recipe": question.name,
-        "language": question.recipe.language,
-        "model": _model(question),
-        "machine": _machine(question),
-        "layout": _layout(question, chosen.layout),
-        "from": chosen.origin,
-        "phases": phases,
-        "exact": exact,
-        "search": None if chosen.found is None else _found(question, chosen.found),
-        "choices": [asdict(choice) for choice in _chosen(question, chosen.layout).choices()],
-        **told,
-        "calibration": None if question.calibration is None else question.calibration.as_dict(),
-        "assumptions": _assumptions(question, chosen),
-    }
-
-
-def _model(question: Question) -> Table:
-    shape, base = question.shape, base_shape(question.recipe)
-    return {
-        "name": shape.name,
-        "parameters": shape.parameters,
-        "vocabulary": shape.vocabulary,
-        "base_vocabulary": base.vocabulary,
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "tied": shape.tied,
-    }
-
-
-def _machine(question: Question) -> Table:
-    kind = question.machine
-    return {
-        "instance": kind.name,
-        "device": kind.device,
-        "nodes": question.nodes,
-        "devices": question.devices,
-        "memory_bytes": kind.memory_bytes,
-        "network_bytes_per_s": kind.network or None,
-        "flops_bf16": kind.flops_bf16 or None,
-        "price_checked": kind.checked or None,
-    }
-
-
-def _layout(question: Question, layout: Layout) -> Table:
-    work = question.work
-    degrees = asdict(layout)
-    degrees["activation_checkpointing"] = degrees.pop("recompute")
-    return {
-        "name": layout.name(),
-        **degrees,
-        "state": work.state,
-        "kernels": work.kernels,
-        "precision": work.compute,
-        "batch_size": question.recipe.pretrain.batch_size,
-        "sequence_length": work.sequence_length,
-    }
-
-
-def _phase(question: Question, layout: Layout, phase: Phase) -> Table:
-    work = work_of(question.recipe, question.machine, phase.trains)
-    settings = question.recipe.pretrain
-    tokens = phase.steps * settings.batch_size * settings.sequence_length
-    rate = _rate(question, layout, work)
-    told: Table = dict.fromkeys(
-        ("tokens_per_s_per_device", "tokens_per_s", "step_s", "mfu", "hours", "bound", "step_parts_s")
+    phases = tuple(_phase(request, result.layout, phase) for phase in request.recipe.pretrain.phases)
+    costs = _budget(request, phases)
+    rationale = LayoutRationale(
+        shape=request.shape,
+        layout=result.layout,
+        work=request.work,
+        machine=request.machine,
+        nodes=request.nodes,
     )
-    if rate is not None:
-        factor = 1.0 if question.calibration is None else question.calibration.factor
-        told = {
-            "tokens_per_s_per_device": rate.tokens_per_s_per_device * factor,
-            "tokens_per_s": rate.tokens_per_s * factor,
-            "step_s": rate.step_s / factor,
-            "without_overlap_s": rate.without_overlap_s / factor,
-            "mfu": rate.mfu * factor,
-            "hours": tokens / (rate.tokens_per_s * factor) / 3600,
-            "bound": rate.bound,
-            "step_parts_s": {name: seconds / factor for name, seconds in rate.parts_s.items()},
-        }
-    per_token = question.shape.flops_per_token(settings.sequence_length, phase.trains)
-    return {
-        "trains": phase.trains,
-        "steps": phase.steps,
-        "tokens": tokens,
-        "flops": per_token * tokens,
-        "memory": _memory(question, layout, work),
-        **told,
-    }
+    return Plan(
+        version=__version__,
+        recipe=request.name,
+        language=request.recipe.language,
+        model=_model(request),
+        machine=_cluster(request),
+        layout=_layout(request, result.layout),
+        origin=result.origin,
+        phases=phases,
+        exact=exact,
+        search=None if result.search is None else _search(request, result.search),
+        choices=rationale.settings(),
+        time=costs.time,
+        cost=costs.cost,
+        reliability=costs.reliability,
+        checkpoints=costs.checkpoints,
+        storage=costs.storage,
+        calibration=request.calibration,
+        assumptions=_assumptions(request, result.layout),
+    )
 
 
-def _rate(question: Question, layout: Layout, work: Work) -> Speed | None:
-    if not (question.machine.flops_bf16 and question.machine.hbm):
-        return None
-    return speed(question.shape, layout, work, question.machine, question.nodes)
+def _model(request: PlanRequest) -> ModelSummary:
+    shape = request.shape
+    return ModelSummary(
+        name=shape.name,
+        parameters=shape.parameters,
+        vocabulary=shape.vocabulary,
+        base_vocabulary=base_shape(request.recipe).vocabulary,
+        layers=shape.layers,
+        hidden=shape.hidden,
+        tied=shape.tied,
+    )
 
 
-def _memory(question: Question, layout: Layout, work: Work) -> Table:
-    found: Memory = peak_memory(question.shape, layout, work)
-    outside = reserved(found, question.machine)
-    total = found.allocated + sum(outside.values())
-    return {
-        "parts": found.parts,
-        "outside": outside,
-        "allocated_bytes": found.allocated,
-        "total_bytes": total,
-        "limit_bytes": limit_bytes(question.machine),
-        "device_bytes": question.machine.memory_bytes,
-        "moment": found.moment,
-        "stage": found.stage,
-        "verdict": verdict(total, question.machine),
-    }
+def _cluster(request: PlanRequest) -> ClusterSummary:
+    machine = request.machine
+    return ClusterSummary(
+        instance=machine.name,
+        device=machine.device,
+        nodes=request.nodes,
+        devices=request.devices,
+        memory_bytes=machine.memory_bytes,
+        network_bytes_per_s=machine.network or None,
+        flops_bf16=machine.flops_bf16 or None,
+        price_checked=machine.checked or None,
+    )
 
 
-def _budget(question: Question, phases: Sequence[Table]) -> Budget:
-    settings = question.recipe.pretrain
-    shape = question.shape
+def _layout(request: PlanRequest, layout: Layout) -> LayoutSummary:
+    work = request.work
+    return LayoutSummary(
+        layout=layout,
+        state=work.state,
+        kernels=work.kernels,
+        precision=work.compute,
+        batch_size=request.recipe.pretrain.batch_size,
+        sequence_length=work.sequence_length,
+    )
+
+
+def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
+    work = work_of(request.recipe, request.machine, phase.trains)
+    settings = request.recipe.pretrain
+    tokens = phase.steps * settings.batch_size * settings.sequence_length
+    estimate = PhaseEstimate(
+        trains=phase.trains,
+        steps=phase.steps,
+        tokens=tokens,
+        flops=request.shape.flops_per_token(settings.sequence_length, phase.trains) * tokens,
+        memory=_memory(request, layout, work),
+    )
+    if not request.has_speed:
+        return estimate
+    rate, factor = speed(request.shape, layout, work, request.machine, request.nodes), request.speed_factor
+    return replace(
+        estimate,
+        tokens_per_s_per_device=rate.tokens_per_s_per_device * factor,
+        tokens_per_s=rate.tokens_per_s * factor,
+        step_s=rate.step_s / factor,
+        without_overlap_s=rate.without_overlap_s / factor,
+        mfu=rate.mfu * factor,
+        hours=tokens / (rate.tokens_per_s * factor) / 3600,
+        bound=rate.bound,
+        step_parts_s={name: seconds / factor for name, seconds in rate.parts_s.items()},
+    )
+
+
+def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
+    memory = peak_memory(request.shape, layout, work)
+    outside = reserved(memory, request.machine)
+    total = memory.allocated + sum(outside.values())
+    return MemoryEstimate(
+        parts=memory.parts,
+        outside=outside,
+        allocated_bytes=memory.allocated,
+        total_bytes=total,
+        limit_bytes=limit_bytes(request.machine),
+        device_bytes=request.machine.memory_bytes,
+        moment=memory.moment,
+        stage=memory.stage,
+        verdict=fit_verdict(total, request.machine),
+    )
+
+
+def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> RunBudget:
+    settings = request.recipe.pretrain
+    shape = request.shape
     learning = {"all": shape.parameters, "embeddings": shape.embeddings}
-    stretches = [
-        Stretch(
-            steps=phase["steps"],
-            tokens=phase["tokens"],
-            flops=phase["flops"],
-            tokens_per_s=phase["tokens_per_s"],
-        )
-        for phase in phases
+    work = [
+        PhaseWork(steps=each.steps, tokens=each.tokens, flops=each.flops, tokens_per_s=each.tokens_per_s)
+        for each in phases
     ]
     size = checkpoint_bytes(
-        shape.parameters, max(learning[p.trains] for p in settings.phases), settings.state
+        shape.parameters,
+        max(learning[p.trains] for p in settings.phases),
+        settings.state,
+        settings.optimizer,
     )
+    # How far the time may be off: by what published runs reached, or by what was measured.
+    measured = request.calibration
     return budget(
-        stretches,
-        question.machine,
-        question.nodes,
+        work,
+        request.machine,
+        request.nodes,
         checkpoint_bytes=size,
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep_checkpoints,
-        asynchronous=True,
-        epoch_tokens=question.epoch_tokens,
-        **_range(question.calibration),
+        epoch_tokens=request.epoch_tokens,
+        mfu_range=None if measured else MFU_RANGE,
+        spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
     )
 
 
-def _range(calibration: Calibration | None) -> Table:
-    """How far the time may be off: by what published runs reached, or by what was measured."""
-    if calibration is None:
-        return {}
-    factor = calibration.factor
-    return {"mfu_range": None, "spread": (factor / calibration.high, factor / calibration.low)}
-
-
-def _found(question: Question, found: Found) -> Table:
-    return {
-        "considered": found.considered,
-        "fitting": found.fitting,
-        "seconds": round(found.seconds, 3),
-        "best": [_candidate(question, candidate) for candidate in found.best],
-        "frontier": [_candidate(question, candidate) for candidate in found.frontier],
-    }
-
-
-def _candidate(question: Question, candidate: Candidate) -> Table:
-    layout = candidate.layout
-    hours = sum(
-        phase["hours"]
-        for phase in (_phase(question, layout, phase) for phase in question.recipe.pretrain.phases)
-    )
-    price = question.machine.on_demand
-    factor = 1.0 if question.calibration is None else question.calibration.factor
-    degrees = asdict(layout)
-    degrees["activation_checkpointing"] = degrees.pop("recompute")
-    return {
-        "name": layout.name(),
-        **degrees,
-        "total_bytes": candidate.total_bytes,
-        "verdict": candidate.verdict,
-        "tokens_per_s_per_device": candidate.speed.tokens_per_s_per_device * factor,
-        "hours": hours,
-        "cost": None if price is None else price * question.nodes * hours,
-    }
-
-
-def _chosen(question: Question, layout: Layout) -> Chosen:
-    return Chosen(
-        shape=question.shape,
-        layout=layout,
-        work=question.work,
-        machine=question.machine,
-        nodes=question.nodes,
+def _search(request: PlanRequest, result: SearchResult) -> SearchSummary:
+    return SearchSummary(
+        considered=result.considered,
+        fitting=result.fitting,
+        seconds=round(result.seconds, 3),
+        best=tuple(_option(request, each) for each in result.best),
+        frontier=tuple(_option(request, each) for each in result.frontier),
     )
 
 
-def _assumptions(question: Question, chosen: Answer) -> list[str]:
-    layout, recipe = chosen.layout, question.recipe
-    told = []
+def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
+    phases = [_phase(request, option.layout, phase) for phase in request.recipe.pretrain.phases]
+    hours = sum(phase.hours for phase in phases if phase.hours is not None)
+    price = request.machine.on_demand
+    return LayoutOption(
+        layout=option.layout,
+        total_bytes=option.total_bytes,
+        verdict=option.verdict,
+        tokens_per_s_per_device=option.speed.tokens_per_s_per_device * request.speed_factor,
+        hours=hours,
+        cost=None if price is None else price * request.nodes * hours,
+    )
+
+
+def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
+    recipe, assumptions = request.recipe, []
     if len(recipe.tokenizer.vocab_sizes) > 1 and recipe.tokenizer.strategy != "base":
-        told.append(
+        assumptions.append(
             f"The vocabulary is the largest of {list(recipe.tokenizer.vocab_sizes)} (assumption: the most memory)."
         )
     if layout.batch_size != recipe.pretrain.batch_size:
-        told.append(
+        assumptions.append(
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
-    if question.machine.device != CPU:
-        told += [OUTSIDE_ASSUMPTION, FRAGMENTATION_ASSUMPTION]
-    return [*told, *ASSUMPTIONS]
+    if request.machine.device != CPU:
+        assumptions += [OUTSIDE_ASSUMPTION, FRAGMENTATION_ASSUMPTION]
+    return (*assumptions, *ASSUMPTIONS)

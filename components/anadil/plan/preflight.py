@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 
 from anadil.core.errors import PreflightError
-from anadil.core.format import human_bytes
-from anadil.model.families import check_family
+from anadil.core.format import human_bytes, human_parameters
+from anadil.model.family_table import check_family
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, Work
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import NotPlannedError, Shape, trained_shape
-from anadil.plan.search import Remedy, fit, nearest
+from anadil.plan.search import Remedy, nearest
 from anadil.recipe.sections import Recipe
 
-MOST_REMEDIES = 4
+MAX_REMEDIES = 4
 
 
 def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
@@ -24,7 +25,7 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
     Args:
         recipe: What is to be trained.
         here: On this machine, not on the machines of `cluster`.
-        finetunes: Whether the run goes on to `finetune`.
+        finetunes: Whether the run continues with `finetune`.
 
     Raises:
         PreflightError: It does not fit; with the nearest settings that do. Or the layout is not proven for the
@@ -44,7 +45,7 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
     total, verdict = fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
-        raise PreflightError(refusal(shape, layout, work, kind, nodes, () if here else machines()))
+        raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
     line = f"{line} ({verdict})"
     if not (finetunes and recipe.finetune.inputs):
         return line
@@ -101,7 +102,7 @@ def check_shared(recipe: Recipe, target: str, backend: str) -> None:
         )
 
 
-def refusal(
+def refusal_text(
     shape: Shape,
     layout: Layout,
     work: Work,
@@ -123,7 +124,7 @@ def refusal(
     """
     total, _ = fit(shape, layout, work, kind)
     head = (
-        f"pretrain does not fit: {shape.name} ({shape.parameters / 1e9:.2f}B parameters), "
+        f"pretrain does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters), "
         f"{layout.name()}, micro-batch {layout.micro_batch_size} of {work.sequence_length:,} tokens, needs "
         f"{human_bytes(total)} on a device that has {human_bytes(kind.memory_bytes)} ({kind.name}, {kind.device})"
     )
@@ -131,7 +132,7 @@ def refusal(
     if not remedies:
         return f"{head}; no setting makes it fit: take a smaller base.model or a larger machine"
     lines = [
-        f"  {_settings(remedy)}  ({human_bytes(remedy.total_bytes)})" for remedy in remedies[:MOST_REMEDIES]
+        f"  {_settings(remedy)}  ({human_bytes(remedy.total_bytes)})" for remedy in remedies[:MAX_REMEDIES]
     ]
     return "\n".join([f"{head}; what fits instead:", *lines])
 

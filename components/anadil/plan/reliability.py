@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anadil.plan.instances import PCIE
+from anadil.recipe.pretrain import OPTIMIZERS
 
 NODE_MTBF_S = 2_048 * 150 * 60.0
 """A node of 8 GPUs fails once in 5,120 hours: 150 minutes between failures of 2,048 nodes.
@@ -39,7 +40,7 @@ class Reliability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class SaveInterval:
     """A distance between checkpoints and what it costs."""
 
     rule: str
@@ -50,14 +51,14 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
+class CheckpointPlan:
     """Size of a checkpoint, how often to write one, and what that needs."""
 
     bytes: int
     bytes_per_parameter: float
     stall_s: float
     """Training waits this long for each."""
-    intervals: tuple[Interval, ...]
+    intervals: tuple[SaveInterval, ...]
     bandwidth_bytes_per_s: float
     """To write one while the next interval trains."""
     synchronous_bandwidth_bytes_per_s: float
@@ -66,36 +67,31 @@ class Checkpoints:
     storage_bytes: int
 
 
-def checkpoint_bytes(parameters: int, trained: int, state: Literal["fp32", "bf16"]) -> int:
-    """Bytes of a checkpoint: weights, and two moments of each trained parameter.
+def checkpoint_bytes(
+    parameters: int, trained: int, state: Literal["fp32", "bf16"], optimizer: str = "adamw"
+) -> int:
+    """Bytes of a checkpoint: weights, and the optimizer's moments of each trained parameter.
 
-    With everything trained that is 6 bytes a parameter in bf16 and 12 in fp32. A phase that
+    With everything trained by AdamW that is 6 bytes a parameter in bf16 and 12 in fp32. A phase that
     trains only embeddings stores fewer moments; plan for the phase that trains most.
 
     Args:
         parameters: Of the model, tied ones once.
         trained: Parameters that learn in the phase that trains most.
         state: Precision of weights and moments.
+        optimizer: Name among `OPTIMIZERS`.
 
     Source: AWS's guide to large-scale training, which gives 6 bytes (70B 420 GB, 405B 2.43 TB).
     """
-    return (parameters + 2 * trained) * (4 if state == "fp32" else 2)
+    return (parameters + len(OPTIMIZERS[optimizer].moments) * trained) * (4 if state == "fp32" else 2)
 
 
-def save_stall(num_bytes: int, devices: int, *, rate: float, asynchronous: bool) -> float:
-    """Seconds that training waits for one checkpoint.
-
-    An asynchronous save waits only until each device's share is in main memory, over PCIe.
-
-    Args:
-        num_bytes: Of the checkpoint.
-        devices: That hold a share each.
-        rate: Bytes a second to where checkpoints are kept.
-        asynchronous: Whether training goes on while it is written.
+def save_stall(num_bytes: int, devices: int) -> float:
+    """Seconds that training waits for one checkpoint: until each device's share is in main memory, over PCIe.
 
     Source: torch.distributed.checkpoint.async_save, which stages in CPU memory first.
     """
-    return ASYNC_STALL_S + num_bytes / devices / PCIE if asynchronous else num_bytes / rate
+    return ASYNC_STALL_S + num_bytes / devices / PCIE
 
 
 def checkpoint_interval(stall_s: float, mtbf_s: float) -> float:
@@ -115,7 +111,7 @@ def waste(interval_s: float, stall_s: float, mtbf_s: float) -> float:
 
 
 def write_bandwidth(num_bytes: int, interval_s: float) -> float:
-    """Bytes a second that write a checkpoint while training goes on.
+    """Bytes a second that write a checkpoint while training continues.
 
     Source: AWS's guide to large-scale training: 2.43 TB in 15 minutes less 10 % is 3 GB/s.
     """
@@ -136,7 +132,7 @@ def checkpoints_of(
     step_s: float | None,
     every: int,
     keep: int,
-) -> Checkpoints:
+) -> CheckpointPlan:
     """Two published rules for the interval beside the recipe's own, and what the recipe's needs.
 
     Args:
@@ -146,7 +142,7 @@ def checkpoints_of(
         mtbf_s: Mean time between failures of the run.
         step_s: Seconds of an optimizer step; None where it is not known, and MTBF / 10 counts.
         every: Optimizer steps between checkpoints.
-        keep: Generations kept.
+        keep: Checkpoints kept.
 
     Source: MTBF / 10 is from AWS's guide to large-scale training; for Young-Daly see
         `checkpoint_interval`.
@@ -155,7 +151,7 @@ def checkpoints_of(
     if step_s:
         rules["recipe"] = every * step_s
     intervals = [
-        Interval(
+        SaveInterval(
             rule=rule,
             interval_s=seconds,
             steps=max(1, round(seconds / step_s)) if step_s else None,
@@ -164,7 +160,7 @@ def checkpoints_of(
         for rule, seconds in rules.items()
     ]
     interval_s = rules.get("recipe", rules["MTBF / 10"])
-    return Checkpoints(
+    return CheckpointPlan(
         bytes=num_bytes,
         bytes_per_parameter=num_bytes / parameters,
         stall_s=stall_s,

@@ -11,18 +11,15 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import get_args
 
-from anadil.model.families import PROVEN
+from anadil.model.family_table import LAYOUTS, supports
 from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
-from anadil.plan.memory import peak_memory
-from anadil.plan.memory_limit import Verdict, reserved, verdict
+from anadil.plan.memory_limit import FitVerdict, fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.speed import Speed, speed
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 """From the fastest to the one that needs the least memory."""
-LARGEST_BATCH = 1 << 16
-"""Sequences of a micro-batch that nobody exceeds; the search for the largest one ends there."""
 SHORTEST_SEQUENCE = 256
 """Tokens below which a shorter sequence is no remedy any more. Assumption."""
 MOST_NODES = 64
@@ -30,23 +27,23 @@ MOST_NODES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class FittingLayout:
     """A layout that fits."""
 
     layout: Layout
     total_bytes: int
     """At the worst moment on the worst device, with what lies outside the allocator."""
-    verdict: Verdict
+    verdict: FitVerdict
     speed: Speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """What a search found."""
 
-    best: tuple[Candidate, ...]
+    best: tuple[FittingLayout, ...]
     """The fastest of each way to share the model, those that fit tightly after all that fit well."""
-    frontier: tuple[Candidate, ...]
+    frontier: tuple[FittingLayout, ...]
     """From the least memory up: each is faster than all that need less memory."""
     considered: int
     fitting: int
@@ -62,7 +59,7 @@ class Remedy:
     """Value by recipe key, only those that change."""
     layout: Layout
     total_bytes: int
-    verdict: Verdict
+    verdict: FitVerdict
 
 
 def search(
@@ -74,7 +71,7 @@ def search(
     *,
     keep: int = 10,
     like: Layout = Layout(),  # noqa: B008  frozen
-) -> Found:
+) -> SearchResult:
     """All layouts that fit, the fastest first.
 
     Args:
@@ -88,18 +85,18 @@ def search(
     """
     start = time.perf_counter()
     considered = 0
-    fitting: list[Candidate] = []
+    fitting: list[FittingLayout] = []
     for each in layouts(shape, work, machine, nodes, batch_size):
         layout = replace(each, prefetch=like.prefetch, reshard=like.reshard)
         batches = divisors(layout.micro_batches)
         considered += len(batches) * len(RECOMPUTE)
         for recompute in reversed(RECOMPUTE):
             one = replace(layout, recompute=recompute)
-            found = list(_fitting(shape, one, work, machine, batches))
-            fitting += found
-            batches = [each.layout.micro_batch_size for each in found]
+            fitting_here = list(_fitting(shape, one, work, machine, batches))
+            fitting += fitting_here
+            batches = [each.layout.micro_batch_size for each in fitting_here]
     fitting.sort(key=_order)
-    return Found(
+    return SearchResult(
         best=_fastest(fitting)[:keep],
         frontier=_frontier(fitting),
         considered=considered,
@@ -110,7 +107,7 @@ def search(
 
 def _fitting(
     shape: Shape, layout: Layout, work: Work, machine: Machine, batches: Sequence[int]
-) -> Iterator[Candidate]:
+) -> Iterator[FittingLayout]:
     """A layout with each micro-batch size that fits, rising; of those, the first too large ends it.
 
     The last is tried in any case: a single micro-batch does not keep the sum of gradients.
@@ -127,7 +124,7 @@ def _fitting(
             full = True
             continue
         rate = speed(shape, one, work, machine, nodes)
-        yield Candidate(layout=one, total_bytes=total, verdict=word, speed=rate)
+        yield FittingLayout(layout=one, total_bytes=total, verdict=word, speed=rate)
 
 
 def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:
@@ -144,7 +141,7 @@ def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: 
 
 def is_proven(shape: Shape, layout: Layout) -> bool:
     """Whether each way in which a layout shares a model is proven for the model's type."""
-    return all(shape.model_type in PROVEN[name] for name, degree in layout.degrees.items() if degree > 1)
+    return all(supports(shape.model_type, name) for name in LAYOUTS if layout.degrees[name] > 1)
 
 
 def _divided(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:
@@ -195,14 +192,7 @@ def powers_of_two(limit: int) -> list[int]:
     return [1 << power for power in range(limit.bit_length())]
 
 
-def fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, Verdict]:
-    """Bytes of a layout on its worst device, and whether they fit."""
-    memory = peak_memory(shape, layout, work)
-    total = memory.allocated + sum(reserved(memory, machine).values())
-    return total, verdict(total, machine)
-
-
-def _order(candidate: Candidate) -> tuple[object, ...]:
+def _order(candidate: FittingLayout) -> tuple[object, ...]:
     """Fits before tight, fast before slow, little memory before much, and then any fixed order."""
     layout = candidate.layout
     return (
@@ -218,39 +208,22 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
     )
 
 
-def _fastest(ordered: Iterable[Candidate]) -> tuple[Candidate, ...]:
+def _fastest(ordered: Iterable[FittingLayout]) -> tuple[FittingLayout, ...]:
     """The first of each degrees of parallelism; the others differ in micro-batch and recomputation."""
-    first: dict[tuple[int, ...], Candidate] = {}
+    first: dict[tuple[int, ...], FittingLayout] = {}
     for each in ordered:
         one = each.layout
         first.setdefault((one.data, one.shard, one.tensor, one.context, one.pipeline), each)
     return tuple(first.values())
 
 
-def _frontier(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+def _frontier(candidates: Iterable[FittingLayout]) -> tuple[FittingLayout, ...]:
     """Those that no other one beats in both memory and speed."""
-    kept: list[Candidate] = []
+    frontier: list[FittingLayout] = []
     for each in sorted(candidates, key=lambda one: (one.total_bytes, *_order(one))):
-        if not kept or each.speed.tokens_per_s > kept[-1].speed.tokens_per_s:
-            kept.append(each)
-    return tuple(kept)
-
-
-def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) -> int:
-    """The most sequences of a micro-batch that fit well, whatever the batch of a step; 0 where none does."""
-
-    def fits(size: int) -> bool:
-        return fit(shape, replace(layout, micro_batch_size=size), work, machine)[1] == "fits"
-
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while high < LARGEST_BATCH and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        if not frontier or each.speed.tokens_per_s > frontier[-1].speed.tokens_per_s:
+            frontier.append(each)
+    return tuple(frontier)
 
 
 def nearest(

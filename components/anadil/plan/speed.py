@@ -18,6 +18,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import MIB
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
+from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.model_shape import Shape
 
 Bound = Literal["compute", "memory", "network"]
@@ -71,9 +72,6 @@ FUSED_GRADIENT_BYTES = 8
 Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py, for the size of a chunk too."""
 CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES = 512, 256 * MIB
 """Most tokens of a chunk of the fused loss on a CPU, and most bytes of its FP32 logits. Source: anadil.model.loss."""
-OPTIMIZER_NUMBERS = 10
-"""Numbers that a step moves per parameter: a gradient read for its norm, read and written to be scaled;
-weight, gradient and two moments read, weight and moments written. Source: torch's fused AdamW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,22 +132,22 @@ def _parts(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[
     """Seconds by part, and those of communication that no part shows."""
     size, degrees = layout.micro_batch_size, (layout.tensor, layout.context)
     micro = _compute(shape, work, machine, *degrees, size, layout.recompute)
-    passes, layers = layout.micro_batches, shape.layers / layout.pipeline
+    micro_batches, layers = layout.micro_batches, shape.layers / layout.pipeline
     exposed, hidden = _communication(shape, layout, work, machine, micro)
     update_s, optimizer_s = _update(shape, layout, work, machine)
     matrices = layers * micro.products_s + micro.head_s
     attention = layers * micro.attention_s
     traffic = layers * micro.traffic_s + micro.loss_s + update_s
-    stage = matrices + attention + traffic + exposed.per_pass_s
+    stage = matrices + attention + traffic + exposed.per_micro_batch_s
     parts = {
-        "matrix products": passes * matrices,
-        "attention": passes * attention,
-        "memory traffic": passes * traffic,
+        "matrix products": micro_batches * matrices,
+        "attention": micro_batches * attention,
+        "memory traffic": micro_batches * traffic,
         "optimizer": optimizer_s,
-        "exposed communication": passes * exposed.per_pass_s + exposed.once_s,
+        "exposed communication": micro_batches * exposed.per_micro_batch_s + exposed.once_s,
         "pipeline bubble": (layout.pipeline - 1) * stage,
     }
-    return parts, passes * hidden.per_pass_s + hidden.once_s
+    return parts, micro_batches * hidden.per_micro_batch_s + hidden.once_s
 
 
 def _bound(parts: Mapping[str, float]) -> Bound:
@@ -277,8 +275,7 @@ def _chunk_tokens(shape: Shape, machine: Machine, tokens: int) -> int:
     if machine.device == CPU:
         fitting = max(1, CPU_CHUNK_BYTES // (4 * shape.vocabulary))
         return min(tokens, CPU_CHUNK_TOKENS, 1 << (fitting.bit_length() - 1))
-    parts = -(-shape.vocabulary // shape.hidden)
-    return min(tokens, 1 << (-(-tokens // parts) - 1).bit_length())
+    return liger_chunk_tokens(tokens, shape.hidden, shape.vocabulary)
 
 
 def _held(shape: Shape, layout: Layout) -> tuple[float, float]:
@@ -297,13 +294,13 @@ def _update(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple
     num_bytes = trained * (compute + 2 * width)
     if compute != width:
         num_bytes += weights / layout.shard * (compute + width)
-    optimizer = OPTIMIZER_NUMBERS * width * trained / layout.shard
+    optimizer = work.optimizer_facts.numbers_moved * width * trained / layout.shard
     return _memory_s(num_bytes, machine), _memory_s(optimizer, machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
-    per_pass_s: float
+    per_micro_batch_s: float
     once_s: float
 
 
@@ -318,8 +315,8 @@ def _communication(
     """
     layers = shape.layers / layout.pipeline
     there, back, context = _within_layers(shape, layout, work, machine)
-    shown = context * (1 - HIDDEN_CONTEXT)
-    forward_s, backward_s = micro.forward_s + there, micro.backward_s + back + shown
+    waiting = context * (1 - HIDDEN_CONTEXT)
+    forward_s, backward_s = micro.forward_s + there, micro.backward_s + back + waiting
     layer, tables = _held(shape, layout)
     width, trained = _moved(work), layer if work.trains == "all" else 0.0
 
@@ -332,7 +329,7 @@ def _communication(
     whole = edges + layers * ((1 + layout.reshard) * gather + reduce)
     late = layers * (max(0.0, gather - forward_s) + max(0.0, layout.reshard * gather + reduce - backward_s))
     sharded = min(whole, edges + gather + reduce + late)
-    exposed = layers * (there + back + shown) + _edges_s(shape, layout, work, machine) + sharded
+    exposed = layers * (there + back + waiting) + _edges_s(shape, layout, work, machine) + sharded
 
     def copies(numbers: float) -> float:
         stride = layout.tensor * layout.shard
@@ -341,8 +338,8 @@ def _communication(
     summed = copies(layers * trained)
     waits = max(0.0, summed - layers * backward_s)
     return (
-        _Sent(per_pass_s=exposed, once_s=copies(tables) + waits),
-        _Sent(per_pass_s=layers * (context - shown) + whole - sharded, once_s=summed - waits),
+        _Sent(per_micro_batch_s=exposed, once_s=copies(tables) + waits),
+        _Sent(per_micro_batch_s=layers * (context - waiting) + whole - sharded, once_s=summed - waits),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import zstandard
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import MAX_LINE_BYTES
+from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES
 from anadil.core.format import MIB
 
 PIECE_BYTES = 4 * MIB
@@ -27,8 +27,6 @@ ONE_DOCUMENT_BYTES = 17 * MIB
 MAX_FOOTER_BYTES = 64 * MIB
 PARQUET_TAIL_BYTES = 8
 """Length of the footer (4 bytes) and the letters PAR1. Source: parquet-format, README, File format."""
-MAX_WINDOW_BYTES = 128 * MIB
-"""What `zstd -d` accepts by default; a frame may ask for gigabytes."""
 GZIP_MEMBER = b"\x1f\x8b\x08"
 NEXT_WARC_RECORD = b"\r\n\r\nWARC/1."
 
@@ -73,7 +71,7 @@ class Beginnings:
                 data, whole = self._first_bytes(uri, name)
                 if not whole:
                     self.whole = False
-                    data = cut(data, name, self.num_bytes)
+                    data = cut_at_record(data, name, self.num_bytes)
                     if not data:
                         raise NoWholeRecordError
                 path.write_bytes(data)
@@ -109,7 +107,7 @@ class Beginnings:
         self.whole = False
 
 
-def cut(data: bytes, name: str, limit: int) -> bytes:
+def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     """The first bytes of a file up to where their last whole record ends; nothing where none does.
 
     Bytes that are not of the kind that the name says stay as they are, so that the reader tells.
@@ -145,7 +143,7 @@ def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
     if name.endswith(".gz"):
         stream = gzip.GzipFile(fileobj=io.BytesIO(data))
     else:
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
         stream = decompressor.stream_reader(data, read_across_frames=True)
     text = b""
     try:

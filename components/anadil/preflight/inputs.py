@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from anadil.artifacts import storage
-from anadil.artifacts.base_model import TINY, base_tokenizer, read_tokenizer
+from anadil.artifacts.base_model import TINY, base_tokenizer, model_config, read_tokenizer
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.stages import Stage
-from anadil.model.families import check_family
+from anadil.model.family_table import check_family
 from anadil.preflight.clean_memory import clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import check_base, external_files
+from anadil.runtime.job import external_files
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
         return _unseen(key, {model: claim})
     check_base(recipe.base)
     if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
-        check_family(check_config(folder), recipe.pretrain.parallelism.model_dump())
+        check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
 
     def look() -> Look:
         if folder.is_dir():
@@ -161,23 +161,25 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
     return _as_seen(key, look, here=here)
 
 
-def check_config(folder: Path) -> dict[str, Any]:
-    """The content of a model's `config.json`, which has to be readable and to name no code.
+def check_base(base: Base) -> None:
+    """Look at a base model's directory before anything runs for hours.
 
     Raises:
-        DataError: It is not a JSON object.
-        IntegrityError: It names code.
+        DataError: A local directory is not there or lacks config, tokenizer or safetensors.
     """
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: is not JSON ({error}); fetch the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: holds no JSON object; fetch the model again")
-    if "auto_map" in config:
-        raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
-    return config
+    folder = Path(base.model).expanduser()
+    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
+    if base.model == TINY or not (looks_local or folder.is_dir()):
+        return
+    if not folder.is_dir():
+        raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise DataError(
+            f"base.model: {base.model} has no {' and no '.join(missing)}; give a Hugging Face model directory"
+        )
 
 
 def check_weights(folder: Path) -> None:
@@ -202,8 +204,8 @@ def check_weights(folder: Path) -> None:
         size = file.stat().st_size
         wanted = _size_by_header(file)
         if size != wanted or not wanted:
-            told = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
-            raise IntegrityError(f"{file}: has {size:,} bytes, {told}; fetch the model again")
+            problem = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
+            raise IntegrityError(f"{file}: has {size:,} bytes, {problem}; fetch the model again")
 
 
 def _size_by_header(file: Path) -> int:
@@ -272,10 +274,10 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
     settings = recipe.clean
     read.check_suffixes(tuple(files))
-    tally = read.Tally()
+    read_stats = read.ReadStats()
 
-    def some(uri: str) -> Iterator[read.Raw]:
-        records = read.records(uri, uri, settings.text_field, tally, beginnings.copy)
+    def some(uri: str) -> Iterator[read.RawRecord]:
+        records = read.read_records(uri, uri, settings.text_field, read_stats, beginnings.copy)
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records):
                 if number == MAX_RECORDS:
@@ -289,42 +291,45 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
         looked = [files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)]
     for _ in _taken(looked, beginnings, some):
         pass
-    total = tally.records + tally.bad
-    if tally.bad and (beginnings.whole or not tally.records + tally.skipped):
-        tally.judge(settings.max_bad_records)
-    if beginnings.whole and not tally.records:
+    total = read_stats.records + read_stats.bad
+    if read_stats.bad and (beginnings.whole or not read_stats.records + read_stats.skipped):
+        read_stats.check_bad_share(settings.max_bad_records)
+    if beginnings.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
-    detail = f"{tally.records:,} documents"
-    if tally.bad > settings.max_bad_records * total:
-        return detail, f"{tally.bad:,} of {total:,} records could not be read, such as {tally.places[0]}"
+    detail = f"{read_stats.records:,} documents"
+    if read_stats.bad > settings.max_bad_records * total:
+        return (
+            detail,
+            f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}",
+        )
     return detail, ""
 
 
 def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.finetune.chats import Dropped, read_chats, refuse_kinds, refuse_none
+    from anadil.finetune.chats import DroppedChats, check_chat_files, read_chats, refuse_no_chats
 
-    refuse_kinds(files)
-    dropped = Dropped()
+    check_chat_files(files)
+    dropped = DroppedChats()
     found = _taken(files, beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy))
     num_chats = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
-        refuse_none(files, num_chats, dropped)
+        refuse_no_chats(files, num_chats, dropped)
     remedy = f"{dropped.total:,} rows are none and would be left out: {dropped}" if dropped.total else ""
     return f"{num_chats:,} chats", remedy
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.evaluate.heldout import documents_of, limited, refuse_empty, refuse_kinds
+    from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
 
-    refuse_kinds(files)
+    check_heldout_files(files)
     found = _taken(
         files,
         beginnings,
         lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language, beginnings.copy),
     )
-    num_documents = sum(1 for document in limited(each for _, each in found) if document.text)
+    num_documents = sum(1 for document in refuse_too_large(each for _, each in found) if document.text)
     if beginnings.whole:
-        refuse_empty(num_documents, files)
+        refuse_no_heldout(num_documents, files)
     return f"{num_documents:,} documents", ""
 
 

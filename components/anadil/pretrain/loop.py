@@ -1,10 +1,10 @@
-"""The loop over optimizer steps: go on from a checkpoint, log, save, stop."""
+"""The loop over optimizer steps: resume from a checkpoint, log, save, stop."""
 
 import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,19 +20,26 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.data.prefetch import Prefetcher
 from anadil.pretrain.data.tokens import digest_of
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
-from anadil.pretrain.metrics.metrics import Meters
+from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.profiler import profiled
 from anadil.pretrain.metrics.training_log import Journal
 from anadil.pretrain.parallel.process_group import Group
-from anadil.pretrain.resilience.fault_injection import Injector
-from anadil.pretrain.resilience.loss_spikes import Anomalies, Finding, Verdict, refuse
-from anadil.pretrain.resilience.offending_documents import decoder, write_documents_of_step
+from anadil.pretrain.resilience.loss_spikes import (
+    Anomalies,
+    StepAction,
+    StepVerdict,
+    decoder,
+    refuse,
+    write_documents_of_step,
+)
 from anadil.pretrain.resilience.out_of_memory import no_room, out_of_memory
 from anadil.pretrain.resilience.replica_check import check_replicas, peers_of
-from anadil.pretrain.resilience.watchdog import Watchdog
+from anadil.pretrain.resilience.watchdog import Section, Watchdog
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.pretrain.validation import Validation
-from anadil.runtime.job import Job, Stop, base_files, recipe_origin, result_version
+from anadil.runtime.cache_key import base_files, recipe_origin, result_version
+from anadil.runtime.job import Job
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +58,14 @@ class Training:
     job: Job
     trainer: Trainer
     group: Group
-    meters: Meters
+    metrics: Metrics
     watchdog: Watchdog
-    injector: Injector
     validation: Validation | None
     tiers: Tiers
     journal: Journal | None = None
     """On the first process, from `resumed` on."""
+    on_section: Callable[[Section, int], None] | None = None
+    """Called where a section begins, with the same as `Watchdog.beat`; for fault drills and tests."""
     anomalies: Anomalies = field(init=False)
     _logged: tuple[float, int] = (0.0, 0)
     """Clock and tokens of the line before."""
@@ -67,7 +75,7 @@ class Training:
     def _waiting(self) -> Iterator[None]:
         """This process has done its part of a step and waits for the others."""
         self._beat("reduce", self._step_number)
-        with self.meters.waiting():
+        with self.metrics.waiting():
             yield
 
     def resumed(self) -> State:
@@ -75,7 +83,7 @@ class Training:
         self.anomalies = Anomalies(self.job.recipe.pretrain.faults)
         self.trainer.batch_of = self.anomalies.batch_of
         self.trainer.waiting = self._waiting
-        with self.meters.section("restore"):
+        with self.metrics.section("restore"):
             state = self.tiers.resume() or State(step=0, tokens=0, seconds=0.0)
         if state.anomalies:
             self.anomalies.restore(state.anomalies)
@@ -83,7 +91,7 @@ class Training:
             log.info("resuming after step %s", f"{state.step:,}")
         if self.group.is_first:
             self.journal = Journal(self.job.work, state.step, state.journal)
-        self.meters.resumed(state.step)
+        self.metrics.resumed(state.step)
         return replace(state, journal="")
 
     def train(self, state: State) -> State:
@@ -109,11 +117,11 @@ class Training:
             while state.step < settings.steps:
                 shown.begin(state.step)
                 self._begin_phase(state)
-                with self.meters.section("data"):
+                with self.metrics.section("data"):
                     self._beat("data", state.step)
                     batches = ahead.get(state.step)
                 done, verdict = self._step(state, batches, stop)
-                if verdict.finding is not Finding.FINE:
+                if verdict.finding is not StepAction.FINE:
                     state = self._roll_back(verdict, done)
                     ahead.restart(state.step)
                     continue
@@ -149,27 +157,22 @@ class Training:
                 self.trainer.allocate(state.step)
                 self.tiers.remember(state, at_once=True)
 
-    def _step(self, state: State, batches: Batches, stop: Stop) -> tuple[Step, Verdict]:
+    def _step(self, state: State, batches: Batches, stop: Stop) -> tuple[Step, StepVerdict]:
         """Gradients, their judgement, and the change of the weights if they may be used."""
         number = state.step + 1
         self._step_number = state.step
         trainer, settings = self.trainer, self.job.recipe.pretrain
-        with self.meters.section("step"), self._out_of_memory(number):
+        with self.metrics.section("step"), self._out_of_memory(number):
             self._beat("forward", state.step)
-            self.injector.inject("forward", number)
-            done = trainer.gradients(
-                state.step, batches, stop.signal or 0, change=lambda loss: self.injector.loss(loss, number)
-            )
+            done = trainer.gradients(state.step, batches, stop.signal or 0)
             verdict = self.anomalies.judge(number, done.loss, done.grad_norm, done.phase)
             self._beat("optimizer", state.step)
-            self.injector.inject("optimizer", number)
-            if verdict.finding is Finding.FINE:
+            if verdict.finding is StepAction.FINE:
                 trainer.apply()
-                self.injector.flip(trainer.tensors(moments=False), number)
-        if verdict.finding is Finding.STOP:
+        if verdict.finding is StepAction.STOP:
             raise refuse(verdict, settings.phases[done.phase].lr, str(self._report(verdict)))
-        if verdict.finding is Finding.FINE:
-            self.meters.step_done(number)
+        if verdict.finding is StepAction.FINE:
+            self.metrics.step_done(number)
         return done, verdict
 
     def _out_of_memory(self, number: int) -> AbstractContextManager[None]:
@@ -179,7 +182,7 @@ class Training:
     def _no_room(self, doing: str) -> AbstractContextManager[None]:
         return no_room(self.job.recipe, doing, rank=self.group.rank)
 
-    def _roll_back(self, verdict: Verdict, done: Step) -> State:
+    def _roll_back(self, verdict: StepVerdict, done: Step) -> State:
         """Go back to the newest copy, and leave out the batches since."""
         report = self._report(verdict)
         state = self.tiers.go_back()
@@ -190,12 +193,12 @@ class Training:
         )  # fmt: skip
         if self.journal is not None:
             self.journal = Journal(self.job.work, state.step)
-        self.meters.resumed(state.step)
+        self.metrics.resumed(state.step)
         self._logged = (time.monotonic(), state.tokens)
         assert done.phase == phase_of(state.step, self.job.recipe.pretrain.phases)[0]
         return replace(state, anomalies=self.anomalies.state())
 
-    def _report(self, verdict: Verdict) -> str:
+    def _report(self, verdict: StepVerdict) -> str:
         """Where the documents of a step that cannot be used are listed."""
         if not self.group.is_first:
             return str(self.job.work)
@@ -209,9 +212,8 @@ class Training:
         border = ends_phase(state.step, settings.phases)
         figures: dict[str, float] = {}
         if self.validation and (border or state.step % settings.validate_every == 0):
-            with self.meters.section("validation"), self._out_of_memory(state.step):
+            with self.metrics.section("validation"), self._out_of_memory(state.step):
                 self._beat("validate", state.step)
-                self.injector.inject("validate", state.step)
                 score = self._validate(state.step, stop)
             if score is None:
                 done = replace(done, signal=stop.signal or signal.SIGTERM)
@@ -221,16 +223,15 @@ class Training:
         spent = None
         if state.step % settings.log_every == 0 or state.step == 1 or border or figures:
             self._log(state, done, figures)
-            spent = self.meters.budget_reached() if self.group.is_first else None
+            spent = self.metrics.budget_reached() if self.group.is_first else None
             spent = self.group.gather(spent or "")[0]
         every = settings.faults.replica_check_every
         if every and state.step % every == 0:
             self._check_replicas(state.step, since=state.step - every)
         ends = bool(done.signal or spent)
         if ends or self.tiers.due(state.step):
-            with self.meters.section("checkpoint"), self._no_room(f"saving step {state.step}"):
+            with self.metrics.section("checkpoint"), self._no_room(f"saving step {state.step}"):
                 self._beat("save", state.step)
-                self.injector.inject("save", state.step)
                 journal = "" if self.journal is None else self.journal.text
                 self.tiers.save(replace(state, journal=journal), now=ends)
             stop.unsaved = False
@@ -284,11 +285,11 @@ class Training:
             "grad_norm": done.grad_norm,
             "tokens": state.tokens,
             "seconds": round(state.seconds, 3),
-            **self.meters.figures(state.tokens - tokens, now - then, phase.trains),
+            **self.metrics.figures(state.tokens - tokens, now - then, phase.trains),
             **figures,
         }
         peak = self.trainer.peak_memory()
-        self.meters.show_own(peak)
+        self.metrics.show_own(peak)
         if peak is not None:
             line["peak_memory_bytes"] = peak
         if self.journal is None:
@@ -307,14 +308,16 @@ class Training:
             ),
         )
         shown = {key: value for key, value in line.items() if key != "step"}
-        self.meters.events.add(shown, state.step)
-        self.job.tracker.metrics({**shown, **self.meters.time_shares()}, state.step)
+        self.metrics.events.add(shown, state.step)
+        self.job.tracker.metrics({**shown, **self.metrics.time_shares()}, state.step)
 
-    def _beat(self, section: str, step: int) -> None:
-        self.watchdog.beat(section, step)  # type: ignore[arg-type]  # one of its sections
+    def _beat(self, section: Section, step: int) -> None:
+        self.watchdog.beat(section, step)
+        if self.on_section is not None:
+            self.on_section(section, step)
 
 
-def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
+def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     """What decides the losses after a resume."""
     shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
     return {
@@ -323,5 +326,5 @@ def origin_of(job: Job, trainer: Trainer) -> dict[str, str]:
         "input tokens": trainer.packed.stream.digest,
         "input tokenizer": digest_of(job.inputs["tokenizer"]),
         **base_files(job.recipe.base.model),
-        "model shapes": artifact.key_of(shapes),
+        "model shapes": artifact.origin_key(shapes),
     }

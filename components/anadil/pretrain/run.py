@@ -17,31 +17,31 @@ from typing import Any
 import torch
 
 from anadil.model.compile import check_compiler
-from anadil.model.kernels import patch_llama, set_up_device
+from anadil.model.kernels import set_up_device, use_liger_kernels
 from anadil.model.load import pick_device, save_model
-from anadil.model.loss import multiplies_bf16, uses_liger
+from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.tiny import base_model
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.hf_export import export
+from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import CHECKPOINTS, Tiers
 from anadil.pretrain.data.packing import Packed, packed_stream
 from anadil.pretrain.data.tokens import token_stream
-from anadil.pretrain.loop import PROFILE, SCORE, Training, origin_of
-from anadil.pretrain.metrics.metrics import Meters, meters_of
+from anadil.pretrain.loop import PROFILE, SCORE, Training, training_origin
+from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.tensorboard import FOLDER
 from anadil.pretrain.metrics.throughput import rates_of
 from anadil.pretrain.metrics.training_log import FILE
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.parallelize import Net, compute_dtype
+from anadil.pretrain.parallel.parallelize import ParallelModel, compute_dtype
 from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.parallel.sharded_load import empty_model
 from anadil.pretrain.resilience import burn_in
-from anadil.pretrain.resilience.fault_injection import injector
+from anadil.pretrain.resilience.fault_injection import injected
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
 from anadil.pretrain.resilience.peer_failure import peers
-from anadil.pretrain.resilience.watchdog import Watchdog, connect
+from anadil.pretrain.resilience.watchdog import Watchdog, connect_store
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import validation_of
 from anadil.recipe.pretrain import Pretrain
@@ -57,35 +57,35 @@ def run(job: Job) -> Figures:
 
     Raises:
         DataError: Corpus, tokenizer or base model cannot be used, or do not fit together.
-        PreflightError: The recipe asks for what this machine cannot do.
+        PreflightError: The recipe asks for what this node cannot do.
         RecipeError: Training diverged, or a checkpoint of other settings is in the way.
         BudgetReached: The budget is used up; a checkpoint was written.
         Stopped: SIGTERM arrived; a checkpoint was written.
     """
     device = pick_device()
     uses_liger(job.recipe.pretrain.kernels, device)
-    # Around the group too: another machine may be gone while they meet, and when they part.
+    # Around the group too: another node may be gone while they meet, and when they part.
     with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
         return _run(job, processes, device)
 
 
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     settings = job.recipe.pretrain
-    meters = meters_of(job, processes, device)
+    metrics = metrics_of(job, processes, device)
     watchdog = Watchdog(
         job.work,
         settings.faults.hang_after_s,
         rank=processes.rank,
         size=processes.size,
-        store=connect(processes.rank) if processes.size > 1 else None,
-        on_hang=meters.goodput.hung,
+        store=connect_store(processes.rank) if processes.size > 1 else None,
+        on_hang=metrics.goodput.hung,
     )
     with ExitStack() as held:
         # It ends before what `held` closes: copies that are being finished are no hang.
         with watchdog.running():
-            trainer = _trainer(job, processes, device, meters, watchdog)
-            origin = origin_of(job, trainer)
-            held.callback(meters.close)
+            trainer = _trainer(job, processes, device, metrics, watchdog)
+            origin = training_origin(job, trainer)
+            held.callback(metrics.close)
             tiers = Tiers(
                 job.recipe, job.work, trainer, processes, origin, beat=lambda: watchdog.beat("start")
             )
@@ -94,15 +94,15 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
                 job=job,
                 trainer=trainer,
                 group=processes,
-                meters=meters,
+                metrics=metrics,
                 watchdog=watchdog,
-                injector=injector(processes.rank),
                 validation=validation_of(
                     job.inputs["corpus"], job.inputs["tokenizer"], settings, rows=trainer.micro_batch_size
                 ),
                 tiers=tiers,
             )
-            with no_room(job.recipe, "going on from a checkpoint", rank=processes.rank):
+            held.enter_context(injected(training))
+            with no_room(job.recipe, "resuming from a checkpoint", rank=processes.rank):
                 state = training.resumed()
             state = training.train(state)
         tiers.finished()
@@ -111,8 +111,10 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     return figures
 
 
-def _trainer(job: Job, processes: Group, device: torch.device, meters: Meters, watchdog: Watchdog) -> Trainer:
-    """What is trained, on what: tested machines, the base model's weights, the encoded corpus."""
+def _trainer(
+    job: Job, processes: Group, device: torch.device, metrics: Metrics, watchdog: Watchdog
+) -> Trainer:
+    """What is trained, on what: tested nodes, the base model's weights, the encoded corpus."""
     settings = job.recipe.pretrain
     if burn_in.wanted(settings.faults.burn_in, device):
         copies = settings.copies
@@ -128,14 +130,14 @@ def _trainer(job: Job, processes: Group, device: torch.device, meters: Meters, w
     watchdog.beat("load")
     with no_room(job.recipe, "loading the base model", rank=processes.rank):
         net = _net(job, processes, mesh, device)
-    with meters.section("data"):
+    with metrics.section("data"):
         packed = _packed(job, processes)
     watchdog.beat("start")
     if processes.is_first:
         _warn_of_lengths(net, packed, settings)
     trainer = Trainer(net, packed, job.recipe, processes)
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
-    meters.rates = rates_of(
+    metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
     )
     return trainer
@@ -163,7 +165,7 @@ def _packed(job: Job, processes: Group) -> Packed:
     return packed
 
 
-def _warn_of_lengths(net: Net, packed: Packed, settings: Pretrain) -> None:
+def _warn_of_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:
     """Say what a run may be asked for by mistake: nothing stops it."""
     positions = getattr(net.model.config, "max_position_embeddings", None)
     if positions is not None and settings.sequence_length > positions:
@@ -180,12 +182,12 @@ def _warn_of_lengths(net: Net, packed: Packed, settings: Pretrain) -> None:
         )  # fmt: skip
 
 
-def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
-    """The base model in the tokenizer's vocabulary, laid over the processes."""
+def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> ParallelModel:
+    """The base model in the tokenizer's vocabulary, parallelized."""
     settings = job.recipe.pretrain
     dtype = compute_dtype(settings, device)
     set_up_device(device, dtype)
-    if not multiplies_bf16(device):
+    if not has_fast_bf16(device):
         if settings.state == "bf16":
             log.warning(
                 "this CPU has no BF16 products of its own: set pretrain.state to fp32, which is faster here"
@@ -206,7 +208,7 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
     base = _base(job, processes)
     if uses_liger(settings.kernels, device):
         check_compiler(device, "pretrain.kernels", "torch")
-        patch_llama(
+        use_liger_kernels(
             settings.activation_checkpointing,
             compiled=settings.compile,
             config=empty_model(base).config,
@@ -216,7 +218,7 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Net:
 
 
 def _base(job: Job, processes: Group) -> Path:
-    """Local directory of the base model, which one process of each machine makes or fetches."""
+    """Local directory of the base model, which one process of each node makes or fetches."""
     makes = processes.local_rank == 0
     if not makes:
         processes.wait()
@@ -231,7 +233,9 @@ def _write(job: Job, training: Training, state: State) -> Figures:
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
     if trainer.net.mesh.shares_model:
         last = directory.path_of(job.work / CHECKPOINTS, state.step)
-        export(last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype)
+        export_checkpoint(
+            last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype
+        )
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
     shutil.copyfile(job.work / FILE, job.out / FILE)
@@ -274,12 +278,12 @@ def _summary(job: Job, training: Training, state: State) -> dict[str, Any]:
         "epochs": round(state.step * settings.batch_size / packed.num_sequences, 4),
         "packing_waste": round(packed.waste, 6),
         **({SCORE: scores[-1]} if scores else {}),
-        "device": _device_name(net.device),
+        "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
         **_peak_memory(lines),
         "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
         "parallelism": settings.parallelism.model_dump(mode="json"),
-        **training.meters.summary(settings.steps),
+        **training.metrics.summary(settings.steps),
     }
 
 
@@ -287,7 +291,3 @@ def _peak_memory(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The most that a logged step of the first process needed; nothing where no GPU told it."""
     peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
     return {"peak_memory_bytes": max(peaks)} if peaks else {}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

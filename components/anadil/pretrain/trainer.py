@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from anadil.core.errors import RecipeError
 from anadil.model.loss import IGNORED
-from anadil.model.low_precision import plain
+from anadil.model.low_precision import plain_tensor
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, sequences_of_step
 from anadil.pretrain.data.tokens import Places
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
@@ -27,14 +27,14 @@ from anadil.pretrain.optimizer import (
 )
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
-from anadil.pretrain.parallel.parallelize import Net
+from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
 Tensors = dict[str, torch.Tensor]
 Batches = Sequence[Batch]
-"""One for each pass of a step."""
+"""One for each micro-batch of a step."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -58,7 +58,7 @@ class Step:
 class Trainer:
     """The model, its optimizer, and the data that each step takes."""
 
-    def __init__(self, net: Net, packed: Packed, recipe: Recipe, group: Group) -> None:
+    def __init__(self, net: ParallelModel, packed: Packed, recipe: Recipe, group: Group) -> None:
         """Train `net` on the sequences of `packed` as the recipe says."""
         self.net = net
         self.packed = packed
@@ -70,7 +70,7 @@ class Trainer:
         self.parameters = net.parameters()
         self.optimizer: torch.optim.Optimizer | None = None
         self.micro_batch_size = recipe.pretrain.micro_batch_size
-        """Sequences of a pass; less than the recipe's after a process ran out of memory."""
+        """Sequences of a micro-batch; less than the recipe's after a process ran out of memory."""
         self.batch_of: Callable[[int], int] = lambda step: step
         """Number of the batch that a step takes, both from 0: batches may be left out."""
         self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -83,7 +83,7 @@ class Trainer:
             self._replicas.remove()
         if self.optimizer is not None:
             free_state(self.optimizer)  # the last phase's moments go before the next ones come
-        train_only(self.parameters, self._trainable(phase))
+        train_only(self.parameters, [name for name in self.parameters if self._is_trained(name, phase)])
         self.optimizer = make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
         self._replicas = Replicas(trained, self.net.replicas_group())
@@ -103,21 +103,13 @@ class Trainer:
         rows = min(size, most) if mesh.pipeline > 1 else 1
         return [self.net.share(self._batch(each, rows)) for each in micro]
 
-    def gradients(
-        self,
-        step: int,
-        batches: Batches | None = None,
-        received: int = 0,
-        *,
-        change: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
-    ) -> Step:
+    def gradients(self, step: int, batches: Batches | None = None, received: int = 0) -> Step:
         """Sum the gradients of an optimizer step (from 0) and clip them; `apply` then takes them.
 
         Args:
             step: Number of the step.
             batches: What `batches` gave for it; None makes it now.
             received: Signal that this process has received; 0 for none.
-            change: See `Net.backward`.
         """
         assert self.optimizer is not None
         number, within = phase_of(step, self.settings.phases)
@@ -131,10 +123,7 @@ class Trainer:
         tokens = self.packed.targets_of(self.sequences(step))
         assert self._replicas is not None
         mine = self.net.backward(
-            self.batches(step) if batches is None else batches,
-            tokens,
-            replicas=self._replicas,
-            change=change,
+            self.batches(step) if batches is None else batches, tokens, replicas=self._replicas
         )
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
         with self.waiting():
@@ -199,7 +188,9 @@ class Trainer:
 
     def tensors(self, *, moments: bool) -> Tensors:
         """What a checkpoint holds: parameters by name, tied ones once, and where asked the optimizer's moments."""
-        held: Tensors = {name: plain(parameter.detach()) for name, parameter in self.parameters.items()}
+        held: Tensors = {
+            name: plain_tensor(parameter.detach()) for name, parameter in self.parameters.items()
+        }
         if moments:
             assert self.optimizer is not None
             held |= state_tensors(self.optimizer, self.parameters)
@@ -236,9 +227,6 @@ class Trainer:
         summed, *counts = sums.tolist()
         agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
         return summed, agreed[0] if agreed else 0
-
-    def _trainable(self, phase: Phase) -> list[str]:
-        return [name for name in self.parameters if self._is_trained(name, phase)]
 
     def _is_trained(self, name: str, phase: Phase) -> bool:
         return phase.trains == "all" or name in self.net.tables

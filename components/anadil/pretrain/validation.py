@@ -22,7 +22,7 @@ from anadil.core.errors import RecipeError
 from anadil.model.load import document_ids, encode_texts, load_tokenizer
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
-from anadil.pretrain.data.tokens import Ids, Stream
+from anadil.pretrain.data.tokens import Ids, TokenStream
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.corpus import read_documents
 from anadil.text.metrics import bits_per_byte
@@ -122,11 +122,11 @@ def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows
     return Validation(packed=packed, num_bytes=num_bytes, rows=rows)
 
 
-def _stream(texts: list[str], tokenizer_dir: Path) -> Stream:
+def _stream(texts: list[str], tokenizer_dir: Path) -> TokenStream:
     tokenizer = load_tokenizer(tokenizer_dir)
     bos, end = document_ids(tokenizer, str(tokenizer_dir))
     prefix = end if bos is None else bos
     documents = [np.array([prefix, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, texts)]
     starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
     ids: Ids = np.concatenate(documents)
-    return Stream(ids=ids, starts=starts, digest="")
+    return TokenStream(ids=ids, starts=starts, digest="")

@@ -15,7 +15,7 @@ from pydantic import (
 
 from anadil import __version__
 from anadil.core.stages import IMAGES
-from anadil.recipe.fields import Directory, Name, Table, Text
+from anadil.recipe.fields import Directory, Name, StrictModel, Text
 
 
 def _as_text(value: object) -> object:
@@ -33,7 +33,7 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Backend = Literal["local", "pytorchjob", "trainjob", "sagemaker"]
 
 
-class Volume(Table):
+class Volume(StrictModel):
     """A PersistentVolumeClaim that every step and training job mounts."""
 
     claim: Name
@@ -44,7 +44,7 @@ class Volume(Table):
     """Whether it may only be read."""
 
 
-class Toleration(Table):
+class Toleration(StrictModel):
     """A taint of nodes that steps and training jobs bear."""
 
     key: Text
@@ -57,7 +57,7 @@ class Toleration(Table):
     """Left out, every effect."""
 
 
-class Resources(Table):
+class Resources(StrictModel):
     """What a pod of a step asks for."""
 
     cpu: Quantity | None = None
@@ -68,7 +68,7 @@ class Resources(Table):
     """Devices `nvidia.com/gpu`."""
 
 
-class SageMaker(Table):
+class SageMaker(StrictModel):
     """Training jobs of Amazon SageMaker: `backend: sagemaker`."""
 
     role: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/.+$")] | None = None
@@ -76,7 +76,7 @@ class SageMaker(Table):
     region: Text | None = None
     """AWS region; left out, that of the environment."""
     spot: bool = False
-    """Whether the job runs on spot capacity and goes on from its checkpoint after an interruption."""
+    """Whether the job runs on spot capacity and resumes from its checkpoint after an interruption."""
     training_plan: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sagemaker:.+:training-plan/.+$")] | None = (
         None
     )
@@ -99,7 +99,7 @@ class SageMaker(Table):
         return self
 
 
-class Cluster(Table):
+class Cluster(StrictModel):
     """Where steps run, in which image, with what."""
 
     image: str = "anadil/{stage}:{version}"
@@ -107,11 +107,11 @@ class Cluster(Table):
     digests: dict[str, Digest] = Field(default={})
     """Image name (`pretrain`, `tools`, ...) -> digest that pins it; `images/build.sh` prints them."""
     instance: Text | None = None
-    """Machine type that `anadil plan` prices and fits, such as `p5.48xlarge`; left out, this machine."""
+    """Instance type that `anadil plan` prices and fits, such as `p5.48xlarge`; left out, this machine."""
     nodes: PositiveInt = 1
-    """Machines that train together."""
+    """Nodes that train together."""
     processes_per_node: PositiveInt | None = None
-    """Training processes on a machine; left out, one for each GPU, or one."""
+    """Training processes on a node; left out, one for each GPU, or one."""
     backend: Backend = "local"
     """How pretrain and finetune run on a cluster: in the pod of their step, or as a job of their own."""
     namespace: Name | None = None

@@ -25,7 +25,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_len
 """Name of a Kubernetes object. Source: RFC 1123, DNS subdomain."""
 
 
-class Table(BaseModel):
+class StrictModel(BaseModel):
     """A section of the recipe: immutable, and closed to unknown keys."""
 
     model_config = ConfigDict(

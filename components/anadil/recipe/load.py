@@ -25,7 +25,7 @@ def shipped() -> list[Path]:
     return sorted(recipes_dir().glob("*.yaml"))
 
 
-def find(name_or_path: str) -> Path:
+def find_recipe(name_or_path: str) -> Path:
     """The file of a recipe given by path or by the name of a shipped one.
 
     Raises:
@@ -61,7 +61,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """
     if name_or_path.lstrip().startswith("{"):
         return parse_recipe(name_or_path, "recipe", overrides)
-    path = find(name_or_path)
+    path = find_recipe(name_or_path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -71,7 +71,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Check the text of a recipe; `name` is what error messages call it."""
-    data, lines = strict_yaml.parse(text, name)
+    data, lines = strict_yaml.parse_yaml(text, name)
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -89,7 +89,7 @@ def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
     key, equals, text = override.partition("=")
     if not equals or not key or not all(key.split(".")):
         raise RecipeError(f"--set {override!r}: write key.path=value, such as pretrain.batch_size=8")
-    value, _ = strict_yaml.parse(text, f"--set {key}")
+    value, _ = strict_yaml.parse_yaml(text, f"--set {key}")
     *parents, last = key.split(".")
     node: dict[str, object] | list[object] = data
     path: strict_yaml.Path = ()

@@ -4,6 +4,8 @@
 Telecom).
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -15,10 +17,33 @@ from pydantic import (
     model_validator,
 )
 
-from anadil.recipe.fields import Directory, Fraction, Place, Table
+from anadil.recipe.fields import Directory, Fraction, Place, StrictModel
 
 
-class Phase(Table):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """What planner, checkpoints and this section's check have to know of an optimizer."""
+
+    name: str
+    moments: tuple[str, ...]
+    """Numbers that it keeps for each trained one, in the precision of the weight; their names in checkpoints."""
+    numbers_moved: int
+    """Numbers that a step reads and writes for each trained one."""
+
+
+OPTIMIZERS: Mapping[str, OptimizerFacts] = {
+    "adamw": OptimizerFacts(
+        name="AdamW",
+        moments=("exp_avg", "exp_avg_sq"),
+        # A gradient read for its norm, read and written to be scaled; weight, gradient and two moments
+        # read, weight and moments written. Source: torch's fused AdamW.
+        numbers_moved=10,
+    ),
+}
+"""By name. `anadil.pretrain.optimizer` makes each of them; a second one makes the name a key of the section."""
+
+
+class Phase(StrictModel):
     """A stretch of continued pre-training with its own trainable set and learning rate."""
 
     trains: Literal["embeddings", "all"]
@@ -31,7 +56,7 @@ class Phase(Table):
     """Peak learning rate of the embeddings, input and output; `lr` where it is not set."""
 
 
-class Parallelism(Table):
+class Parallelism(StrictModel):
     """How the devices of a run share one model; `anadil plan --write` fills it in."""
 
     shard: PositiveInt = 1
@@ -41,32 +66,32 @@ class Parallelism(Table):
     context: PositiveInt = 1
     """Devices that share each sequence."""
     pipeline: PositiveInt = 1
-    """Devices that share the layers, one stretch each."""
+    """Devices that share the layers, one stage each."""
     prefetch: Annotated[int, Field(ge=0, le=8)] = 1
     """Layers that are gathered ahead where `shard` is above 1; 0 gathers none early in the backward pass."""
     reshard: bool = True
     """Where `shard` is above 1: free a layer after its forward pass and gather it again; false keeps it (as ZeRO-2)."""
 
 
-class Copies(Table):
+class Copies(StrictModel):
     """Checkpoints beside those of `checkpoint_every`: nearer, faster, and sooner lost."""
 
     memory_every: NonNegativeInt = 0
     """Optimizer steps between copies in main memory, for `faults.on_anomaly: skip` alone; 0 is `checkpoint_every`."""
     local_every: NonNegativeInt = 0
-    """Optimizer steps between checkpoints on each machine's own disk; 0 writes none."""
+    """Optimizer steps between checkpoints on each node's own disk; 0 writes none."""
     local_path: Directory | None = None
-    """Directory on the machine's own disk (NVMe), which outlives a restart of the processes."""
+    """Directory on the node's own disk (NVMe), which outlives a restart of the processes."""
     local_keep: PositiveInt = 2
-    """Generations kept on the machine's own disk."""
+    """Checkpoints kept on the node's own disk."""
     archive: Place | None = None
     """Directory or `s3://` prefix that each checkpoint of `checkpoint_every` is copied to while training goes on."""
     archive_keep: PositiveInt = 3
-    """Generations kept in the archive. Source: the storage estimate of AWS's guide to large-scale training."""
+    """Checkpoints kept in the archive. Source: the storage estimate of AWS's guide to large-scale training."""
 
 
-class Faults(Table):
-    """What training does when a device, a machine or the data goes wrong."""
+class Faults(StrictModel):
+    """What training does when a device, a node or the data goes wrong."""
 
     on_anomaly: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is no number, or a spike: `skip` goes back to the last copy and leaves the batches out."""
@@ -75,7 +100,7 @@ class Faults(Table):
     most_skips: PositiveInt = 3
     """Roll-backs after which training stops, since the data or the learning rate is to blame."""
     on_out_of_memory: Literal["stop", "halve"] = "stop"
-    """`halve` goes on with half the micro-batch and twice the accumulation: the same step, in less memory."""
+    """`halve` resumes with half the micro-batch and twice the accumulation: the same step, in less memory."""
     hang_after_s: PositiveFloat = 600
     """Seconds without a step that end the run, with stacks; 1,800 at its start and in saves. Source: NCCL's timeout."""
     straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
@@ -87,17 +112,17 @@ class Faults(Table):
     budget_hours: PositiveFloat | None = None
     """Hours of training after which a run saves and ends with exit code 7."""
     budget_usd: PositiveFloat | None = None
-    """The same for the price of its machines, on demand."""
+    """The same for the price of its nodes, on demand."""
 
 
-class Pretrain(Table):
+class Pretrain(StrictModel):
     """corpus, tokenizer -> model."""
 
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
         Phase(trains="embeddings", steps=5_000, lr=0.0032),
         Phase(trains="all", steps=15_000, lr=0.0024),
     )
-    """Stretches of training, one after another. Source: Azercell."""
+    """Phases of training, one after another. Source: Azercell."""
     batch_size: PositiveInt = 224
     """Sequences of one optimizer step over all devices. Source: Azercell, 14 on each of 16 GPUs."""
     micro_batch_size: PositiveInt = 14
@@ -138,7 +163,7 @@ class Pretrain(Table):
     checkpoint_every: PositiveInt = 500
     """Optimizer steps between checkpoints."""
     keep_checkpoints: PositiveInt = 3
-    """Generations kept. Source: the storage estimate of AWS's guide to large-scale training."""
+    """Checkpoints kept. Source: the storage estimate of AWS's guide to large-scale training."""
     copies: Copies = Copies()
     faults: Faults = Faults()
     validate_every: NonNegativeInt = 500
@@ -163,7 +188,7 @@ class Pretrain(Table):
     def _local_copies_have_a_place(self) -> "Pretrain":
         if self.copies.local_every and self.copies.local_path is None:
             raise ValueError(
-                "copies.local_every is set without copies.local_path; name a directory on the machine's disk"
+                "copies.local_every is set without copies.local_path; name a directory on the node's disk"
             )
         return self
 
@@ -176,6 +201,11 @@ class Pretrain(Table):
                 "copies.memory_every to 0"
             )
         return self
+
+    @property
+    def optimizer(self) -> str:
+        """Name among `OPTIMIZERS`."""
+        return "adamw"
 
     @property
     def steps(self) -> int:

@@ -8,6 +8,7 @@ published the text says where the value comes from. `recipe.py` reads and checks
 from typing import Annotated, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -19,16 +20,17 @@ from pydantic import (
 
 from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
-from anadil.recipe.fields import Fraction, Place, Table, Text
+from anadil.recipe.fields import Fraction, Place, StrictModel, Text
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
+from anadil.text.language import language_codes
 
 Strategy = Literal["base", "extend", "replace"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
 """What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
 
 
-class Base(Table):
+class Base(StrictModel):
     """The foundation model that is taught."""
 
     model: Text = "meta-llama/Llama-3.2-1B"
@@ -37,7 +39,7 @@ class Base(Table):
     """Commit of a hub model; pin it, so that the run can be repeated."""
 
 
-class Rules(Table):
+class Rules(StrictModel):
     """Limits of the document filters; a key left out takes the language's own limit."""
 
     min_words: NonNegativeInt | None = None
@@ -64,7 +66,7 @@ class Rules(Table):
     """Least share of letters that belong to the language's script."""
 
 
-class Clean(Table):
+class Clean(StrictModel):
     """raw -> corpus."""
 
     inputs: tuple[str, ...] = ()
@@ -77,7 +79,7 @@ class Clean(Table):
     minhash_rows: PositiveInt = 8
     """Hashes in a band. Source: FineWeb, arXiv:2406.17557, section 3.4."""
     minhash_shingle: PositiveInt = 5
-    """Words (az) or characters (ja) in a shingle. Source: FineWeb; for ja Swallow, arXiv:2404.17733."""
+    """Words in a shingle, or characters where a language writes no spaces. Source: FineWeb; Swallow, arXiv:2404.17733."""
     heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Share of documents, chosen by the hash of their text, that training never sees."""
     heldout_max_documents: PositiveInt = 2_000
@@ -86,7 +88,7 @@ class Clean(Table):
     """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
 
 
-class Tokenizer(Table):
+class Tokenizer(StrictModel):
     """corpus -> tokenizer."""
 
     strategies: Annotated[tuple[Strategy, ...], Field(min_length=1)] = ("base", "extend", "replace")
@@ -112,7 +114,7 @@ class Tokenizer(Table):
         return next(name for name in PREFERENCE if name in self.strategies)
 
 
-class Finetune(Table):
+class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
@@ -135,7 +137,7 @@ class Finetune(Table):
     """Optimizer steps between checkpoints."""
 
 
-class Gate(Table):
+class Gate(StrictModel):
     """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
 
     max_fertility_ratio: PositiveFloat = 1.0
@@ -150,7 +152,7 @@ class Gate(Table):
     """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
 
 
-class Evaluate(Table):
+class Evaluate(StrictModel):
     """model, adapter -> scores."""
 
     heldout: tuple[str, ...] = ()
@@ -166,21 +168,21 @@ class Evaluate(Table):
     gate: Gate = Gate()
 
 
-class Report(Table):
+class Report(StrictModel):
     """scores of all stages -> one page."""
 
     title: str | None = None
     """Heading of the page; left out, it names the language and the base model."""
 
 
-class Storage(Table):
+class Storage(StrictModel):
     """Where artifacts live."""
 
     root: Place | None = None
     """Directory or `s3://` URI under which every artifact is written; `anadil run` takes its `--work`."""
 
 
-class Tracking(Table):
+class Tracking(StrictModel):
     """Where MLflow listens."""
 
     uri: str | None = None
@@ -202,10 +204,18 @@ class Tracking(Table):
         return uri
 
 
-class Recipe(Table):
+def _has_language(code: object) -> object:
+    if code not in language_codes():
+        raise ValueError(f"Input should be {' or '.join(map(repr, language_codes()))}")
+    return code
+
+
+class Recipe(StrictModel):
     """Everything that a run does."""
 
-    language: Literal["az", "ja"] = "az"
+    language: Annotated[
+        str, BeforeValidator(_has_language), Field(json_schema_extra={"enum": [*language_codes()]})
+    ] = "az"
     """ISO 639-1 code of the language that is taught."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random choice; NumPy takes 32 bits."""

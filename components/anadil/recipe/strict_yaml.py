@@ -27,7 +27,7 @@ HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
 FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 
 
-def parse(text: str, name: str) -> tuple[object, dict[Path, int]]:
+def parse_yaml(text: str, name: str) -> tuple[object, dict[Path, int]]:
     """The value of one YAML document, and the line (from 1) on which each path stands.
 
     Args:

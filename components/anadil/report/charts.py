@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from anadil.report.format import figure, short_figure, whole
+from anadil.core.format import integer_if_whole
+from anadil.report.format import figure, short_figure
 
 WIDTH = 480
 HEIGHT = 262
@@ -38,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A stretch of the horizontal axis, such as a phase of training."""
+    """A part of the horizontal axis, such as a phase of training."""
 
     label: str
     start: float
@@ -112,14 +113,14 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 def thinned(
     points: Sequence[tuple[float, float]], limit: int = MAX_POINTS
 ) -> tuple[tuple[float, float], ...]:
-    """At most `limit` points that keep the lowest and the highest of every stretch, so no spike is lost."""
+    """At most `limit` points that keep the lowest and the highest of every part, so no spike is lost."""
     if len(points) <= limit:
         return tuple(points)
     size = math.ceil(len(points) / (limit // 2))
     kept: list[tuple[float, float]] = []
     for start in range(0, len(points), size):
-        stretch = points[start : start + size]
-        ends = {min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])}
+        part = points[start : start + size]
+        ends = {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
         kept += sorted(ends)
     return tuple(kept)
 
@@ -176,10 +177,10 @@ def bar_chart(bars: Sequence[Bar], *, title: str, unit: str) -> Markup:
             Markup('<rect class="bar c{}" x="{:.1f}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
                 bar.colour, left, y, length
             ),
-            _text(left + length + 7, y + 15, figure(whole(bar.value)), "start", "value"),
+            _text(left + length + 7, y + 15, figure(integer_if_whole(bar.value)), "start", "value"),
         ]
     parts.append(_text(left, height - 6, unit, "start", "axis"))
-    said = "; ".join(f"{bar.label}: {figure(whole(bar.value))}" for bar in bars)
+    said = "; ".join(f"{bar.label}: {figure(integer_if_whole(bar.value))}" for bar in bars)
     return _svg(title, f"{unit}. {said}", height, parts)
 
 
@@ -284,8 +285,8 @@ def scatter_chart(
             Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="9"/>').format(x, y),
             _text(x + (9 if side == "end" else -9), y + 26, chosen.label, side, "value halo"),
         ]
-    told = [f"{dot.label}: {figure(dot.x)}, {figure(dot.y)}" for dot in ([chosen] if chosen else [])]
-    return _svg(title, f"{units[1]} against {units[0]}. {'; '.join(told)}", HEIGHT, parts)
+    descriptions = [f"{dot.label}: {figure(dot.x)}, {figure(dot.y)}" for dot in ([chosen] if chosen else [])]
+    return _svg(title, f"{units[1]} against {units[0]}. {'; '.join(descriptions)}", HEIGHT, parts)
 
 
 class _Scale:

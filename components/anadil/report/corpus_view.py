@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from anadil.core.format import human_bytes
+from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
-from anadil.report.elements import Chart, Table, bars, facts_table
-from anadil.report.format import clip, figure, first, number, percent, plain, table_of, whole, words_of
-from anadil.report.read import Facts, Json, last_part
+from anadil.report.elements import Chart, TextTable, bars, facts_table
+from anadil.report.format import clip, figure, percent, plain_value, words_of
+from anadil.report.read import Facts, Json, first, last_part, table_of
 
 PARTS = {"train": "training", "heldout": "held out"}
 MAX_RULES = 30
-MAX_SAMPLE = 600
+MAX_REJECTED_SAMPLE = 600
 """Characters of a rejected document that the page shows."""
 
 
@@ -38,7 +38,7 @@ class CorpusView:
     funnel: Chart | None
     dropped: Chart | None
     rejected: tuple[Rejected, ...]
-    size: Table
+    size: TextTable
 
 
 def corpus_view(facts: Facts) -> CorpusView:
@@ -99,7 +99,7 @@ def _funnel(facts: Facts) -> Chart | None:
     drawn = [
         Bar(label=label, value=n, colour=0 if place == 0 else 1) for place, (label, n) in enumerate(known)
     ]
-    table = Table(
+    table = TextTable(
         caption="Documents on their way into the corpus", columns=("", "documents", "of all"), rows=rows
     )
     return bars("From raw text to training", "documents", drawn, table)
@@ -117,7 +117,7 @@ def _dropped(stats: Json) -> Chart | None:
     drawn = [Bar(label=words_of(rule), value=count) for rule, count in found[:MAX_RULES]]
     if rest:
         drawn.append(Bar(label="other rules", value=rest, colour=0))
-    table = Table(
+    table = TextTable(
         caption="Dropped documents by the first rule that they broke",
         columns=("rule", "documents", "of dropped", "of all"),
         rows=rows,
@@ -127,7 +127,7 @@ def _dropped(stats: Json) -> Chart | None:
 
 def _extent(stats: Json) -> str:
     words, size = num_words(stats), num_bytes(stats)
-    parts = [] if words is None else [f"{figure(whole(words))} words"]
+    parts = [] if words is None else [f"{figure(integer_if_whole(words))} words"]
     return ", ".join(parts if size is None else [*parts, human_bytes(size)])
 
 
@@ -142,17 +142,21 @@ def _rejected(facts: Facts) -> tuple[Rejected, ...]:
 def _sample(rule: str, line: Json, count: float | None) -> Rejected:
     source = first(line, "url") or last_part(str(line.get("source") or ""))
     known = {"id", "text", "source", "url", "rule", "reason"}
-    more = [f"{words_of(key)} {plain(value)}" for key, value in line.items() if value and key not in known]
+    more = [
+        f"{words_of(key)} {plain_value(value)}" for key, value in line.items() if value and key not in known
+    ]
     return Rejected(
         rule=words_of(rule),
-        count="" if count is None else f"{figure(whole(count))} document{'' if count == 1 else 's'}",
-        text=clip(line.get("text"), MAX_SAMPLE),
+        count=""
+        if count is None
+        else f"{figure(integer_if_whole(count))} document{'' if count == 1 else 's'}",
+        text=clip(line.get("text"), MAX_REJECTED_SAMPLE),
         source=clip(source, 160),
         detail=clip(", ".join(more), 200),
     )
 
 
-def _size(stats: Json) -> Table:
+def _size(stats: Json) -> TextTable:
     told = {"in", "kept", "dropped"}
     rest = {key: value for key, value in stats.items() if key not in told}
     return facts_table("The corpus in numbers", rest)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from anadil.core.format import integer_if_whole
 from anadil.report.charts import Band, Bar, Estimate, Line, bar_chart, interval_chart, line_chart
-from anadil.report.format import cell, evenly, figure, table_of, whole, words_of
+from anadil.report.format import cell, evenly, figure, words_of
+from anadil.report.read import table_of
 
 TABLE_ROWS = 20
 """Most rows of the table under a line chart; the artifact holds every one."""
@@ -16,7 +18,7 @@ FACTS_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TextTable:
     """Cells as text; the first column names the row."""
 
     caption: str
@@ -42,7 +44,7 @@ class Chart:
 
     title: str
     svg: Markup
-    table: Table
+    table: TextTable
 
 
 def lines(
@@ -55,12 +57,12 @@ def lines(
     steps = sorted({x for line in drawn for x, _ in line.points})
     values = [dict(line.points) for line in drawn]
     shown = evenly(steps, TABLE_ROWS)
-    rows = tuple((figure(whole(x)), *(figure(known.get(x)) for known in values)) for x in shown)
+    rows = tuple((figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown)
     some = len(shown) < len(steps)
     return Chart(
         title=title,
         svg=svg,
-        table=Table(
+        table=TextTable(
             caption=f"{title} ({unit})",
             columns=("step", *(line.label for line in drawn)),
             rows=rows,
@@ -69,19 +71,19 @@ def lines(
     )
 
 
-def bars(title: str, unit: str, drawn: Sequence[Bar], table: Table) -> Chart | None:
+def bars(title: str, unit: str, drawn: Sequence[Bar], table: TextTable) -> Chart | None:
     """A bar chart and its table; None where there is no bar."""
     svg = bar_chart(drawn, title=title, unit=unit)
     return Chart(title=title, svg=svg, table=table) if svg else None
 
 
-def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: Table) -> Chart | None:
+def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: TextTable) -> Chart | None:
     """Estimates with their intervals and a table; None where there is none."""
     svg = interval_chart(drawn, title=title, unit=unit)
     return Chart(title=title, svg=svg, table=table) if svg else None
 
 
-def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> Table:
+def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> TextTable:
     """A row for each field of a JSON table, and of the tables in it; lists are counted."""
     rows: list[tuple[str, str]] = []
     for key, value in data.items():
@@ -92,15 +94,15 @@ def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[s
             for name, item in flat
             if key not in skipped and not isinstance(item, dict)
         ]
-    return Table(caption=caption, columns=("", "value"), rows=tuple(rows[:FACTS_ROWS]))
+    return TextTable(caption=caption, columns=("", "value"), rows=tuple(rows[:FACTS_ROWS]))
 
 
-def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> Table:
+def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> TextTable:
     """A row for each named JSON table, a column for each small field that any of them has."""
     found = dict.fromkeys(key for _, record in records for key, value in record.items() if _is_small(value))
     keys = [key for key in found if key != "name"]
     words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
-    return Table(
+    return TextTable(
         caption=caption,
         columns=(named, *(words_of(key) for key in keys)),
         rows=tuple((name, *(cell(key, record.get(key)) for key in keys)) for name, record in records),

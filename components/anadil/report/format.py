@@ -1,64 +1,22 @@
-"""Numbers as the page prints them, and careful ways into JSON that other stages wrote.
+"""Figures, words and cells as the page prints them: `anadil.core.format` with the signs of print.
 
 A field that a stage left out is shown as a dash, never as a crash and never as a zero.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import TypeVar
 
+from anadil.core.format import DASH, DIGITS, human_figure, human_percent, integer_if_whole, number, trimmed
+
 T = TypeVar("T")
 
-DASH = "\N{EM DASH}"
 MINUS = "\N{MINUS SIGN}"
-DIGITS = 4
-"""Significant digits of every measured figure."""
-
-
-def number(value: object) -> float | int | None:
-    """The value where it is a finite number, else None; `True` is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
-
-
-def field(data: object, path: str) -> object:
-    """The value at `a.b.c` of nested tables; None where any of them is missing."""
-    for key in path.split("."):
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
-
-
-def first(data: object, *paths: str) -> object:
-    """The first of several fields that is there."""
-    return next((found for path in paths if (found := field(data, path)) is not None), None)
-
-
-def table_of(value: object) -> dict[str, object]:
-    """The value where it is a JSON table, else an empty one."""
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
-
-
-def list_of(value: object) -> list[object]:
-    """The value where it is a list, else an empty one."""
-    return list(value) if isinstance(value, list) else []
 
 
 def figure(value: object, digits: int = DIGITS) -> str:
-    """A number for people: grouped integers, four significant digits, no exponent near 1."""
-    found = number(value)
-    if found is None:
-        return DASH
-    if isinstance(found, int) or (abs(found) >= 10**digits and abs(found) < 1e15):
-        return f"{found:,.0f}".replace("-", MINUS)
-    size = abs(found)
-    if size and (size < 1e-3 or size >= 1e15):
-        mantissa, exponent = f"{found:.{digits - 1}e}".split("e")
-        power = f"{int(exponent)}".replace("-", MINUS)
-        return f"{_trimmed(mantissa)}\N{MULTIPLICATION SIGN}10^{power}".replace("-", MINUS)
-    places = digits - 1 - math.floor(math.log10(size)) if size else 0
-    return f"{found:,.{max(0, places)}f}".replace("-", MINUS)
+    """A number for people; see `human_figure`."""
+    return _printed(human_figure(number(value), digits))
 
 
 def short_figure(value: object) -> str:
@@ -69,36 +27,29 @@ def short_figure(value: object) -> str:
     for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(found) >= size:
             scaled = found / (1e3 if sign == "k" else size)
-            return f"{_trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
+            return f"{trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
     mantissa, _, exponent = f"{found:.4g}".partition("e")
     return f"{mantissa}{f'e{int(exponent)}' if exponent else ''}".replace("-", MINUS)
-
-
-def whole(value: float) -> float | int:
-    """An integer where the value is one, so that counts are printed as counts."""
-    return int(value) if value == int(value) else value
 
 
 def setting(value: object) -> str:
     """A number that somebody chose, such as a limit: as short as it was written."""
     found = number(value)
     if found is None or isinstance(found, int) or not 1e-4 <= abs(found) < 1e4:
-        return figure(whole(found) if found is not None else None)
+        return figure(integer_if_whole(found) if found is not None else None)
     return f"{found:.6g}".replace("-", MINUS)
 
 
-def percent(value: object, digits: int = 3) -> str:
-    """A share as per cent."""
-    found = number(value)
-    return DASH if found is None else f"{figure(float(found) * 100, digits)} %"
+def percent(value: object) -> str:
+    """A share as per cent; see `human_percent`."""
+    return _printed(human_percent(number(value)))
 
 
 def signed_percent(value: float | None) -> str:
     """A relative change in per cent, with its sign."""
     if value is None:
         return DASH
-    sign = MINUS if value < 0 else "+"
-    return f"{sign}{figure(abs(value), 3)} %"
+    return f"{MINUS if value < 0 else '+'}{figure(abs(value), 3)} %"
 
 
 def change_percent(before: object, after: object) -> float | None:
@@ -133,11 +84,11 @@ def words_of(key: str) -> str:
     return text
 
 
-def plain(value: object) -> str:
+def plain_value(value: object) -> str:
     """Any small JSON value as one cell of a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float) and math.isfinite(value) and 1e-4 <= abs(value) < 1e4:
+    if isinstance(value, float) and 1e-4 <= abs(value) < 1e4:
         return f"{value:.4g}".replace("-", MINUS)
     if number(value) is not None:
         return figure(value)
@@ -155,7 +106,7 @@ def cell(key: str, value: object) -> str:
     found = number(value)
     if is_share and found is not None and 0 <= found <= 1:
         return percent(found)
-    return plain(value)
+    return plain_value(value)
 
 
 def evenly(items: Sequence[T], limit: int) -> list[T]:
@@ -166,5 +117,8 @@ def evenly(items: Sequence[T], limit: int) -> list[T]:
     return [items[round(place * last / (limit - 1))] for place in range(limit)]
 
 
-def _trimmed(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+def _printed(text: str) -> str:
+    """With a minus sign for a hyphen, and a power of ten for an exponent."""
+    mantissa, _, exponent = text.partition("e")
+    power = f"\N{MULTIPLICATION SIGN}10^{exponent}" if exponent else ""
+    return f"{mantissa}{power}".replace("-", MINUS)

@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 
-from anadil.report.elements import Table, records_table
-from anadil.report.format import clip, figure, list_of, number, table_of, words_of
-from anadil.report.read import Json, named_tables
+from anadil.core.format import number
+from anadil.report.elements import TextTable, records_table
+from anadil.report.format import clip, figure, words_of
+from anadil.report.read import Json, list_of, named_tables, table_of
 from anadil.report.scores_view import COLOURS
 
 MAX_PROMPTS = 24
 MAX_PROMPT = 400
 MAX_TEXT = 1_200
 """Characters of a generation that the page shows."""
-MAX_ROWS = 40
+MAX_REPETITION_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class CandidateText:
     """What one candidate made of a prompt."""
 
     candidate: str
@@ -27,22 +28,22 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class PromptView:
     """One prompt and what the candidates made of it, by way of decoding."""
 
     text: str
     kind: str
-    modes: tuple[tuple[str, tuple[Generation, ...]], ...]
+    modes: tuple[tuple[str, tuple[CandidateText, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationsView:
     """Section 6."""
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[PromptView, ...]
     hidden: str
     """What the page leaves out; empty if nothing."""
-    repetition: Table
+    repetition: TextTable
 
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
@@ -53,8 +54,8 @@ def generations_view(candidates: dict[str, Json]) -> GenerationsView:
     )
 
 
-def _prompts(candidates: dict[str, Json]) -> tuple[Prompt, ...]:
-    found: dict[tuple[str, str], dict[str, list[Generation]]] = {}
+def _prompts(candidates: dict[str, Json]) -> tuple[PromptView, ...]:
+    found: dict[tuple[str, str], dict[str, list[CandidateText]]] = {}
     for name, item in candidates.items():
         for entry in list_of(item.get("generations")):
             line = table_of(entry)
@@ -62,7 +63,7 @@ def _prompts(candidates: dict[str, Json]) -> tuple[Prompt, ...]:
             modes = found.setdefault((text, kind), {})
             modes.setdefault(clip(mode, 40), []).append(_generation(name, text, line))
     return tuple(
-        Prompt(
+        PromptView(
             text=clip(text, MAX_PROMPT),
             kind="Question" if kind == "answer" else "Beginning",
             modes=tuple((mode, tuple(made)) for mode, made in modes.items()),
@@ -71,7 +72,7 @@ def _prompts(candidates: dict[str, Json]) -> tuple[Prompt, ...]:
     )
 
 
-def _generation(name: str, prompt: str, line: Json) -> Generation:
+def _generation(name: str, prompt: str, line: Json) -> CandidateText:
     text = str(line.get("text") or "").removeprefix(prompt).strip()
     note = []
     if number(line.get("num_tokens")) is not None:
@@ -80,7 +81,7 @@ def _generation(name: str, prompt: str, line: Json) -> Generation:
         note.append(f"distinct-2 {figure(line['distinct_2'], 3)}")
     if isinstance(ended := line.get("ended"), bool):
         note.append("ended by itself" if ended else "cut at the limit")
-    return Generation(
+    return CandidateText(
         candidate=clip(name, 40),
         text=clip(text, MAX_TEXT),
         loops=line.get("loop") is True,
@@ -95,10 +96,10 @@ def _hidden(num_prompts: int) -> str:
     return f"{MAX_PROMPTS} of {num_prompts:,} prompts are shown; scores.json holds all."
 
 
-def _repetition(candidates: dict[str, Json]) -> Table:
+def _repetition(candidates: dict[str, Json]) -> TextTable:
     records = []
     for name, item in candidates.items():
         measures = table_of(item.get("repetition"))
         groups = named_tables(measures) or ([("", measures)] if measures else [])
         records += [(f"{name} {words_of(group)}".strip(), table) for group, table in groups]
-    return records_table("Repetition in generations", records[:MAX_ROWS], "candidate")
+    return records_table("Repetition in generations", records[:MAX_REPETITION_ROWS], "candidate")

@@ -5,18 +5,24 @@ from dataclasses import asdict, dataclass, replace
 
 from markupsafe import Markup
 
-from anadil.core.format import GIB
-from anadil.plan.view import summary
-from anadil.plan.view import tables as sections
-from anadil.plan.view import values as words
+from anadil.core.format import (
+    GIB,
+    human_bytes,
+    human_count,
+    human_dollars,
+    human_hours,
+    human_seconds,
+    one_line,
+)
+from anadil.plan.schema import LayoutOption, Plan
+from anadil.plan.view import tables, terminal
 from anadil.plan.view.tables import Grid
-from anadil.plan.view.values import Plan, at, gib, items, number
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
-from anadil.report.elements import Chart, Table
+from anadil.report.elements import Chart, TextTable
 from anadil.report.format import evenly
-from anadil.report.run import render
+from anadil.report.run import render_template
 
-SECTIONS = (
+PLAN_SECTIONS = (
     ("memory", "Memory"),
     ("speed", "Speed"),
     ("layouts", "Layouts"),
@@ -25,7 +31,7 @@ SECTIONS = (
     ("checkpoints", "Checkpoints and storage"),
     ("assumptions", "Assumptions"),
 )
-COLOURS = {
+PART_COLOURS = {
     "weights": 0,
     "gradients": 1,
     "optimizer": 2,
@@ -42,12 +48,12 @@ COLOURS = {
 }
 """What the state needs is green, what a batch needs brown, what devices tell each other blue."""
 GREY = 9
-MAX_POINTS = 400
-MAX_ROWS = 60
+MAX_LAYOUT_POINTS = 400
+MAX_PLAN_ROWS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class PlanHeadline:
     """One large figure."""
 
     name: str
@@ -56,84 +62,88 @@ class Headline:
     beside: str
 
 
-def render_plan(plan: Mapping[str, object]) -> str:
-    """The page of a plan; a field that is missing or null is a dash."""
-    name = words.text(at(plan, "recipe"), 100)
+def render_plan(plan: Plan) -> str:
+    """The page of a plan; a field that is not known is a dash."""
     view: dict[str, object] = {
-        "title": f"Plan of {name}",
-        "sections": SECTIONS,
-        "eyebrow": f"{words.text(at(plan, 'model.name'))} on {summary.where(plan)}",
-        "verdict": summary.verdict(plan),
-        "answer": summary.answer(plan),
+        "title": f"Plan of {one_line(plan.recipe, 100)}",
+        "sections": PLAN_SECTIONS,
+        "eyebrow": f"{one_line(plan.model.name)} on {terminal.cluster_name(plan)}",
+        "verdict": plan.verdict,
+        "answer": terminal.answer_sentence(plan),
         "headlines": _headlines(plan),
         "memory_chart": _memory_chart(plan),
-        "memory": _keyed(sections.memory(plan), plan, "memory.parts", "memory.outside"),
-        "checked": summary.checked(plan),
+        "memory": _keyed(tables.memory_table(plan), tables.memory_parts(plan) | tables.outside_parts(plan)),
+        "checked": terminal.exact_sentence(plan),
         "step_chart": _step_chart(plan),
-        "step": _keyed(sections.step(plan), plan, "step_parts_s"),
+        "step": _keyed(tables.step_table(plan), tables.step_parts(plan)),
         "frontier": _frontier(plan),
-        "searched": summary.searched(plan),
-        "calibrated": summary.calibrated(plan),
-        "priced": summary.priced(plan),
-        "assumptions": [words.text(item, 600) for item in items(plan, "assumptions")[:MAX_ROWS]],
-        "version": words.text(at(plan, "version"), 40),
+        "searched": terminal.search_sentence(plan),
+        "calibrated": terminal.calibration_sentence(plan),
+        "priced": terminal.price_sentence(plan),
+        "phases": _table(tables.phases_table(plan)),
+        "layout": _table(tables.layout_table(plan)),
+        "layouts": _table(tables.layouts_table(plan)),
+        "choices": _table(tables.choices_table(plan)),
+        "time": _table(tables.time_table(plan)),
+        "cost": _table(tables.cost_table(plan)),
+        "checkpoints": _table(tables.checkpoints_table(plan)),
+        "intervals": _table(tables.intervals_table(plan)),
+        "storage": _table(tables.storage_table(plan)),
+        "reliability": _table(tables.reliability_table(plan)),
+        "assumptions": plan.assumptions,
+        "version": plan.version,
     }
-    tables: dict[str, Callable[[Plan], Grid]] = {
-        "phases": sections.phases,
-        "layout": sections.layout,
-        "layouts": sections.layouts,
-        "choices": sections.choices,
-        "time": sections.time,
-        "cost": sections.cost,
-        "checkpoints": sections.checkpoints,
-        "intervals": sections.intervals,
-        "storage": sections.storage,
-        "reliability": sections.reliability,
-    }
-    return render("plan.html.j2", view | {key: _table(made(plan)) for key, made in tables.items()})
+    return render_template("plan.html.j2", view)
 
 
-def _headlines(plan: Plan) -> list[Headline]:
-    worst = summary.worst(plan)
-    took, price = summary.lead(plan, "time.hours"), summary.lead(plan, "cost.on_demand")
-    times = summary.ranged(plan, "time.hours", words.hours)
-    costs = summary.ranged(plan, "cost.on_demand", words.dollars)
-    each = words.count(at(worst, "tokens_per_s_per_device"))
+def _headlines(plan: Plan) -> list[PlanHeadline]:
+    memory, rate = plan.peak.memory, plan.peak
     return [
-        Headline(
+        PlanHeadline(
             name="Memory",
             unit="one device at its worst moment",
-            value=gib(at(worst, "memory.total_bytes")),
-            beside=f"safe up to {gib(at(worst, 'memory.limit_bytes'))}",
+            value=human_bytes(memory.total_bytes),
+            beside=f"safe up to {human_bytes(memory.limit_bytes)}",
         ),
-        Headline(
+        PlanHeadline(
             name="Rate",
             unit="tokens per second, all devices",
-            value=words.count(at(worst, "tokens_per_s")),
-            beside=f"{each} per device",
+            value=human_count(rate.tokens_per_s),
+            beside=f"{human_count(rate.tokens_per_s_per_device)} per device",
         ),
-        Headline(name="Time", unit="of training", value=words.hours(took), beside=times),
-        Headline(name="Cost", unit="on demand", value=words.dollars(price), beside=costs),
+        PlanHeadline(
+            name="Time",
+            unit="of training",
+            value=human_hours(plan.expected_hours),
+            beside=terminal.time_range(plan),
+        ),
+        PlanHeadline(
+            name="Cost",
+            unit="on demand",
+            value=human_dollars(plan.expected_cost),
+            beside=terminal.cost_range(plan),
+        ),
     ]
 
 
 def _memory_chart(plan: Plan) -> Chart | None:
-    found = sections.parts(plan, "memory.parts")
-    around = sections.parts(plan, "memory.outside").values()
-    if around:  # so many thin parts would only be stripes; the table has each
-        found["outside the allocator"] = [sum(values) for values in zip(*around, strict=True)]
-    totals = [gib(at(phase, "memory.total_bytes")) for phase in items(plan, "phases")]
-    peak = at(summary.worst(plan), "memory")
-    ends = (("device", number(at(peak, "device_bytes"))), ("safe up to", number(at(peak, "limit_bytes"))))
-    marks = [Mark(label=f"{name} {gib(value)}", value=value / GIB) for name, value in ends if value]
-    title, stacks = "Memory of one device, by part", _stacks(plan, found, totals, GIB, gib)
+    # So many thin parts outside the allocator would only be stripes; the table has each.
+    outside = tables.outside_parts(plan).values()
+    parts = tables.memory_parts(plan) | {
+        "outside the allocator": [sum(values) for values in zip(*outside, strict=True)]
+    }
+    totals = [human_bytes(phase.memory.total_bytes) for phase in plan.phases]
+    peak = plan.peak.memory
+    ends = (("device", peak.device_bytes), ("safe up to", peak.limit_bytes))
+    marks = [Mark(label=f"{name} {human_bytes(value)}", value=value / GIB) for name, value in ends]
+    title, stacks = "Memory of one device, by part", _stacks(plan, parts, totals, GIB, human_bytes)
     return _chart(title, stacked_chart(stacks, title=title, unit="GiB", marks=marks))
 
 
 def _step_chart(plan: Plan) -> Chart | None:
-    found = sections.parts(plan, "step_parts_s")
-    totals = [words.seconds(at(phase, "step_s")) for phase in items(plan, "phases")]
-    title, stacks = "Time of one step, by part", _stacks(plan, found, totals, 1, words.seconds)
+    totals = [human_seconds(phase.step_s) for phase in plan.phases]
+    title = "Time of one step, by part"
+    stacks = _stacks(plan, tables.step_parts(plan), totals, 1, human_seconds)
     return _chart(title, stacked_chart(stacks, title=title, unit="seconds"))
 
 
@@ -142,7 +152,7 @@ def _stacks(
     parts: Mapping[str, Sequence[float]],
     totals: Sequence[str],
     unit: float,
-    say: Callable[[object], str],
+    say: Callable[[float], str],
 ) -> list[Stack]:
     return [
         Stack(
@@ -150,69 +160,62 @@ def _stacks(
             total=totals[place],
             parts=tuple(
                 Bar(
-                    label=f"{words.text(part, 60)}: {say(values[place])}",
+                    label=f"{part}: {say(values[place])}",
                     value=max(0.0, values[place]) / unit,
-                    colour=COLOURS.get(part, GREY),
+                    colour=PART_COLOURS.get(part, GREY),
                 )
                 for part, values in parts.items()
             ),
         )
-        for place, name in enumerate(sections.phase_names(plan))
+        for place, name in enumerate(tables.phase_names(plan))
     ]
 
 
 def _frontier(plan: Plan) -> Chart | None:
     """Memory against rate: what the search found best, and the plan's own layout."""
-    frontier = sorted(_points(items(plan, "search.frontier"), 1), key=lambda point: (point.x, point.y))
-    others = _points(items(plan, "search.best"), 0)
-    worst = summary.worst(plan)
-    own = [
-        item
-        for item in (*items(plan, "search.frontier"), *items(plan, "search.best"))
-        if sections.is_chosen(plan, item)
-    ]
-    here = {
-        "total_bytes": at(worst, "memory.total_bytes"),
-        "tokens_per_s_per_device": at(worst, "tokens_per_s_per_device"),
-    }
-    chosen = next(iter(_points(own or [here], 1)), None)
-    limit = number(at(worst, "memory.limit_bytes"))
+    best, found = (plan.search.best, plan.search.frontier) if plan.search else ((), ())
+    frontier = sorted(_points(found, 1), key=lambda point: (point.x, point.y))
+    limit = plan.peak.memory.limit_bytes
     title = "Rate against memory, per device"
     svg = scatter_chart(
-        [*others, *frontier],
+        [*_points(best, 0), *frontier],
         Line(label="frontier", points=tuple((point.x, point.y) for point in frontier)),
         title=title,
         units=("GiB", "tokens per second"),
-        chosen=replace(chosen, label="this plan") if chosen else None,
-        limit=Mark(label=f"safe up to {gib(limit)}", value=limit / GIB) if limit else None,
+        chosen=_own_point(plan, [*found, *best]),
+        limit=Mark(label=f"safe up to {human_bytes(limit)}", value=limit / GIB),
     )
-    rows = tuple((p.label, f"{p.x:,.2f} GiB", words.count(round(p.y))) for p in frontier)
+    rows = tuple((p.label, human_bytes(p.x * GIB), human_count(round(p.y))) for p in frontier)
     columns = ("layout", "memory", "tokens per second")
-    return _chart(title, svg, Table(caption="The frontier", columns=columns, rows=rows[:MAX_ROWS]))
+    return _chart(title, svg, TextTable(caption="The frontier", columns=columns, rows=rows[:MAX_PLAN_ROWS]))
 
 
-def _points(found: Sequence[object], colour: int) -> list[Point]:
+def _own_point(plan: Plan, options: Sequence[LayoutOption]) -> Point | None:
+    own = next((each for each in options if tables.is_chosen(plan, each)), None)
+    memory = own.total_bytes if own else plan.peak.memory.total_bytes
+    rate = own.tokens_per_s_per_device if own else plan.peak.tokens_per_s_per_device
+    return None if rate is None else Point(label="this plan", x=memory / GIB, y=rate, colour=1)
+
+
+def _points(options: Sequence[LayoutOption], colour: int) -> list[Point]:
     points = []
-    for item in evenly(found, MAX_POINTS):
-        x, y = number(at(item, "total_bytes")), number(at(item, "tokens_per_s_per_device"))
-        if x is None or y is None:
-            continue
-        batch, again = words.count(at(item, "micro_batch_size")), at(item, "activation_checkpointing")
-        redone = "" if again in (None, "none") else f", {words.text(again, 20)} recomputation"
-        label = f"{words.text(at(item, 'name'), 40)}, batch {batch}{redone}"
-        points.append(Point(label=label, x=x / GIB, y=y, colour=colour))
+    for option in evenly(options, MAX_LAYOUT_POINTS):
+        layout = option.layout
+        redone = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
+        label = f"{layout.name()}, batch {human_count(layout.micro_batch_size)}{redone}"
+        memory, rate = option.total_bytes / GIB, option.tokens_per_s_per_device
+        points.append(Point(label=label, x=memory, y=rate, colour=colour))
     return points
 
 
-def _keyed(grid: Grid, plan: Plan, *places: str) -> Table:
-    names = [name for place in places for name in sections.parts(plan, place)]
-    return replace(_table(grid), keys=tuple(COLOURS.get(name, GREY) for name in dict.fromkeys(names)))
+def _keyed(grid: Grid, parts: Mapping[str, object]) -> TextTable:
+    return replace(_table(grid), keys=tuple(PART_COLOURS.get(name, GREY) for name in parts))
 
 
-def _table(grid: Grid) -> Table:
-    return Table(**asdict(replace(grid, rows=grid.rows[:MAX_ROWS])))
+def _table(grid: Grid) -> TextTable:
+    return TextTable(**asdict(replace(grid, rows=grid.rows[:MAX_PLAN_ROWS])))
 
 
-def _chart(title: str, svg: Markup, table: Table | None = None) -> Chart | None:
-    empty = Table(caption=title, columns=(), rows=())
+def _chart(title: str, svg: Markup, table: TextTable | None = None) -> Chart | None:
+    empty = TextTable(caption=title, columns=(), rows=())
     return Chart(title=title, svg=svg, table=table or empty) if svg else None

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import yaml
 
 from anadil import __version__
+from anadil.core.format import DASH
 from anadil.core.stages import STAGES
-from anadil.report.elements import Table
-from anadil.report.format import DASH, clip
+from anadil.report.elements import TextTable
+from anadil.report.format import clip
 from anadil.report.read import Facts, last_part
 
 MAX_RECIPE = 40_000
 MAX_VALUE = 2_000
-LOCAL = ("/", "~", "./", "../", "\\")
+LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class ProvenanceView:
 
     version: str
     recipe: str
-    artifacts: Table
+    artifacts: TextTable
 
 
 def provenance_view(facts: Facts) -> ProvenanceView:
@@ -38,7 +39,7 @@ def provenance_view(facts: Facts) -> ProvenanceView:
     return ProvenanceView(
         version=__version__,
         recipe=recipe_text(facts),
-        artifacts=Table(
+        artifacts=TextTable(
             caption="Artifacts that this page was made from",
             columns=("artifact", "digest", "program", "image"),
             rows=rows,
@@ -65,6 +66,6 @@ def _portable(node: object) -> object:
         return [_portable(value) for value in node]
     if not isinstance(node, str):
         return node
-    if node.startswith(LOCAL) or "://" in node:
+    if node.startswith(LOCAL_PREFIXES) or "://" in node:
         return f"\N{HORIZONTAL ELLIPSIS}/{last_part(node)}"
     return clip(node, MAX_VALUE)

@@ -12,10 +12,10 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import DataError
+from anadil.core.format import number
 from anadil.recipe.sections import Recipe
-from anadil.report.format import list_of, number, table_of
 from anadil.runtime.job import Job
-from anadil.text.languages import language
+from anadil.text.language import load_language
 
 Json = dict[str, object]
 
@@ -53,7 +53,7 @@ def read_facts(job: Job) -> Facts:
     found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
         recipe=job.recipe,
-        language_name=language(job.recipe.language).name,
+        language_name=load_language(job.recipe.language).name,
         base_name=base_name(job.recipe.base.model),
         manifests={word: manifest for word, manifest in found.items() if manifest is not None},
         stats=_table(corpus / "stats.json"),
@@ -95,6 +95,28 @@ def series(lines: list[Json], key: str) -> tuple[tuple[float, float], ...]:
         if value is not None and step is not None:
             found.append((float(step), float(value)))
     return tuple(sorted(found))
+
+
+def field(data: object, path: str) -> object:
+    """The value at `a.b.c` of nested tables; None where any of them is missing."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def first(data: object, *paths: str) -> object:
+    """The first of several fields that is there."""
+    return next((found for path in paths if (found := field(data, path)) is not None), None)
+
+
+def table_of(value: object) -> Json:
+    """The value where it is a JSON table, else an empty one."""
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[object]:
+    """The value where it is a list, else an empty one."""
+    return list(value) if isinstance(value, list) else []
 
 
 def _table(path: Path, *, needed: bool = True) -> Json:

@@ -11,14 +11,14 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from anadil.core.format import number
 from anadil.report.corpus_view import came_in, corpus_view, num_bytes, num_words, parts_of
-from anadil.report.format import change_percent, clip, field, number, ratio
+from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.provenance import provenance_view
-from anadil.report.read import Facts, read_facts
+from anadil.report.read import Facts, field, read_facts
 from anadil.report.scores_view import candidates_of, loop_rate, scores_view
-from anadil.report.tokenizer_view import candidates_of as tokenizers_of
-from anadil.report.tokenizer_view import tokenizer_view
+from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of
 from anadil.report.training_view import finetune_view, training_view
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MAX_PAGE_BYTES = 2_000_000
 """What KFP's and MLflow's viewers show without trouble."""
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
-SECTIONS = (
+REPORT_SECTIONS = (
     ("corpus", "Corpus"),
     ("tokenizer", "Tokenizer"),
     ("training", "Continued pre-training"),
@@ -46,7 +46,9 @@ def run(job: Job) -> Figures:
     view = {
         "title": clip(job.recipe.report.title or default_title(facts), 200),
         "facts": facts,
-        "sections": [section for section in SECTIONS if section[0] != "finetuning" or facts.mask_audit],
+        "sections": [
+            section for section in REPORT_SECTIONS if section[0] != "finetuning" or facts.mask_audit
+        ],
         "lang": job.recipe.language,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
@@ -56,14 +58,14 @@ def run(job: Job) -> Figures:
         "generations": generations_view(candidates_of(facts)),
         "provenance": provenance_view(facts),
     }
-    page = render("page.html.j2", view)
+    page = render_template("page.html.j2", view)
     size = len(page.encode(errors="replace"))
     if size > MAX_PAGE_BYTES:
         log.warning("report.html has %s bytes, more than the %s that viewers take", size, MAX_PAGE_BYTES)
     numbers = metrics(facts)
     # JSON can hold halves of surrogate pairs, which no UTF-8 file can.
     (job.out / "report.html").write_text(page, encoding="utf-8", errors="replace")
-    short = render("report.md.j2", view)
+    short = render_template("report.md.j2", view)
     (job.out / "report.md").write_text(short, encoding="utf-8", errors="replace")
     text = json.dumps(numbers, indent=1, sort_keys=True)
     (job.out / "metrics.json").write_text(text + "\n", encoding="utf-8")
@@ -101,7 +103,7 @@ def metrics(facts: Facts) -> dict[str, float | int]:
     return {name: value for name, item in found.items() if (value := number(item)) is not None}
 
 
-def render(template: str, view: dict[str, object]) -> str:
+def render_template(template: str, view: dict[str, object]) -> str:
     """Fill a template of this folder; text from outside is escaped whatever it is."""
     folder = Path(__file__).parent
     environment = jinja2.Environment(

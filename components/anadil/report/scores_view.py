@@ -2,32 +2,26 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
-from anadil.report.elements import Chart, Table, bars, facts_table, intervals
+from anadil.report.elements import Chart, TextTable, bars, facts_table, intervals
 from anadil.report.format import (
-    DASH,
     MINUS,
     change_percent,
     clip,
-    field,
     figure,
-    first,
-    list_of,
-    number,
     percent,
-    plain,
+    plain_value,
     setting,
     signed_percent,
-    table_of,
     words_of,
 )
-from anadil.report.read import Facts, Json, named_tables
+from anadil.report.read import Facts, Json, field, first, list_of, named_tables, table_of
+from anadil.text.metrics import SURE_DOCUMENTS
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
 CANDIDATES = tuple(COLOURS)
-MAX_ROWS = 40
-SURE_DOCUMENTS = 100
-"""Fewer documents than these make an interval that says little; what the evaluate stage warns at."""
+MAX_DIFFERENCES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +44,14 @@ class ScoresView:
     verdict: str
     passed: bool | None
     headlines: tuple[Headline, ...]
-    candidates: Table
+    candidates: TextTable
     charts: tuple[Chart, ...]
-    differences: Table
+    differences: TextTable
     few: str
     """A warning where there are too few documents to be sure of; empty otherwise."""
-    contamination: Table
-    heldout: Table
-    checks: Table
+    contamination: TextTable
+    heldout: TextTable
+    checks: TextTable
 
 
 def scores_view(facts: Facts) -> ScoresView:
@@ -66,7 +60,7 @@ def scores_view(facts: Facts) -> ScoresView:
     candidates = candidates_of(facts)
     passed = field(scores, "gate.passed")
     return ScoresView(
-        verdict=verdict(scores),
+        verdict=gate_verdict(scores),
         passed=passed if isinstance(passed, bool) else None,
         headlines=_headlines(candidates),
         candidates=_candidate_table(candidates),
@@ -99,7 +93,7 @@ def loop_rate(candidate: Json) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def verdict(scores: Json) -> str:
+def gate_verdict(scores: Json) -> str:
     """What the gate says, in a sentence: which model may be released, or why none."""
     passed = field(scores, "gate.passed")
     if not isinstance(passed, bool):
@@ -113,7 +107,7 @@ def verdict(scores: Json) -> str:
         what = f": all {len(own)} deciding checks hold" if len(own) > 1 else ""
         return f"The {last} model passed the quality gate{what}."
     failed = [
-        f"{_check_name(check, last)} is {plain(check.get('value'))}, the limit {setting(check.get('limit'))}"
+        f"{_check_name(check, last)} is {plain_value(check.get('value'))}, the limit {setting(check.get('limit'))}"
         for check in own
         if check.get("passed") is False
     ]
@@ -181,7 +175,7 @@ def _better(before: object, after: object, wanted: int) -> bool | None:
     return None if old is None or new is None or old == new else (new - old) * wanted > 0
 
 
-def _candidate_table(candidates: dict[str, Json]) -> Table:
+def _candidate_table(candidates: dict[str, Json]) -> TextTable:
     known = (
         ("bits_per_byte", "bits per byte"),
         ("retained", "bits per byte on English"),
@@ -204,7 +198,7 @@ def _candidate_table(candidates: dict[str, Json]) -> Table:
         if any(number(item.get(key)) is not None for item in figures.values())
     ]
     rows = tuple((name, *(figure(item.get(key)) for key, _ in present)) for name, item in figures.items())
-    return Table(
+    return TextTable(
         caption="Candidates on the same held-out text",
         columns=("candidate", *(label for _, label in present)),
         rows=rows,
@@ -221,7 +215,9 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         found = [(name, float(value)) for name, value in known if value is not None]
         drawn = [Bar(label=name, value=value, colour=COLOURS.get(name, 3)) for name, value in found]
         rows = tuple((name, figure(value)) for name, value in found)
-        charts.append(bars(title, unit, drawn, Table(caption=title, columns=("candidate", unit), rows=rows)))
+        charts.append(
+            bars(title, unit, drawn, TextTable(caption=title, columns=("candidate", unit), rows=rows))
+        )
     gains = [
         Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
         for label, item in _all_differences(scores)
@@ -248,11 +244,11 @@ def _ends(item: Json) -> tuple[float, float] | None:
 
 
 def _all_differences(scores: Json) -> list[tuple[str, Json]]:
-    named = named_tables(scores.get("differences"))[:MAX_ROWS]
+    named = named_tables(scores.get("differences"))[:MAX_DIFFERENCES]
     return [(clip(name, 80).replace(" - ", f" {MINUS} "), item) for name, item in named]
 
 
-def _differences(scores: Json) -> Table:
+def _differences(scores: Json) -> TextTable:
     rows = []
     for label, item in _all_differences(scores):
         ends = _ends(item)
@@ -260,7 +256,7 @@ def _differences(scores: Json) -> Table:
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
         shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
         rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))
-    return Table(
+    return TextTable(
         caption="Differences in bits per byte, paired by document",
         columns=("difference", "bits per byte", "95 % interval", "documents", "clear"),
         rows=tuple(rows),
@@ -276,16 +272,16 @@ def _few(candidates: dict[str, Json]) -> str:
     return f"Only {figure(fewest)} documents were scored; under {SURE_DOCUMENTS} an interval says little."
 
 
-def _checks(scores: Json) -> Table:
+def _checks(scores: Json) -> TextTable:
     rows = []
-    for entry in list_of(field(scores, "gate.checks"))[:MAX_ROWS]:
+    for entry in list_of(field(scores, "gate.checks"))[:MAX_DIFFERENCES]:
         check = table_of(entry)
         passed, enforced = check.get("passed"), check.get("enforced", True)
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
         weight = "decides" if enforced else "shown only"
         name = _check_name(check)
-        rows.append((name, plain(check.get("value")), setting(check.get("limit")), outcome, weight))
-    return Table(
+        rows.append((name, plain_value(check.get("value")), setting(check.get("limit")), outcome, weight))
+    return TextTable(
         caption="Checks of the quality gate: a value must not exceed its limit",
         columns=("check", "value", "limit", "outcome", "weight"),
         rows=tuple(rows),

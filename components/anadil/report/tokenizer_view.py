@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import number
 from anadil.report.charts import Bar
-from anadil.report.elements import Chart, Table, bars
-from anadil.report.format import clip, figure, list_of, number, table_of
-from anadil.report.read import Facts, Json, named_tables
+from anadil.report.elements import Chart, TextTable, bars
+from anadil.report.format import clip, figure
+from anadil.report.read import Facts, Json, list_of, named_tables, table_of
 
 MAX_WORDS = 16
 MAX_PIECES = 60
@@ -28,7 +29,7 @@ class TokenizerView:
     reason: str
     warnings: tuple[str, ...]
     """Of candidates whose tokens the corpus hardly uses."""
-    candidates: Table
+    candidates: TextTable
     fertility: Chart | None
     cuts: tuple[Cut, ...]
     has_fragments: bool
@@ -37,7 +38,7 @@ class TokenizerView:
 
 def tokenizer_view(facts: Facts) -> TokenizerView:
     """The candidates beside each other, and which one goes on."""
-    candidates = candidates_of(facts)
+    candidates = tokenizers_of(facts)
     chosen = chosen_of(facts)
     names = [name for name, _ in candidates]
     rows = tuple(
@@ -49,7 +50,7 @@ def tokenizer_view(facts: Facts) -> TokenizerView:
         )
         for name, table in candidates
     )
-    table = Table(
+    table = TextTable(
         caption="Tokenizers that were compared on held-out text",
         columns=("candidate", "vocabulary", "tokens per word", "bytes per token"),
         rows=rows,
@@ -72,7 +73,7 @@ def tokenizer_view(facts: Facts) -> TokenizerView:
     )
 
 
-def candidates_of(facts: Facts) -> list[tuple[str, Json]]:
+def tokenizers_of(facts: Facts) -> list[tuple[str, Json]]:
     """(name, figures) of every tokenizer that was compared."""
     return named_tables(facts.fertility.get("candidates"))
 
@@ -80,7 +81,7 @@ def candidates_of(facts: Facts) -> list[tuple[str, Json]]:
 def chosen_of(facts: Facts) -> str:
     """Name of the tokenizer that goes on; the only one where there was no choice."""
     found = facts.choice.get("chosen") or facts.fertility.get("chosen")
-    names = [name for name, _ in candidates_of(facts)]
+    names = [name for name, _ in tokenizers_of(facts)]
     if found is None and len(names) == 1:
         return names[0]
     return "" if found is None else clip(found, 80)

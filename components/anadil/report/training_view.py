@@ -3,13 +3,14 @@
 import re
 from dataclasses import dataclass
 
+from anadil.core.format import integer_if_whole, number
 from anadil.report.charts import Band, Line
-from anadil.report.elements import Chart, Table, facts_table, lines, records_table
-from anadil.report.format import clip, figure, list_of, number, plain, whole
-from anadil.report.read import Facts, Json, named_tables, series
+from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
+from anadil.report.format import clip, figure, plain_value
+from anadil.report.read import Facts, Json, list_of, named_tables, series
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
-MAX_SAMPLE = 4_000
+MAX_CHAT_SAMPLE = 4_000
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 """What `mask_audit.json` puts round the trained spans of a sample."""
 
@@ -39,8 +40,8 @@ class TrainingView:
     phases: str
     """What was trained from which step to which."""
     charts: tuple[Chart, ...]
-    phase_table: Table
-    summary: Table
+    phase_table: TextTable
+    summary: TextTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,8 @@ class FinetuneView:
     """Section 4."""
 
     charts: tuple[Chart, ...]
-    audit: Table
-    summary: Table
+    audit: TextTable
+    summary: TextTable
     sample: tuple[Span, ...]
 
 
@@ -69,7 +70,9 @@ def training_view(facts: Facts) -> TrainingView:
     steps = max((step for line in facts.training if (step := number(line.get("step")))), default=None)
     return TrainingView(
         steps="" if steps is None else figure(int(steps)),
-        phases="; ".join(f"{band.label} up to step {figure(whole(band.end))}" for band in bands[:10]),
+        phases="; ".join(
+            f"{band.label} up to step {figure(integer_if_whole(band.end))}" for band in bands[:10]
+        ),
         charts=tuple(chart for chart in charts if chart),
         phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
         summary=facts_table("Continued pre-training in numbers", facts.training_summary, skipped=("phases",)),
@@ -115,7 +118,7 @@ def _phase_name(facts: Facts, phase: object) -> str:
     if place is not None:
         known = place == int(place) and 1 <= place <= len(recipe)
         phase = recipe[int(place) - 1].trains if known else f"phase {figure(place)}"
-    return clip(PHASE_NAMES.get(str(phase), plain(phase)), 40)
+    return clip(PHASE_NAMES.get(str(phase), plain_value(phase)), 40)
 
 
 def _rates(logged: list[Json]) -> tuple[tuple[float, float], ...]:
@@ -125,5 +128,5 @@ def _rates(logged: list[Json]) -> tuple[tuple[float, float], ...]:
 def _sample(audit: Json) -> tuple[Span, ...]:
     """The first sample chat, cut at the brackets that the audit puts round trained spans."""
     text = next((item for item in list_of(audit.get("samples")) if isinstance(item, str)), "")
-    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_SAMPLE), flags=re.DOTALL)
+    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
     return tuple(Span(text=part, trained=bool(place % 2)) for place, part in enumerate(parts) if part)

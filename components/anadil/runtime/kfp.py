@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
 from anadil.core.stages import Stage
 
@@ -71,7 +71,7 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
         described = dict(listed["artifacts"][0])
         described["metadata"] = _metadata(name, uri, manifest)
         if name in PAGES:
-            folder, _ = artifact.fetch(uri, stage.writes)
+            folder, _ = fetch(uri, stage.writes)
             page = _launcher_path(described["uri"])
             page.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / PAGES[name], page)

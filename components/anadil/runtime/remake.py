@@ -14,16 +14,21 @@ from pathlib import Path
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.lock import is_held
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stages import Stage
-from anadil.runtime.job import RESULT_VERSION
+from anadil.runtime.cache_key import RESULT_VERSION
 
 VARIABLE = "ANADIL_REMAKE"
 """Environment variable that stands for `--remake`, also in the steps of a pipeline."""
 PROGRAM = {RESULT_VERSION, "version", "code"}
 """Names in an origin that stand for the program; the last two until 0.1.0."""
-CHECKPOINTS = ("checkpoints/**/step-*[0-9]/manifest.json", "trainer/checkpoint-*[0-9]/manifest.json")
-"""Of pretrain and finetune, below a work directory."""
+CHECKPOINTS = {
+    "pretrain": "checkpoints/**/step-*[0-9]/manifest.json",
+    "finetune": "trainer/checkpoint-*[0-9]/manifest.json",
+}
+"""Stage -> manifests of its checkpoints below a work directory, deeper where each process has its own."""
 
 Find = Callable[[str, str], Manifest | None]
 
@@ -45,12 +50,12 @@ def refuse_remake(stage: Stage, origin: Mapping[str, str], root: str | None, wor
         stage: Which stage; only a costly one is looked at.
         origin: What decides the artifact that is not there.
         root: Where earlier artifacts lie; None where the artifact was given a place of its own.
-        work: Its work directory; one with checkpoints goes on, since that was decided before.
+        work: Its work directory; one with checkpoints resumes, since that was decided before.
 
     Raises:
         RecipeError: There is such a model, or checkpoints of one, and no `--remake`.
     """
-    if not stage.costly or may_remake() or _checkpoints(work.parent, glob.escape(work.name)):
+    if not stage.costly or may_remake() or _checkpoints(stage, work.parent, glob.escape(work.name)):
         return
     if root is not None and (found := _finished(stage, origin, root)):
         uri, manifest = found
@@ -59,13 +64,39 @@ def refuse_remake(stage: Stage, origin: Mapping[str, str], root: str | None, wor
             f"it again costs a whole training: add --remake (or set {VARIABLE}=1) if that is wanted; to keep it, "
             f"give its URI to the next stage as --{stage.writes}, or another storage.root to this run"
         )
-    if unfinished := _unfinished(work, origin):
+    if unfinished := _unfinished(stage, work, origin):
         folder, manifest = unfinished
         raise RecipeError(
             f"{folder}: an unfinished run of the same recipe has checkpoints here, {_made_by(manifest, origin)}. "
-            f"This program cannot go on from them: finish that run with the program that began it, or add --remake "
-            f"(or set {VARIABLE}=1) to begin anew"
+            f"This program cannot resume from them: finish that run with the program that began it, or add --remake "
+            f"(or set {VARIABLE}=1) to start over"
         )
+
+
+def unused_checkpoints(stage: Stage, origin: Mapping[str, str], work: Path) -> str:
+    """A warning of unfinished runs' checkpoints beside a work directory that has none; empty where nothing is lost."""
+    if stage.name != "pretrain" or _checkpoints(stage, work.parent, glob.escape(work.name)):
+        return ""
+    root = work.parent
+    # A run that is at work needs its checkpoints.
+    left = [path for path in _unfinished_checkpoints(stage, work) if not is_held(root / path.parts[0])]
+    if not left:
+        return ""
+    folder, checkpoint = root / left[-1].parts[0], root / left[-1].parent
+    manifest = _readable(str(checkpoint))
+    old = {name: text for name, text in (manifest.origin if manifest else {}).items() if name in origin}
+    causes = artifact.origin_differences(old, {name: origin[name] for name in old})
+    why = "; ".join(causes[:4]) or "an input, the base model or the place is another"
+    num_others = len({path.parts[0] for path in left}) - 1
+    others = f" (and {num_others} more directories beside it have some)" if num_others else ""
+    rename = (
+        f"; if only the place is another: stop this run, remove {work}, rename {folder} to it, start again"
+    )
+    return (
+        f"{folder}: an unfinished run has checkpoints here up to {checkpoint.name}{others}, which this run does not "
+        f"use: {why}. To resume from them, start that run again with its own recipe and inputs"
+        f"{'' if causes else rename}. If nobody needs them, remove {folder}"
+    )
 
 
 def _made_by(manifest: Manifest, origin: Mapping[str, str]) -> str:
@@ -81,7 +112,7 @@ def _finished(stage: Stage, origin: Mapping[str, str], root: str) -> tuple[str, 
 
     def all_of(word: str) -> list[tuple[str, Manifest]]:
         if word not in known:
-            uris = storage.store(root).directories(storage.join(root, word))
+            uris = storage.store(root).directories(join(root, word))
             known[word] = [(uri, manifest) for uri in uris if (manifest := _readable(uri))]
         return known[word]
 
@@ -115,14 +146,11 @@ def _is_alike(old: Mapping[str, str], new: Mapping[str, str], find: Find) -> boo
     return True
 
 
-def _unfinished(work: Path, origin: Mapping[str, str]) -> tuple[Path, Manifest] | None:
-    for name in reversed(_checkpoints(work.parent, f"*{work.suffix}")):
-        folder = work.parent / name.parts[0]
-        manifest = _readable(str(work.parent / name.parent))
-        # A finished run keeps its directory for tracking that is not sent yet.
-        is_finished = (folder.with_suffix("") / storage.MANIFEST).exists()
-        if manifest and not is_finished and _is_of_the_same_run(manifest.origin, origin):
-            return folder, manifest
+def _unfinished(stage: Stage, work: Path, origin: Mapping[str, str]) -> tuple[Path, Manifest] | None:
+    for path in reversed(_unfinished_checkpoints(stage, work)):
+        manifest = _readable(str(work.parent / path.parent))
+        if manifest and _is_of_the_same_run(manifest.origin, origin):
+            return work.parent / path.parts[0], manifest
     return None
 
 
@@ -151,15 +179,21 @@ def _flat(name: str, text: str) -> list[tuple[str, str]]:
     return [(f"{name}.{key}", json.dumps(value, ensure_ascii=False)) for key, value in section.items()]
 
 
-def _checkpoints(folder: Path, name: str) -> list[Path]:
-    """Manifests of checkpoints in the work directories of a folder, relative to it, the oldest first."""
+def _checkpoints(stage: Stage, folder: Path, name: str) -> list[Path]:
+    """Manifests of a stage's checkpoints in work directories of a folder, relative to it, the oldest first."""
     # Path.glob ends with an error where a run that is at work removes a directory.
-    found = [
-        path
-        for pattern in CHECKPOINTS
-        for path in glob.glob(f"{name}/{pattern}", root_dir=folder, recursive=True)  # noqa: PTH207
-    ]
+    found = glob.glob(f"{name}/{CHECKPOINTS[stage.name]}", root_dir=folder, recursive=True)  # noqa: PTH207
     return sorted(map(Path, found), key=lambda path: (path.parent.name, path))
+
+
+def _unfinished_checkpoints(stage: Stage, work: Path) -> list[Path]:
+    """Those in directories beside a work directory, or in it, whose run has not finished."""
+    # A finished run keeps its directory for tracking that is not sent yet.
+    return [
+        path
+        for path in _checkpoints(stage, work.parent, f"*{work.suffix}")
+        if not ((work.parent / path.parts[0]).with_suffix("") / MANIFEST).exists()
+    ]
 
 
 def _readable(uri: str) -> Manifest | None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from anadil.artifacts import storage
+from anadil.artifacts.uri import join
 from anadil.core import errors
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.log import masked
@@ -48,7 +49,7 @@ class StepRecord:
 
 def step_status_uri(root: str, run: str, stage: str) -> str:
     """Where the status of a step is written."""
-    return storage.join(root, "runs", run, f"{stage}.json")
+    return join(root, "runs", run, f"{stage}.json")
 
 
 @contextlib.contextmanager

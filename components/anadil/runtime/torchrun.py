@@ -1,4 +1,4 @@
-"""One process for each GPU of this machine, with exit codes that say what happened.
+"""One process for each GPU of this node, with exit codes that say what happened.
 
 torchrun itself always exits 1 after a signal or a failed worker, which a cluster takes for a
 permanent failure; here a preempted run ends with 143 and a failed one with its worker's code.
@@ -19,7 +19,8 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import main
 
 from anadil.core.errors import AnadilError, RetryableError
-from anadil.runtime.entry_point import END_VARIABLE, LOST, PARENT_VARIABLE
+from anadil.runtime.environment import END_VARIABLE, PARENT_VARIABLE
+from anadil.runtime.termination import PEER_LOST
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +30,23 @@ SHUTDOWN_S = 110
 `terminationGracePeriodSeconds` must be longer."""
 
 
-def launch(module: str, arguments: Sequence[str], processes: int) -> int:
+def launch_group(module: str, arguments: Sequence[str], processes: int) -> int:
     """Run `python -m module arguments` in processes that train together; the exit code.
 
     Args:
         module: What each process runs.
         arguments: Its command line.
-        processes: How many on this machine, unless the platform's environment says so.
+        processes: How many on this node, unless the platform's environment says so.
 
     Where a platform has set torchrun's own variables (PET_*, as the Kubeflow training operator
-    does), they say how many machines there are and where they meet.
+    does), they say how many nodes there are and where they meet.
 
     Where processes fail, torchrun starts them again, as often as the platform says. After a failure
-    that would come again, those of the same machine end at once, with the same exit code.
+    that would come again, those of the same node end at once, with the same exit code.
 
     Raises:
         AnadilError: A process said why another start would end the same.
-        RetryableError: The machine with the store where all meet is gone, or does not answer.
+        RetryableError: The node with the store where all meet is gone, or does not answer.
     """
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_S))
     # torchrun's own store outlives a failed start, and the next one would find the addresses of dead processes
@@ -71,9 +72,9 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> int:
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     except (RendezvousError, DistNetworkError, DistStoreError) as error:
         raise RetryableError(
-            f"{socket.gethostname()} has {LOST} ({type(error).__name__} where the machines meet, "
-            f"{os.environ.get('PET_RDZV_ENDPOINT') or 'this machine'}); the log of the machine that failed first says "
-            "why; run the same command again to go on from the last checkpoint"
+            f"{socket.gethostname()} has {PEER_LOST} ({type(error).__name__} where the nodes meet, "
+            f"{os.environ.get('PET_RDZV_ENDPOINT') or 'this machine'}); the log of the node that failed first says "
+            "why; run the same command again to resume from the last checkpoint"
         ) from error
     return 0
 
@@ -94,8 +95,8 @@ def _group_options(processes: int) -> list[str]:
         log.info("starting %s processes", processes)
         return ["--standalone", "--nproc-per-node", str(processes)]
     # torchrun takes every PET_ variable as a default. The operator says `auto` where the job
-    # does not say how many processes a machine has.
+    # does not say how many processes a node has.
     asked = os.environ.get("PET_NPROC_PER_NODE", "auto")
     number = asked if asked.isdigit() else str(processes)
-    log.info("starting %s processes of %s machines", number, os.environ.get("PET_NNODES", "1"))
+    log.info("starting %s processes of %s nodes", number, os.environ.get("PET_NNODES", "1"))
     return ["--nproc-per-node", number]

@@ -11,7 +11,7 @@ import zstandard
 
 from anadil.core.errors import IntegrityError
 
-Part = Literal["train", "heldout"]
+CorpusPart = Literal["train", "heldout"]
 
 MAX_PART_BYTES = 256 * 1024**2
 """Text of one part before the next begins; a part is what one worker reads."""
@@ -35,7 +35,7 @@ class Document:
 
 
 def write_documents(
-    corpus: Path, part: Part, documents: Iterable[Document], contents: dict[str, str] | None = None
+    corpus: Path, part: CorpusPart, documents: Iterable[Document], contents: dict[str, str] | None = None
 ) -> int:
     """Write `<part>/part-*.jsonl.zst` below the corpus directory; how many documents it was.
 
@@ -74,7 +74,7 @@ def write_documents(
     return count
 
 
-def read_documents(corpus: Path, part: Part) -> Iterator[Document]:
+def read_documents(corpus: Path, part: CorpusPart) -> Iterator[Document]:
     """The documents of one part of a corpus directory, in order.
 
     Raises:
@@ -84,7 +84,7 @@ def read_documents(corpus: Path, part: Part) -> Iterator[Document]:
         yield from read_file(path)
 
 
-def document_files(corpus: Path, part: Part) -> list[Path]:
+def document_files(corpus: Path, part: CorpusPart) -> list[Path]:
     """The files of one part of a corpus directory, in order."""
     return sorted((corpus / part).glob("part-*.jsonl.zst"))
 

@@ -1,12 +1,16 @@
-"""The shape of a language module."""
+"""What the stages know of a language: data and small pure functions, a module for each."""
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anadil.text import languages
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The language's own limits of the document filters; `anadil.config.Rules` names each."""
+class FilterLimits:
+    """The language's own limits of the document filters; `anadil.recipe.sections.Rules` names each."""
 
     min_words: int
     max_words: int
@@ -55,8 +59,21 @@ class Language:
     """Characters that end a sentence."""
     min_long_block: int
     """Characters from which a block of a web page counts as running text."""
-    limits: Limits
+    limits: FilterLimits
     prompts: tuple[str, ...]
     """Beginnings that models continue, side by side in the report."""
     questions: tuple[str, ...]
     """Questions that the finetuned model answers in the report."""
+    sample_words: tuple[str, ...] = ()
+    """Words that the report always cuts up, beside the most frequent long ones."""
+
+
+def language_codes() -> list[str]:
+    """The ISO 639-1 codes of all languages: the modules of `languages/`."""
+    return sorted(each.name for each in pkgutil.iter_modules(languages.__path__))
+
+
+def load_language(code: str) -> Language:
+    """The language of a code, such as `az`."""
+    language: Language = importlib.import_module(f"{languages.__name__}.{code}").LANGUAGE
+    return language

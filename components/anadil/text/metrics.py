@@ -6,6 +6,8 @@ from typing import Any
 
 from anadil.core.errors import DataError
 
+SURE_DOCUMENTS = 100
+"""Fewer scored documents than these make an interval that says little."""
 MAX_LOOP_TOKENS = 32
 MIN_LOOP_REPEATS = 4
 

@@ -39,7 +39,7 @@ MIN_MISREAD_SHARE = 0.8
 """Least share of the non-ASCII characters that is misread; in sound text it is near 0."""
 
 
-def settled(once: Callable[[str], str], text: str) -> str:
+def apply_until_stable(once: Callable[[str], str], text: str) -> str:
     """Apply one pass of a normalization until the text no longer changes."""
     for _ in range(MAX_PASSES):
         after = once(text)
@@ -49,7 +49,7 @@ def settled(once: Callable[[str], str], text: str) -> str:
     return text
 
 
-def well_formed(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join surrogate pairs that a broken JSON writer left apart; drop those without a partner."""
     try:
         text.encode()
@@ -58,7 +58,7 @@ def well_formed(text: str) -> str:
     return text
 
 
-def reread(text: str) -> str:
+def undo_mojibake(text: str) -> str:
     """Undo UTF-8 that was read as Latin-1 or Windows-1252: `É™` was the letter `ə`.
 
     The whole text is judged, so that sound text never changes: nearly all of its non-ASCII
@@ -91,17 +91,19 @@ def _decoded(text: str, bytewise: str) -> str:
     return "".join([*pieces, text[end:]])
 
 
-def visible(text: str) -> str:
+def remove_invisible(text: str) -> str:
     """Text without characters that nobody sees, with line feeds for line ends."""
     return INVISIBLE.sub("", LINE_ENDS.sub("\n", text))
 
 
-def tidy(text: str) -> str:
+def normalize_spaces(text: str) -> str:
     """Single spaces, no spaces at line ends, one blank line at most."""
     lines = SPACES.sub(" ", text).split("\n")
     return BLANK_LINES.sub("\n\n", "\n".join(line.strip() for line in lines)).strip()
 
 
-def mended(text: str) -> str:
+def repair_characters(text: str) -> str:
     """Well-formed, re-read, visible text in Unicode form NFC."""
-    return unicodedata.normalize("NFC", visible(settled(reread, well_formed(text))))
+    return unicodedata.normalize(
+        "NFC", remove_invisible(apply_until_stable(undo_mojibake, join_surrogates(text)))
+    )

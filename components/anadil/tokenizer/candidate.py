@@ -1,4 +1,4 @@
-"""A tokenizer that could go on: how it is put together from the base's and written."""
+"""A candidate tokenizer: how it is made from the base's and written."""
 
 import json
 import logging
@@ -13,16 +13,16 @@ from tokenizers.pre_tokenizers import ByteLevel
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Strategy
-from anadil.tokenizer.usage import Usage
+from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 Merges = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class TokenizerCandidate:
     """One tokenizer of the comparison."""
 
     strategy: Strategy
@@ -31,7 +31,7 @@ class Candidate:
     got: int
     """The same, as it came out: a small corpus gives fewer tokens."""
     tokenizer: Tokenizer
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     """How often the corpus uses its own tokens; None for the base, which has none."""
 
     @property
@@ -71,7 +71,7 @@ def require_byte_level(tokenizer: Tokenizer, name: str) -> None:
         )
 
 
-def replaced(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenizer:
+def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenizer:
     """The base's tokenizer with a new vocabulary; its special tokens follow the ordinary ones."""
     content = json.loads(base.to_str())
     content["model"] |= {"vocab": vocab, "merges": merges}
@@ -82,7 +82,7 @@ def replaced(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenize
     return _checked(content, ids)
 
 
-def extended(base: Tokenizer, merges: Merges) -> Tokenizer:
+def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
     """The base's tokenizer with more merges; the new tokens come after all old ids."""
     content = json.loads(base.to_str())
     vocab: dict[str, int] = content["model"]["vocab"]
@@ -96,7 +96,7 @@ def extended(base: Tokenizer, merges: Merges) -> Tokenizer:
     return _checked(content, ids)
 
 
-def _renumbered(processor: Json | None, ids: dict[str, int]) -> Json | None:
+def _renumbered(processor: JsonObject | None, ids: dict[str, int]) -> JsonObject | None:
     """The post-processor, which adds BOS and EOS, with new ids of the same tokens."""
     if processor is None or processor["type"] == "ByteLevel":
         return processor
@@ -114,7 +114,7 @@ def _renumbered(processor: Json | None, ids: dict[str, int]) -> Json | None:
     )
 
 
-def _checked(content: Json, ids: dict[str, int]) -> Tokenizer:
+def _checked(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
     """The tokenizer of a JSON object; the library renumbers tokens without a word, so ids are compared."""
     tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     for token, expected in (content["model"]["vocab"] | ids).items():
@@ -131,11 +131,11 @@ def _checked(content: Json, ids: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _is_special(content: Json, token: str) -> bool:
+def _is_special(content: JsonObject, token: str) -> bool:
     return any(added["content"] == token and added["special"] for added in content["added_tokens"])
 
 
-def write(candidate: Candidate, base: Path, template: str, target: Path) -> None:
+def write_tokenizer(candidate: TokenizerCandidate, base: Path, template: str, target: Path) -> None:
     """Write a Hugging Face tokenizer directory.
 
     Args:
@@ -146,7 +146,7 @@ def write(candidate: Candidate, base: Path, template: str, target: Path) -> None
     """
     target.mkdir(parents=True)
     if candidate.strategy == "base":
-        # The file itself: writing it anew could change bytes, and with them its digest.
+        # The file itself: writing it again could change bytes, and with them its digest.
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         candidate.tokenizer.save(str(target / "tokenizer.json"))
@@ -160,12 +160,12 @@ def write(candidate: Candidate, base: Path, template: str, target: Path) -> None
     (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 
-def _config(base: Json, candidate: Candidate) -> Json:
+def _config(base: JsonObject, candidate: TokenizerCandidate) -> JsonObject:
     config = {
         key: value for key, value in base.items() if key not in ("added_tokens_decoder", "chat_template")
     }
     if candidate.strategy != "base" or not config:
-        # A class of the base's own may build its tokenizer anew instead of reading tokenizer.json.
+        # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     # Left to itself this setting joins " ," to "," when text is decoded.
     config["clean_up_tokenization_spaces"] = False

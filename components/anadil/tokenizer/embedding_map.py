@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from anadil.tokenizer.candidate import Candidate, vocab_size
+from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
 
 Rows = list[list[int]]
 
@@ -44,7 +44,7 @@ def embedding_rows(base: Tokenizer, new: Tokenizer) -> Rows:
     return rows
 
 
-def write_embedding_map(candidate: Candidate, base: Tokenizer, target: Path) -> None:
+def write_embedding_map(candidate: TokenizerCandidate, base: Tokenizer, target: Path) -> None:
     """Write `embedding_map.json`; `rows` is null where every row stays what it is."""
     rows = None if candidate.strategy == "base" else embedding_rows(base, candidate.tokenizer)
     content = {

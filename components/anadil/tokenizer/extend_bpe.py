@@ -67,7 +67,7 @@ class _Words:
             self._where[pair].add(index)
 
 
-def continued_merges(
+def continue_merges(
     tokenizer: Tokenizer, counts: Mapping[str, int], num_tokens: int, min_frequency: int
 ) -> list[tuple[str, str]]:
     """The merges that continue the base's BPE on a corpus; merge k makes new token k.
@@ -90,7 +90,7 @@ def continued_merges(
     merges: list[tuple[str, str]] = []
     heap = [(-count, *pair) for pair, count in words.pairs.items()]
     heapq.heapify(heap)
-    with progress("adding tokens", num_tokens) as shown:
+    with progress("adding tokens", num_tokens) as bar:
         while heap and len(merges) < num_tokens:
             negative, left, right = heapq.heappop(heap)
             count = words.pairs.get((left, right), 0)
@@ -110,5 +110,5 @@ def continued_merges(
             taken.add(joined)
             for pair in words.merge((left, right), new):
                 heapq.heappush(heap, (-words.pairs[pair], *pair))
-            shown.advance()
+            bar.advance()
     return merges

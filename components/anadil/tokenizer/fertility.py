@@ -13,14 +13,12 @@ from anadil.text.language import Language
 
 BATCH = 64
 """Documents encoded at a time."""
-NUM_SAMPLES = 8
+NUM_SAMPLE_WORDS = 8
 MIN_SAMPLE_CHARS = 8
-KNOWN_WORDS = {"az": ("kitablardan",)}
-"""Words that the report always cuts up. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS), for az."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heldout:
+class HeldoutSample:
     """The text that every candidate is measured on."""
 
     texts: tuple[str, ...]
@@ -54,7 +52,7 @@ class Fertility:
         return fields
 
 
-def heldout_of(texts: Iterable[str], language: Language) -> Heldout:
+def sample_heldout(texts: Iterable[str], language: Language) -> HeldoutSample:
     """Count words and bytes once, and choose the words to show.
 
     Raises:
@@ -71,17 +69,17 @@ def heldout_of(texts: Iterable[str], language: Language) -> Heldout:
         )
     long = [word for word in counts if len(word) >= MIN_SAMPLE_CHARS and word.isalpha()]
     frequent = sorted(long or counts, key=lambda word: (-counts[word], word))
-    shown = dict.fromkeys([*KNOWN_WORDS.get(language.code, ()), *frequent[:NUM_SAMPLES]])
+    words = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
     spaced = any(f" {frequent[0]}" in text for text in kept)
-    return Heldout(
+    return HeldoutSample(
         texts=kept,
         num_words=counts.total(),
         num_bytes=sum(len(text.encode()) for text in kept),
-        samples=tuple(f" {word}" if spaced else word for word in shown),
+        samples=tuple(f" {word}" if spaced else word for word in words),
     )
 
 
-def measure(tokenizer: Tokenizer, heldout: Heldout, name: str) -> Fertility:
+def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str) -> Fertility:
     """Encode and decode the held-out text.
 
     Args:

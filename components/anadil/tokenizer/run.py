@@ -16,24 +16,24 @@ from anadil.core.progress import track
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_documents
-from anadil.text.languages import language
+from anadil.text.language import load_language
 from anadil.tokenizer.candidate import (
-    Candidate,
+    TokenizerCandidate,
     chat_template,
-    extended,
-    replaced,
+    extend_vocabulary,
+    replace_vocabulary,
     require_byte_level,
     vocab_size,
-    write,
+    write_tokenizer,
 )
 from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.extend_bpe import continued_merges
-from anadil.tokenizer.fertility import heldout_of, measure
+from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.fertility import measure_fertility, sample_heldout
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
-from anadil.tokenizer.select import TABLES, Measured, choose, write_tables
-from anadil.tokenizer.sweep_reuse import Finished, finished
-from anadil.tokenizer.train_bpe import train
-from anadil.tokenizer.usage import usage_of
+from anadil.tokenizer.select import TABLES, MeasuredCandidate, choose_candidate, write_tables
+from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
+from anadil.tokenizer.train_bpe import train_vocabulary
+from anadil.tokenizer.usage import count_usage
 
 log = logging.getLogger(__name__)
 
@@ -51,23 +51,23 @@ def run(job: Job) -> Figures:
     recipe, corpus = job.recipe, job.inputs["corpus"]
     folder = base_tokenizer(recipe.base, job.base_cache)
     base = read_tokenizer(folder)
-    spoken = language(recipe.language)
-    heldout = heldout_of((document.text for document in read_documents(corpus, "heldout")), spoken)
-    base_measured = Measured(
+    language = load_language(recipe.language)
+    heldout = sample_heldout((document.text for document in read_documents(corpus, "heldout")), language)
+    base_measured = MeasuredCandidate(
         candidate=_unchanged(base),
-        fertility=measure(base, heldout, "base"),
+        fertility=measure_fertility(base, heldout, "base"),
     )
-    measured: list[Measured] = []
+    measured: list[MeasuredCandidate] = []
     for candidate in _candidates(job, base):
         if candidate.strategy == "base":
             measured.append(base_measured)
         else:
-            fertility = measure(candidate.tokenizer, heldout, candidate.name)
-            measured.append(Measured(candidate=candidate, fertility=fertility))
+            fertility = measure_fertility(candidate.tokenizer, heldout, candidate.name)
+            measured.append(MeasuredCandidate(candidate=candidate, fertility=fertility))
         _check_and_track(measured[-1], job)
         if text := measured[-1].warning:
             log.warning("%s", text)
-    best, why = choose(measured, recipe)
+    best, why = choose_candidate(measured, recipe)
     _write(job.out, measured, best, base, folder)
     write_tables(job.out, base_measured, measured, best, why, heldout, recipe.language)
     beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
@@ -84,17 +84,17 @@ def run(job: Job) -> Figures:
     }
 
 
-def _candidates(job: Job, base: Tokenizer) -> Iterator[Candidate]:
+def _candidates(job: Job, base: Tokenizer) -> Iterator[TokenizerCandidate]:
     """The candidates in the recipe's order; the corpus is counted once, each strategy trained once."""
     wanted = job.recipe.tokenizer
     strategies = tuple(dict.fromkeys(wanted.strategies))
     sizes = tuple(dict.fromkeys(wanted.vocab_sizes))
-    ready, counts = Finished(), None
+    ready, counts = SweepCandidates(), None
     if set(strategies) - {"base"}:
         require_byte_level(base, job.recipe.base.model)
         if "replace" in strategies:
             _require_room(base, min(sizes))
-        ready = finished(job)
+        ready = find_sweep_candidates(job)
         job.records.update(ready.counts)
     for strategy in strategies:
         if strategy == "base":
@@ -121,34 +121,34 @@ def _counted(job: Job, base: Tokenizer) -> Pretokens:
     return counts
 
 
-def _unchanged(base: Tokenizer) -> Candidate:
+def _unchanged(base: Tokenizer) -> TokenizerCandidate:
     size = vocab_size(base)
-    return Candidate(strategy="base", asked=size, got=size, tokenizer=base)
+    return TokenizerCandidate(strategy="base", asked=size, got=size, tokenizer=base)
 
 
 def _extensions(
     base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
-) -> Iterator[Candidate]:
-    merges = continued_merges(base, counts.counts, max(sizes), min_frequency)
+) -> Iterator[TokenizerCandidate]:
+    merges = continue_merges(base, counts.counts, max(sizes), min_frequency)
     for size in sizes:
         got = _given("extend", size, min(size, len(merges)), min_frequency)
-        tokenizer = extended(base, merges[:size])
-        usage = usage_of(tokenizer, counts.counts, merges[:size])
-        yield Candidate(strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage)
+        tokenizer = extend_vocabulary(base, merges[:size])
+        usage = count_usage(tokenizer, counts.counts, merges[:size])
+        yield TokenizerCandidate(strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
 def _replacements(
     base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], min_frequency: int
-) -> Iterator[Candidate]:
+) -> Iterator[TokenizerCandidate]:
     num_special = len(base.get_added_tokens_decoder())
     log.info("training a vocabulary of %d tokens", max(sizes))
-    trained = train(counts.counts, max(sizes) - num_special, min_frequency)
+    trained = train_vocabulary(counts.counts, max(sizes) - num_special, min_frequency)
     for size in sizes:
         vocab, merges = trained.cut(size - num_special)
-        tokenizer = replaced(base, vocab, merges)
+        tokenizer = replace_vocabulary(base, vocab, merges)
         got = _given("replace", size, vocab_size(tokenizer), min_frequency)
-        usage = usage_of(tokenizer, counts.counts, merges, NUM_BYTE_SYMBOLS + num_special)
-        yield Candidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer, usage=usage)
+        usage = count_usage(tokenizer, counts.counts, merges, NUM_BYTE_SYMBOLS + num_special)
+        yield TokenizerCandidate(strategy="replace", asked=size, got=got, tokenizer=tokenizer, usage=usage)
 
 
 def _require_room(base: Tokenizer, size: int) -> None:
@@ -172,7 +172,7 @@ def _given(strategy: Strategy, asked: int, got: int, min_frequency: int) -> int:
     return got
 
 
-def _check_and_track(item: Measured, job: Job) -> None:
+def _check_and_track(item: MeasuredCandidate, job: Job) -> None:
     found = item.fertility
     name = item.candidate.name
     log.info(
@@ -197,16 +197,18 @@ def _check_and_track(item: Measured, job: Job) -> None:
     log.warning("%s; this base's tokenizer loses text", words)
 
 
-def _write(out: Path, measured: list[Measured], best: Measured, base: Tokenizer, base_folder: Path) -> None:
+def _write(
+    out: Path, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
+) -> None:
     """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
     candidates = out / "candidates"
     template = chat_template(base_folder, base)
     for item in measured if len(measured) > 1 else ():
         target = candidates / item.candidate.name
-        write(item.candidate, base_folder, template, target)
+        write_tokenizer(item.candidate, base_folder, template, target)
         write_embedding_map(item.candidate, base, target)
     draft = out / "chosen"
-    write(best.candidate, base_folder, template, draft)
+    write_tokenizer(best.candidate, base_folder, template, draft)
     write_embedding_map(best.candidate, base, draft)
     for file in sorted(draft.iterdir()):
         shutil.move(file, out / file.name)

@@ -1,4 +1,4 @@
-"""The candidates beside each other, and which one goes on."""
+"""Compare the candidates and choose one."""
 
 import json
 import logging
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anadil.recipe.sections import Recipe
-from anadil.tokenizer.candidate import Candidate
-from anadil.tokenizer.fertility import Fertility, Heldout
+from anadil.tokenizer.candidate import TokenizerCandidate
+from anadil.tokenizer.fertility import Fertility, HeldoutSample
 from anadil.tokenizer.usage import MIN_USES
 
 log = logging.getLogger(__name__)
 
 TABLES = ("fertility.json", "choice.json")
 """What is written here beside the tokenizer itself."""
-TOLERANCE = 0.02
+CHOICE_TOLERANCE = 0.02
 """The fewest held-out tokens per word win; so much worse, a candidate that keeps the base's vocabulary does,
 since the rest of what the base knows stays as it is. Assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredCandidate:
     """A candidate and what it does to the held-out text."""
 
-    candidate: Candidate
+    candidate: TokenizerCandidate
     fertility: Fertility
 
     def as_json(self) -> dict[str, object]:
@@ -53,13 +53,15 @@ class Measured:
         )
 
 
-def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]:
-    """The candidate that goes on, and why: see `TOLERANCE`."""
+def choose_candidate(measured: Sequence[MeasuredCandidate], recipe: Recipe) -> tuple[MeasuredCandidate, str]:
+    """The chosen candidate, and why: see `CHOICE_TOLERANCE`."""
     wanted = recipe.tokenizer.choice
     rivals = [item for item in measured if wanted in ("auto", item.candidate.strategy)]
     fewest = min(rivals, key=_cost)
     near = [
-        item for item in rivals if item.fertility.fertility <= (1 + TOLERANCE) * fewest.fertility.fertility
+        item
+        for item in rivals
+        if item.fertility.fertility <= (1 + CHOICE_TOLERANCE) * fewest.fertility.fertility
     ]
     keeping = [item for item in near if item.candidate.strategy != "replace"]
     best = min(keeping or near, key=_cost)
@@ -69,23 +71,23 @@ def choose(measured: Sequence[Measured], recipe: Recipe) -> tuple[Measured, str]
         why += f"; of {of} {fewest.candidate.name} has the fewest tokens per word ({fewest.fertility.fertility:.3f})"
     if best is not fewest:
         why += (
-            f", and within {TOLERANCE:.0%} of it {best.candidate.name} ({best.fertility.fertility:.3f}) keeps the "
+            f", and within {CHOICE_TOLERANCE:.0%} of it {best.candidate.name} ({best.fertility.fertility:.3f}) keeps the "
             "base's vocabulary"
         )
     return best, why
 
 
-def _cost(item: Measured) -> tuple[float, int]:
+def _cost(item: MeasuredCandidate) -> tuple[float, int]:
     return item.fertility.fertility, item.candidate.vocab_size
 
 
 def write_tables(
     out: Path,
-    base: Measured,
-    measured: Sequence[Measured],
-    best: Measured,
+    base: MeasuredCandidate,
+    measured: Sequence[MeasuredCandidate],
+    best: MeasuredCandidate,
     why: str,
-    heldout: Heldout,
+    heldout: HeldoutSample,
     language: str,
 ) -> None:
     """Write `fertility.json` and, where there was a choice, `choice.json`.
@@ -93,14 +95,14 @@ def write_tables(
     The base's tokenizer is in the first in any case, because the others are compared with it.
     """
     chosen = best.candidate.name
-    shown = {item.candidate.name: item.as_json() for item in (base, *measured)}
+    tables = {item.candidate.name: item.as_json() for item in (base, *measured)}
     warnings = [item.warning for item in measured if item.warning]
     summary = {
         "language": language,
         "chosen": chosen,
         "num_words": heldout.num_words,
         "num_bytes": heldout.num_bytes,
-        "candidates": shown,
+        "candidates": tables,
         "warnings": warnings,
     }
     _write_json(out / "fertility.json", summary)
@@ -112,7 +114,7 @@ def write_tables(
         log.info("chose %s: %s", chosen, why)
 
 
-def _without_samples(item: Measured) -> dict[str, object]:
+def _without_samples(item: MeasuredCandidate) -> dict[str, object]:
     return {key: value for key, value in item.as_json().items() if key != "samples"}
 
 

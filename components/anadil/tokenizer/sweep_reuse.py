@@ -11,15 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import read_tokenizer
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe, Strategy
-from anadil.runtime.job import Job, origin_of
-from anadil.tokenizer.candidate import Candidate
-from anadil.tokenizer.usage import Usage
+from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.job import Job
+from anadil.tokenizer.candidate import TokenizerCandidate
+from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
@@ -28,22 +31,22 @@ COUNTS = ("train_documents", "train_pretokens", "different_pretokens", "dropped_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class SweepCandidates:
     """What need not be trained again."""
 
-    candidates: Mapping[tuple[Strategy, int], Candidate] = field(default_factory=dict)
+    candidates: Mapping[tuple[Strategy, int], TokenizerCandidate] = field(default_factory=dict)
     """Strategy and size asked for -> candidate."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Records of the corpus; empty where nothing was found."""
 
 
-def finished(job: Job) -> Finished:
+def find_sweep_candidates(job: Job) -> SweepCandidates:
     """The candidates of a job that lie under `storage.root` already."""
     sizes = dict.fromkeys(job.recipe.tokenizer.vocab_sizes)
     corpus = artifact.read_manifest(str(job.inputs["corpus"]))
     if job.recipe.storage.root is None or corpus is None or len(sizes) < 2:
-        return Finished()
-    candidates: dict[tuple[Strategy, int], Candidate] = {}
+        return SweepCandidates()
+    candidates: dict[tuple[Strategy, int], TokenizerCandidate] = {}
     counts: dict[str, int] = {}
     for size in sizes:
         found = _artifact_of(job.recipe, size, corpus)
@@ -53,7 +56,7 @@ def finished(job: Job) -> Finished:
         candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder)}
         counts = {name: manifest.records[name] for name in COUNTS}
         log.info("size %d: taken from a run of its own", size)
-    return Finished(candidates=candidates, counts=counts)
+    return SweepCandidates(candidates=candidates, counts=counts)
 
 
 def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Manifest] | None:
@@ -61,28 +64,28 @@ def _artifact_of(recipe: Recipe, size: int, corpus: Manifest) -> tuple[Path, Man
     settings = recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
     alone = recipe.model_copy(update={"tokenizer": settings})
     stage = STAGES["tokenizer"]
-    origin = origin_of(stage, alone, {"corpus": corpus}, ())
-    uri = storage.join(str(recipe.storage.root), stage.writes, artifact.key_of(origin))
+    origin = stage_origin(stage, alone, {"corpus": corpus}, ())
+    uri = join(str(recipe.storage.root), stage.writes, artifact.origin_key(origin))
     try:
         manifest = artifact.read_manifest(uri)
         if manifest is None or manifest.origin != origin:
             return None
-        return artifact.fetch(uri, stage.writes)
+        return fetch(uri, stage.writes)
     except IntegrityError as error:
         log.warning("%s; its size is trained again", error)
         return None
 
 
-def _candidates_in(folder: Path) -> Iterator[Candidate]:
+def _candidates_in(folder: Path) -> Iterator[TokenizerCandidate]:
     table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
     for name, entry in table.items():
         if entry["strategy"] == "base":
             continue
         place = folder / "candidates" / name
-        yield Candidate(
+        yield TokenizerCandidate(
             strategy=entry["strategy"],
             asked=entry["asked"],
             got=entry["got"],
-            usage=Usage(**{field.name: entry[field.name] for field in fields(Usage)}),
+            usage=TokenUsage(**{field.name: entry[field.name] for field in fields(TokenUsage)}),
             tokenizer=read_tokenizer(place if place.is_dir() else folder),
         )

@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
-from anadil.tokenizer.extend_bpe import continued_merges
+from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import MAX_PAIR_COUNT, largest_pair_count
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ CHUNK_CHARS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedVocabulary:
     """An ordered vocabulary: the start of it is the smaller vocabulary of the same corpus."""
 
     alphabet: list[str]
@@ -38,7 +38,7 @@ class Trained:
         return vocab, self.merges
 
 
-def train(counts: Mapping[str, int], num_tokens: int, min_frequency: int) -> Trained:
+def train_vocabulary(counts: Mapping[str, int], num_tokens: int, min_frequency: int) -> TrainedVocabulary:
     """Train on a word-count table; every smaller vocabulary is a `cut` of the result.
 
     Args:
@@ -52,8 +52,8 @@ def train(counts: Mapping[str, int], num_tokens: int, min_frequency: int) -> Tra
             "the corpus is too large for tokenizers' counters; training in Python, which takes longer"
         )
         bare = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
-        merges = continued_merges(bare, counts, num_tokens - len(alphabet), min_frequency)
-        return Trained(alphabet=alphabet, merges=merges)
+        merges = continue_merges(bare, counts, num_tokens - len(alphabet), min_frequency)
+        return TrainedVocabulary(alphabet=alphabet, merges=merges)
     tokenizer = Tokenizer(BPE())
     # The pretokens are cut already, and no byte symbol is white space.
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -65,7 +65,7 @@ def train(counts: Mapping[str, int], num_tokens: int, min_frequency: int) -> Tra
     )
     tokenizer.train_from_iterator(_spelled_out(counts), trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    return Trained(alphabet=alphabet, merges=[(left, right) for left, right in model["merges"]])
+    return TrainedVocabulary(alphabet=alphabet, merges=[(left, right) for left, right in model["merges"]])
 
 
 def _spelled_out(counts: Mapping[str, int]) -> Iterator[str]:

@@ -15,7 +15,7 @@ MIN_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class TokenUsage:
     """The tokens that a candidate's own merges make, in the training text."""
 
     own_tokens: int
@@ -35,7 +35,9 @@ class Usage:
         return asdict(self)
 
 
-def usage_of(tokenizer: Tokenizer, counts: Mapping[str, int], own: Sequence[Merge], other: int = 0) -> Usage:
+def count_usage(
+    tokenizer: Tokenizer, counts: Mapping[str, int], own: Sequence[Merge], other: int = 0
+) -> TokenUsage:
     """Count the uses of a candidate's own tokens.
 
     Args:
@@ -53,7 +55,7 @@ def usage_of(tokenizer: Tokenizer, counts: Mapping[str, int], own: Sequence[Merg
     for left, right in own:
         merges.setdefault(left + right, (left, right))
     seen = sum(uses[token] >= MIN_USES for token in merges)
-    return Usage(
+    return TokenUsage(
         own_tokens=len(merges), own_tokens_seen=seen, supported_size=other + _supported(merges, uses, seen)
     )
 

@@ -14,7 +14,7 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape, trained_shape
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.load import load_recipe
@@ -63,7 +63,7 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     recipe, shape, layout, work = sizes(recompute, trains, state)
     model = random_model(shape, work, torch.device("cpu"), recipe.seed)
     trainer = Trainer(
-        spread(model, recipe.pretrain, Mesh(), torch.device("cpu")),
+        parallelize(model, recipe.pretrain, Mesh(), torch.device("cpu")),
         random_tokens(shape, work, layout.batch_size, recipe.seed),
         recipe,
         Group(),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.calibrate.local import measure
-from anadil.cli.calibrate.results import device_of, load, results_in
-from anadil.cli.calibrate.spec import Ask, as_json
+from anadil.cli.calibrate.local import measure_layouts
+from anadil.cli.calibrate.results import device_of, load_measurements, results_in
+from anadil.cli.calibrate.spec import RunSpec, as_json
 from anadil.core.errors import RecipeError
 from anadil.plan.calibration import Measurement, calibrate, predicted
 from anadil.plan.instances import machine, this_machine
@@ -29,12 +29,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measured(runs: Path) -> list[Measurement]:
     os.environ["OMP_NUM_THREADS"] = "1"
-    return measure([LAYOUT], recipe(), SHAPE, WORK, HERE, runs=runs, steps=2)
+    return measure_layouts([LAYOUT], recipe(), SHAPE, WORK, HERE, runs=runs, steps=2)
 
 
 def command(*more: str) -> list[str]:
-    ask = Ask.of(LAYOUT, recipe("all"), SHAPE, WORK, "CPU, of a test", steps=1)
-    return [sys.executable, "-m", "anadil.cli.calibrate", *ask.arguments(), *more]
+    spec = RunSpec.of(LAYOUT, recipe("all"), SHAPE, WORK, "CPU, of a test", steps=1)
+    return [sys.executable, "-m", "anadil.cli.calibrate", *spec.arguments(), *more]
 
 
 def test_each_phase_kind_is_measured_on_the_real_trainer(measured: list[Measurement]) -> None:
@@ -62,18 +62,18 @@ def test_what_was_measured_is_not_measured_again(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("anadil.cli.calibrate.local.QUIET", 1e9)  # whatever else this machine did meanwhile
 
-    again = measure([LAYOUT], recipe(), SHAPE, WORK, HERE, runs=runs, steps=2, timeout_s=0.01)
+    again = measure_layouts([LAYOUT], recipe(), SHAPE, WORK, HERE, runs=runs, steps=2, timeout_s=0.01)
 
     assert again == measured
-    assert len(load(runs)) == 2
+    assert len(load_measurements(runs)) == 2
     assert "1 of 1): measured before" in caplog.text
 
 
 def test_a_run_that_takes_too_long_is_a_result_and_not_kept(tmp_path: Path) -> None:
-    found = measure([LAYOUT], recipe("all"), SHAPE, WORK, HERE, runs=tmp_path, timeout_s=0.2)
+    found = measure_layouts([LAYOUT], recipe("all"), SHAPE, WORK, HERE, runs=tmp_path, timeout_s=0.2)
 
     assert [(each.status, each.message) for each in found] == [("timeout", "not done after 0.2 s")]
-    assert load(tmp_path) == []
+    assert load_measurements(tmp_path) == []
 
 
 def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
@@ -82,9 +82,9 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
     caplog.set_level(logging.INFO)
     p5 = machine("p5.48xlarge")
 
-    assert measure([Layout(data=8)], recipe(), SHAPE, WORK, p5, runs=tmp_path) == []
-    assert measure([Layout(data=2)], recipe(), SHAPE, WORK, HERE, runs=tmp_path) == []
-    assert measure([LAYOUT], recipe(), SHAPE, replace(WORK, loss="logits"), HERE, runs=tmp_path) == []
+    assert measure_layouts([Layout(data=8)], recipe(), SHAPE, WORK, p5, runs=tmp_path) == []
+    assert measure_layouts([Layout(data=2)], recipe(), SHAPE, WORK, HERE, runs=tmp_path) == []
+    assert measure_layouts([LAYOUT], recipe(), SHAPE, replace(WORK, loss="logits"), HERE, runs=tmp_path) == []
 
     said = [record.getMessage() for record in caplog.records]
     assert said == [
@@ -94,6 +94,7 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_measure_together() -> None:
     layout = as_json(replace(LAYOUT, data=2))
     done = subprocess.run(
@@ -119,21 +120,21 @@ def test_two_processes_measure_together() -> None:
 )
 def test_a_wrong_command_line_is_told(more: list[str], says: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        Ask.parse([*command()[3:], *more])
+        RunSpec.parse([*command()[3:], *more])
 
     assert says in str(caught.value)
 
 
 def test_the_command_line_and_what_it_asks_for_are_the_same() -> None:
-    ask = Ask.parse(command()[3:])
+    spec = RunSpec.parse(command()[3:])
 
-    assert Ask.parse(ask.arguments()) == ask
-    assert ask.trains == ("all",)
-    assert json.loads(as_json(ask.layout))["recompute"] == "full"
+    assert RunSpec.parse(spec.arguments()) == spec
+    assert spec.trains == ("all",)
+    assert json.loads(as_json(spec.layout))["recompute"] == "full"
 
 
 def test_left_out_the_shape_is_that_of_the_recipe() -> None:
-    ask = Ask.parse(["--recipe", "azerbaijani-1b", "--layout", "{}"])
+    spec = RunSpec.parse(["--recipe", "azerbaijani-1b", "--layout", "{}"])
 
-    assert (ask.shape.hidden, ask.shape.vocabulary) == (2_048, 100_000)
-    assert (ask.work, ask.trains) == (None, ("embeddings", "all"))
+    assert (spec.shape.hidden, spec.shape.vocabulary) == (2_048, 100_000)
+    assert (spec.work, spec.trains) == (None, ("embeddings", "all"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from anadil.cli.calibrate.pytorchjobs import job_manifests
-from anadil.cli.calibrate.spec import Ask
+from anadil.cli.calibrate.spec import RunSpec
 from anadil.core.errors import RecipeError
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
@@ -105,11 +105,11 @@ def test_the_command_measures_that_layout_and_tells_nothing_else_of_the_recipe()
     for job, layout in zip(jobs(), LAYOUTS, strict=True):
         container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
 
-        ask = Ask.parse(container["args"])
+        spec = RunSpec.parse(container["args"])
 
         assert container["command"][-2:] == ["-m", "anadil.cli.calibrate"]
-        assert (ask.layout, ask.shape, ask.work, ask.device) == (layout, ONE, WORK, "A100 40 GB")
-        assert ask.trains == ("embeddings", "all")
+        assert (spec.layout, spec.shape, spec.work, spec.device) == (layout, ONE, WORK, "A100 40 GB")
+        assert spec.trains == ("embeddings", "all")
         assert "secret" not in json.dumps(job)
 
 

@@ -8,11 +8,11 @@ from anadil.cli.calibrate.results import (
     cpu_model,
     default_folder,
     device_of,
-    find,
-    keep,
-    key_of,
+    find_measurement,
+    keep_measurement,
     line_of,
-    load,
+    load_measurements,
+    measurement_key,
     read_logs,
     results_in,
     versions,
@@ -25,10 +25,10 @@ from tests.kit.calibration import LAYOUT, WORK, measurement
 def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     one = measurement()
 
-    keep(one, tmp_path / "runs")
+    keep_measurement(one, tmp_path / "runs")
 
-    assert find(replace(one, status="failed", step_s=None), tmp_path / "runs") == one
-    assert load(tmp_path / "runs") == [one]
+    assert find_measurement(replace(one, status="failed", step_s=None), tmp_path / "runs") == one
+    assert load_measurements(tmp_path / "runs") == [one]
 
 
 @pytest.mark.parametrize(
@@ -43,20 +43,20 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
 def test_another_device_layout_work_or_version_is_another_measurement(
     changed: dict[str, object], tmp_path: Path
 ) -> None:
-    keep(measurement(), tmp_path)
+    keep_measurement(measurement(), tmp_path)
 
-    assert find(measurement(**changed), tmp_path) is None
+    assert find_measurement(measurement(**changed), tmp_path) is None
 
 
 def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = measurement()
-    keep(one, tmp_path)
-    path = tmp_path / f"{key_of(one)}.json"
+    keep_measurement(one, tmp_path)
+    path = tmp_path / f"{measurement_key(one)}.json"
     path.write_text(path.read_text()[:100])
 
-    found = find(one, tmp_path)
+    found = find_measurement(one, tmp_path)
 
-    assert (found, load(tmp_path)) == (None, [])
+    assert (found, load_measurements(tmp_path)) == (None, [])
     assert f"{path}: no measurement (damaged, or of another version); it is not used" in caplog.text
 
 
@@ -65,7 +65,7 @@ def test_a_place_that_cannot_be_written_costs_no_result(
 ) -> None:
     (tmp_path / "file").write_text("")
 
-    keep(measurement(), tmp_path / "file" / "runs")
+    keep_measurement(measurement(), tmp_path / "file" / "runs")
 
     assert "the measurement cannot be kept" in caplog.text
 
@@ -103,7 +103,9 @@ def test_results_are_found_in_what_kubectl_printed(tmp_path: Path) -> None:
     found = read_logs([log], tmp_path / "runs")
 
     assert found == [one, other]
-    assert sorted(load(tmp_path / "runs"), key=key_of) == sorted(found, key=key_of)
+    assert sorted(load_measurements(tmp_path / "runs"), key=measurement_key) == sorted(
+        found, key=measurement_key
+    )
 
 
 def test_the_process_that_ran_out_of_memory_is_believed_and_not_those_it_stopped() -> None:

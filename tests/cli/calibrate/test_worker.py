@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from anadil.cli.calibrate.results import results_in
-from anadil.cli.calibrate.spec import Ask
+from anadil.cli.calibrate.spec import RunSpec
 from anadil.cli.calibrate.worker import (
     is_out_of_memory,
     random_model,
     random_tokens,
     reset_resident_peak,
     resident_bytes,
-    run,
+    run_measurement,
     works,
 )
 from anadil.core.errors import PreflightError, Stopped
@@ -24,11 +24,11 @@ from tests.kit.calibration import LAYOUT, SHAPE, WORK, recipe
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="expects a machine without a GPU")
-ASK = Ask.of(LAYOUT, recipe("embeddings", "all"), SHAPE, WORK, "CPU, of a test", steps=1)
+SPEC = RunSpec.of(LAYOUT, recipe("embeddings", "all"), SHAPE, WORK, "CPU, of a test", steps=1)
 
 
 def test_a_run_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(ASK)
+    code = run_measurement(SPEC)
 
     out = capsys.readouterr().out
     assert (code, out.count("\n")) == (0, 1)
@@ -39,7 +39,7 @@ def test_a_run_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bf16_state_is_measured_too(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(replace(ASK, work=replace(WORK, state="bf16", compute="bf16"), trains=("all",)))
+    code = run_measurement(replace(SPEC, work=replace(WORK, state="bf16", compute="bf16"), trains=("all",)))
 
     assert code == 0
     assert [each.work.state for each in results_in(capsys.readouterr().out)] == ["bf16"]
@@ -47,7 +47,7 @@ def test_bf16_state_is_measured_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_too_little_memory_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     # More than an address can name, so that no system promises it.
-    code = run(replace(ASK, shape=replace(SHAPE, hidden=10**6, vocabulary=2 * 10**9)))
+    code = run_measurement(replace(SPEC, shape=replace(SHAPE, hidden=10**6, vocabulary=2 * 10**9)))
 
     found = results_in(capsys.readouterr().out)
     assert code == PreflightError.exit_code
@@ -67,14 +67,14 @@ def test_sigterm_is_a_result(capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setattr(Trainer, "step", interrupted)
 
     with pytest.raises(Stopped):
-        run(replace(ASK, steps=1_000_000))
+        run_measurement(replace(SPEC, steps=1_000_000))
 
     assert {each.status for each in results_in(capsys.readouterr().out)} == {"stopped"}
 
 
 def test_what_this_device_cannot_run_is_a_result_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(PreflightError):
-        run(replace(ASK, work=replace(WORK, kernels="liger")))
+        run_measurement(replace(SPEC, work=replace(WORK, kernels="liger")))
 
     (first, _) = results_in(capsys.readouterr().out)
     assert first.status == "failed"
@@ -83,7 +83,7 @@ def test_what_this_device_cannot_run_is_a_result_with_its_reason(capsys: pytest.
 
 def test_a_layout_takes_as_many_processes_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(PreflightError, match=r"takes 2 device\(s\) and 1 process\(es\) run; start as many"):
-        run(replace(ASK, layout=replace(LAYOUT, data=2)))
+        run_measurement(replace(SPEC, layout=replace(LAYOUT, data=2)))
 
     assert {each.status for each in results_in(capsys.readouterr().out)} == {"failed"}
 
@@ -115,7 +115,7 @@ def test_random_tokens_fill_their_sequences(packed: bool, documents: int) -> Non
 
 
 def test_left_out_the_work_is_what_training_does_here() -> None:
-    (embeddings, whole) = works(replace(ASK, work=None), CPU)
+    (embeddings, whole) = works(replace(SPEC, work=None), CPU)
 
     assert (embeddings.trains, whole.trains) == ("embeddings", "all")
     assert (whole.compute, whole.kernels, whole.packed) == ("fp32", "torch", False)

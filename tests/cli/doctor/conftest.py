@@ -9,7 +9,8 @@ import pytest
 
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from tests.kit.fake_cluster import Cluster, serving
+from tests.kit.fake_cluster import Cluster
+from tests.kit.fake_server import serving
 
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 WANTED: dict[str, Any] = {
@@ -46,9 +47,10 @@ def wanted() -> Recipe:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    with serving(Cluster()) as served:
-        fill(served)
-        monkeypatch.setenv("KUBECONFIG", str(served.kubeconfig(tmp_path)))
+    served = Cluster()
+    fill(served)
+    with serving(served, tmp_path) as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         monkeypatch.delenv("KF_PIPELINES_ENDPOINT", raising=False)
         monkeypatch.setenv("NO_PROXY", "*")

@@ -8,14 +8,14 @@ import pytest
 
 from anadil.cli import main
 from anadil.cli.doctor import local
-from anadil.cli.doctor.local import Check, examine, missing_packages, require_packages
+from anadil.cli.doctor.local import Check, missing_packages, require_packages, run_checks
 from anadil.core.errors import PreflightError
 
 TINY = "base.model=tiny"
 
 
 def found(name: str, *overrides: str, work: Path) -> Check:
-    [check] = [check for check in examine("smoke", [TINY, *overrides], work) if check.name == name]
+    [check] = [check for check in run_checks("smoke", [TINY, *overrides], work) if check.name == name]
     return check
 
 
@@ -26,7 +26,7 @@ def listening() -> Iterator[int]:
 
 
 def test_this_machine_can_run_the_built_in_recipe(tmp_path: Path) -> None:
-    checks = examine("smoke", [], tmp_path)
+    checks = run_checks("smoke", [], tmp_path)
 
     assert [check for check in checks if check.status == "failed"] == []
     assert {check.name for check in checks} >= {
@@ -60,7 +60,7 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_wrong_recipe_fails_with_every_mistake(tmp_path: Path) -> None:
-    [*_, last] = examine("smoke", ["seed=x", "language=xx"], tmp_path)
+    [*_, last] = run_checks("smoke", ["seed=x", "language=xx"], tmp_path)
 
     assert (last.name, last.status) == ("recipe", "failed")
     assert "2 mistake(s)" in last.detail

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from anadil.cli.doctor.cluster import examine_cluster
+from anadil.cli.doctor.cluster import run_cluster_checks
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.conftest import node
 from tests.cli.doctor.lines import line, names
@@ -214,7 +214,7 @@ def test_the_health_of_nodes_is_counted(cluster: Cluster, wanted: Recipe) -> Non
 def test_one_node_needs_no_efa(cluster: Cluster, wanted: Recipe) -> None:
     cluster.objects["/api/v1/nodes"]["items"] = [node(efa=0)]
 
-    checks = examine_cluster(again(wanted, "cluster.nodes=1"))
+    checks = run_cluster_checks(again(wanted, "cluster.nodes=1"))
 
     assert names(checks, "failed") == set()
     assert "EFA" in names(checks, "skipped")

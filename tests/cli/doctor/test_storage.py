@@ -8,13 +8,13 @@ import pytest
 from anadil.artifacts import s3, storage
 from anadil.cli.doctor.local import Check
 from anadil.cli.doctor.storage import check_checkpoints, check_storage
-from anadil.cli.doctor.timeout import bounded
+from anadil.cli.doctor.timeout import with_timeout
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
 
 def probe(recipe: Recipe, root: str) -> Check:
-    [check] = bounded("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
+    [check] = with_timeout("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
     return check
 
 
@@ -31,7 +31,7 @@ def test_nothing_stays_where_reading_fails(
     def cut(**_: object) -> None:
         raise ConnectionResetError("cut")
 
-    monkeypatch.setattr(s3.client(), "get_object", cut)
+    monkeypatch.setattr(s3.s3_client(), "get_object", cut)
 
     check = probe(wanted, f"{bucket}/az")
 
@@ -53,7 +53,7 @@ def test_storage_that_is_away_is_given_up(wanted: Recipe, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3.client.cache_clear()
+    s3.s3_client.cache_clear()
     started = time.monotonic()
 
     check = probe(wanted, "s3://bucket/az")

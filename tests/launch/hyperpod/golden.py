@@ -18,7 +18,7 @@ COMMANDS = {
 
 def printed(name: str) -> str:
     """What a dry run prints for the example."""
-    options = main.parser("cluster").parse_args(["cluster", *COMMANDS[name]])
+    options = main.command_parser("cluster").parse_args(["cluster", *COMMANDS[name]])
     with contextlib.redirect_stdout(io.StringIO()) as output:
         assert options.command(options) == 0
     return output.getvalue()

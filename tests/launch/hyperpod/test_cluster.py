@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anadil.cli import main
-from anadil.core.errors import DataError, PreflightError, RetryableError
+from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.hyperpod import resources as parts_module
 from anadil.launch.hyperpod.config import Description
 from anadil.launch.hyperpod.create import create_cluster
@@ -16,7 +16,6 @@ from anadil.launch.hyperpod.delete import delete_cluster
 from anadil.launch.hyperpod.describe import describe_cluster
 from anadil.launch.hyperpod.requests import cluster
 from anadil.launch.hyperpod.resources import ClusterResources, differences_from, wait_until
-from tests.kit.aws import Fakes
 from tests.kit.hyperpod import Cloud, described, eks, example
 
 
@@ -193,31 +192,6 @@ def test_every_lack_is_told_at_once(cloud: Cloud, description: Description) -> N
     assert "lets all traffic of itself out" in lines[4]
 
 
-def test_an_eks_cluster_that_is_not_there_is_told(cloud: Cloud, description: Description) -> None:
-    cloud.fakes.refuse(
-        "eks", "describe_cluster", "ResourceNotFoundException", "No cluster found for name: anadil."
-    )
-
-    with pytest.raises(DataError, match="EKS cluster anadil: does not exist"):
-        create_cluster(ClusterResources(description, cloud))
-
-
-def test_a_quota_is_told_with_aws_own_words(cloud: Cloud, description: Description) -> None:
-    stubs = Fakes("sagemaker")
-    stubs.refuse(
-        "sagemaker", "describe_cluster", "ResourceNotFound", "Cluster with name anadil not found", 404
-    )
-    limit = "The account-level service limit 'ml.p5.48xlarge for cluster usage' is 0 Instances"
-    stubs.refuse("sagemaker", "create_cluster", "ResourceLimitExceeded", limit)
-    cloud._clients["sagemaker"] = stubs("sagemaker")
-    cloud.fakes.answer("eks", "describe_cluster", eks())
-
-    with pytest.raises(
-        PreflightError, match=r"quota reached.*ml\.p5\.48xlarge for cluster usage.*Service Quotas"
-    ):
-        create_cluster(ClusterResources(description.model_copy(update={"fsx": None, "ecr": None}), cloud))
-
-
 def test_a_link_that_fails_says_why(cloud: Cloud, description: Description) -> None:
     cloud.fakes.answer("eks", "describe_cluster", eks())
     cloud.fakes.answer("fsx", "describe_data_repository_associations", {"Associations": []})
@@ -353,7 +327,7 @@ def test_the_command_describes_a_cluster(
     cloud.fakes.answer("eks", "describe_cluster", eks())
     told = []
     for output in ("table", "json"):
-        options = main.parser("cluster").parse_args(["cluster", "describe", str(file), "-o", output])
+        options = main.command_parser("cluster").parse_args(["cluster", "describe", str(file), "-o", output])
         assert options.command(options) == 0
         told.append(capsys.readouterr().out)
 

@@ -52,7 +52,7 @@ def test_yaml_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for output in ("yaml", "json"):
         words = ["cluster", "create", str(EXAMPLE), "--dry-run", "-o", output]
-        options = main.parser("cluster").parse_args(words)
+        options = main.command_parser("cluster").parse_args(words)
         assert options.command(options) == 0
         told.append(capsys.readouterr().out)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
-from anadil.launch.kubernetes.backend import Kubernetes
+from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api, Patience
 from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB
 from tests.kit.fake_kubernetes import Cluster, LogCut
@@ -27,7 +27,7 @@ SLOW = Reply(delay_s=0.4)
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
 def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -> None:
     # D2
-    backend = Kubernetes("pytorchjob", pace=PACE, patience=Patience(pause_s=0.01, read_s=0.2))
+    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=Patience(pause_s=0.01, read_s=0.2))
     scene.cluster.fail_next(method, "pytorchjobs", 2, fault)
 
     def story(cluster: Cluster) -> None:
@@ -166,7 +166,7 @@ def test_an_operator_that_is_not_installed_is_named(
     scene.cluster.crds = installed
 
     with pytest.raises(PreflightError, match=text):
-        Kubernetes(kind, pace=PACE, patience=QUICK).run(scene.job())
+        KubernetesBackend(kind, pace=PACE, patience=QUICK).run(scene.job())
 
 
 def test_a_namespace_that_is_not_there_is_named(scene: Scene) -> None:

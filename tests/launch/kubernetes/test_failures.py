@@ -58,7 +58,7 @@ def test_a_failure_is_the_error_of_the_exit_code(scene: Scene, code: int, kind: 
         cluster.crash(0, code, words(code, "corpus is empty"))
 
     with pytest.raises(
-        kind, match=r"machine 0 \(pod .*-worker-0, node node-0\) failed first: corpus is empty"
+        kind, match=r"worker 0 \(pod .*-worker-0, node node-0\) failed first: corpus is empty"
     ) as failed:
         scene.launch(story, NO_RESTART)
 
@@ -79,7 +79,7 @@ def test_a_bug_keeps_its_exit_code(scene: Scene) -> None:
 def test_the_machine_that_failed_first_is_named_though_another_ended_earlier(
     scene: Scene, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    # D7: torchrun on machine 1 still waits for its processes when machine 0 has given up already.
+    # D7: torchrun on worker 1 still waits for its processes when worker 0 has given up already.
     def story(cluster: Cluster) -> None:
         begin(cluster)
         cluster.log(1, error_line("CUDA error: an illegal memory access", 1.5))
@@ -89,12 +89,12 @@ def test_the_machine_that_failed_first_is_named_though_another_ended_earlier(
             cluster.crash(1, 1)
             cluster.pod(1)["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = now()
 
-    with pytest.raises(AnadilError, match=r"machine 1 .* CUDA error: an illegal memory access, exit code 1"):
+    with pytest.raises(AnadilError, match=r"worker 1 .* CUDA error: an illegal memory access, exit code 1"):
         scene.launch(story, NO_RESTART)
 
     assert error_line("CUDA error: an illegal memory access", 1.5) in shown(capsys)
-    assert "the last 1 lines of machine 1" in caplog.text
-    assert "machine 0: Error, exit code 1, node node-0" in caplog.text
+    assert "the last 1 lines of worker 1" in caplog.text
+    assert "worker 0: Error, exit code 1, node node-0" in caplog.text
 
 
 def test_a_machine_that_was_told_to_stop_did_not_begin_it(scene: Scene) -> None:
@@ -104,7 +104,7 @@ def test_a_machine_that_was_told_to_stop_did_not_begin_it(scene: Scene) -> None:
             cluster.crash(0, 143, words(143, "stopped by SIGTERM"))
             cluster.crash(1, 3, words(3, "record 7 is no JSON"))
 
-    with pytest.raises(DataError, match="machine 1"):
+    with pytest.raises(DataError, match="worker 1"):
         scene.launch(story, NO_RESTART)
 
 
@@ -129,7 +129,7 @@ def test_a_machine_that_lost_another_one_did_not_begin_it(
             cluster.crash(0, code, words(code, message))
             cluster.crash(1, other[0], words(*other) if other[1] else "")
 
-    with pytest.raises(AnadilError, match="machine 1") as failed:
+    with pytest.raises(AnadilError, match="worker 1") as failed:
         scene.launch(story, NO_RESTART)
 
     assert failed.value.exit_code == (138 if other[0] == 137 else other[0])
@@ -229,7 +229,7 @@ def test_machines_that_fail_together_use_up_one_restart(
 
     scene.launch(story, "cluster.restarts=1")
 
-    assert caplog.text.count("a machine failed; restart 1 of 1") == 1
+    assert caplog.text.count("a worker failed; restart 1 of 1") == 1
 
 
 def test_three_failures_at_one_step_end_the_job(scene: Scene) -> None:

@@ -127,7 +127,7 @@ def test_a_job_that_does_not_start_is_ended_with_the_reason(
     with pytest.raises(PreflightError, match=rf"not started after .*s: .*{text}"):
         scene.launch(story, pace=dataclasses.replace(PACE, startup_s=0.5, replacement_s=0.5))
 
-    said = [record.getMessage() for record in caplog.records if "machines run" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "workers run" in record.getMessage()]
     assert len(said) == len(set(said))
     scene.cluster.wait(lambda: not scene.cluster.jobs)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from anadil.core.errors import DataError, PreflightError, Stopped
-from anadil.launch.job import HEARTBEAT_ANNOTATION
-from anadil.launch.kubernetes.backend import stop_run, sweep
+from anadil.launch.kubernetes.backend import stop_run
+from anadil.launch.kubernetes.ledger import HEARTBEAT_ANNOTATION, sweep
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import QUICK, Scene
@@ -93,6 +93,8 @@ def orphan(scene: Scene, *overrides: str, run: str = "") -> str:
 def test_the_sweeper_suspends_what_nobody_follows_and_nothing_else(scene: Scene) -> None:
     lost = orphan(scene, run="lost")
     scene.backend.run(scene.job(run="detached"), detach=True)
+    left = orphan(scene, run="left-to-itself")  # followed once, then launched again with --detach
+    scene.backend.run(scene.job(run="left-to-itself"), detach=True)
     by_hand = orphan(scene, run="by-hand")
     del scene.cluster.jobs[by_hand]["metadata"]["annotations"][HEARTBEAT_ANNOTATION]
 
@@ -103,6 +105,7 @@ def test_the_sweeper_suspends_what_nobody_follows_and_nothing_else(scene: Scene)
     assert again == []
     suspended = [name for name, job in scene.cluster.jobs.items() if job["spec"]["runPolicy"].get("suspend")]
     assert suspended == [lost]
+    assert left in scene.cluster.jobs
 
 
 def test_the_sweeper_deletes_what_kueue_would_resume(scene: Scene) -> None:
@@ -212,7 +215,7 @@ def test_status_of_a_failed_job_names_the_cause(scene: Scene) -> None:
     status = scene.backend.status(scene.cluster.job()["metadata"]["name"])
 
     assert (status.state, status.exit_code) == ("failed", 3)
-    assert "machine 1" in status.message
+    assert "worker 1" in status.message
     assert "record 7 is no JSON" in status.message
 
 
@@ -228,7 +231,7 @@ def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> Non
 
     assert (down.reason, down.exit_code) == ("Error", 70)
     assert (status.state, status.reason, status.exit_code, status.restarts) == ("running", "", None, 1)
-    assert status.message.startswith("runs again; before, machine 1 (pod ")
+    assert status.message.startswith("runs again; before, worker 1 (pod ")
     scene.seal()
     scene.cluster.succeed(0)
     ended = scene.backend.status(name)
@@ -238,9 +241,7 @@ def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> Non
 def test_logs_are_lines_of_the_first_machine(scene: Scene) -> None:
     scene.backend.run(scene.job(), detach=True)
     name = scene.cluster.job()["metadata"]["name"]
-    with pytest.raises(
-        DataError, match=f"no log, machine 0 has not started; `anadil status {name}` says why"
-    ):
+    with pytest.raises(DataError, match=f"no log, worker 0 has not started; `anadil status {name}` says why"):
         list(scene.backend.logs(name))
     scene.cluster.run(0, 1)
     scene.cluster.log(0, "one", "two")

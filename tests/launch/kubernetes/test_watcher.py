@@ -1,18 +1,18 @@
-import importlib
 import json
 import logging
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from anadil.core.errors import DataError, RecipeError, Stopped
-from anadil.launch.job import DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.kubernetes import connection
+from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.create import workflow_owner
-from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB, Kind
-from anadil.launch.kubernetes.restarts import LEDGER_ANNOTATION
+from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB, JobKind
+from anadil.launch.kubernetes.ledger import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
@@ -163,7 +163,7 @@ def test_a_follower_leaves_a_heartbeat_and_its_counts(scene: Scene) -> None:
 
     annotations = scene.cluster.job()["metadata"]["annotations"]
     assert annotations[HEARTBEAT_ANNOTATION].endswith("Z")
-    assert json.loads(annotations[LEDGER_ANNOTATION])["ended"] == 0
+    assert json.loads(annotations[COUNTS_ANNOTATION])["ended"] == 0
     assert DETACHED_ANNOTATION not in annotations
 
 
@@ -197,16 +197,27 @@ def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
     scene.cluster.pods["run-7-step"] = {
         "metadata": {"labels": {}, "ownerReferences": [{**workflow, "controller": True}]}
     }
+    from kubernetes import config  # half a second
+
+    kubeconfig = os.environ["KUBECONFIG"]
     pod_namespace = tmp_path / "namespace"
     monkeypatch.setattr(connection, "POD_NAMESPACE", pod_namespace)
-    api = Api(NAMESPACE, QUICK)
-
-    pod_namespace.write_text("kubeflow")
-    elsewhere = workflow_owner(api)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setattr(
+        "kubernetes.config.load_incluster_config",
+        lambda client_configuration: config.load_kube_config(
+            kubeconfig, client_configuration=client_configuration
+        ),
+    )
     pod_namespace.write_text(NAMESPACE)
+    another_cluster = workflow_owner(Api(NAMESPACE, QUICK))  # that of KUBECONFIG
+    monkeypatch.delenv("KUBECONFIG")
+    own = workflow_owner(Api(NAMESPACE, QUICK))
+    pod_namespace.write_text("kubeflow")
+    another_namespace = workflow_owner(Api(NAMESPACE, QUICK))
 
-    assert elsewhere == []
-    assert workflow_owner(api) == [{**workflow, "controller": False, "blockOwnerDeletion": False}]
+    assert another_cluster == another_namespace == []
+    assert own == [{**workflow, "controller": False, "blockOwnerDeletion": False}]
 
 
 def deadline(cluster: Cluster) -> int:
@@ -233,10 +244,10 @@ def test_a_detached_job_has_the_exact_deadline_and_can_be_followed_later(scene: 
 
 
 @pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB])
-def test_a_later_deadline_changes_nothing_else(kind: Kind) -> None:
-    renderer = importlib.import_module(f"anadil.launch.manifests.{kind.name}")
-    manifest = renderer.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
-    without = renderer.render(job("azerbaijani-1b"))
+def test_a_later_deadline_changes_nothing_else(kind: JobKind) -> None:
+    backend = KubernetesBackend(kind.name)
+    manifest = backend.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
+    without = backend.render(job("azerbaijani-1b"))
 
     later = kind.with_later_deadline(manifest, 60)
 

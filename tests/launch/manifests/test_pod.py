@@ -7,7 +7,6 @@ from anadil.core.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests.pod import Container, container_of, template_of, with_hash
 from anadil.recipe.load import load_recipe
-from anadil.runtime.torchrun import SHUTDOWN_S
 from tests.kit.jobs import container, environment, job
 from tests.kit.restricted import violations
 from tests.launch.golden import cpu, hyperpod, japanese
@@ -154,6 +153,8 @@ def test_the_taint_of_unhealthy_nodes_is_never_borne() -> None:
 
 
 def test_a_stop_leaves_time_to_save() -> None:
+    from anadil.runtime.torchrun import SHUTDOWN_S
+
     assert template(cpu())["spec"]["terminationGracePeriodSeconds"] > SHUTDOWN_S
 
 

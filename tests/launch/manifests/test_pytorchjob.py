@@ -8,17 +8,17 @@ import pytest
 from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.manifests.labels import MAX_NAME, checked_name
-from anadil.launch.manifests.pytorchjob import check, render
+from anadil.launch.manifests.pytorchjob import check_pytorchjob, render_pytorchjob
 from tests.kit.crds import PYTORCHJOB, mistakes
 from tests.kit.jobs import container, job, worker
 from tests.launch.golden import cpu, hyperpod, japanese
 
 RENDERED = {
-    "cpu": render(cpu()),
-    "two nodes": render(cpu("cluster.nodes=2")),
-    "hyperpod": render(hyperpod()),
-    "efa": render(japanese()),
-    "finetune": render(job("azerbaijani-1b", stage="finetune")),
+    "cpu": render_pytorchjob(cpu()),
+    "two nodes": render_pytorchjob(cpu("cluster.nodes=2")),
+    "hyperpod": render_pytorchjob(hyperpod()),
+    "efa": render_pytorchjob(japanese()),
+    "finetune": render_pytorchjob(job("azerbaijani-1b", stage="finetune")),
 }
 
 
@@ -75,7 +75,7 @@ def test_processes_of_a_pod_are_text(name: str, processes: str) -> None:
 
 
 def test_every_pod_may_restart_as_often_as_the_recipe_says() -> None:
-    spec = render(cpu("cluster.nodes=2", "cluster.restarts=3"))["spec"]
+    spec = render_pytorchjob(cpu("cluster.nodes=2", "cluster.restarts=3"))["spec"]
 
     # The operator adds up the restarts of both pods, and fails the job when the limit is reached.
     assert spec["runPolicy"]["backoffLimit"] == 3 * 2 + 1
@@ -84,7 +84,7 @@ def test_every_pod_may_restart_as_often_as_the_recipe_says() -> None:
 
 
 def test_without_restarts_the_first_failure_is_the_last() -> None:
-    spec = render(cpu("cluster.restarts=0"))["spec"]
+    spec = render_pytorchjob(cpu("cluster.restarts=0"))["spec"]
 
     assert (spec["runPolicy"]["backoffLimit"], spec["elasticPolicy"]["maxRestarts"]) == (0, 0)
     assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "Never"
@@ -99,7 +99,7 @@ def test_a_finished_job_and_its_pods_stay_long_enough_to_be_read() -> None:
 
 
 def test_the_deadline_is_in_whole_seconds() -> None:
-    policy = render(cpu("cluster.deadline_hours=0.0001"))["spec"]["runPolicy"]
+    policy = render_pytorchjob(cpu("cluster.deadline_hours=0.0001"))["spec"]["runPolicy"]
 
     assert policy["activeDeadlineSeconds"] == 1
 
@@ -114,29 +114,29 @@ def test_a_queue_reads_labels_of_the_job_and_not_of_its_pods() -> None:
 
 
 def test_kueue_reads_the_topology_of_the_pods_and_not_of_the_job() -> None:
-    manifest = render(hyperpod())
+    manifest = render_pytorchjob(hyperpod())
 
     name, value = "kueue.x-k8s.io/podset-preferred-topology", "topology.k8s.aws/network-node-layer-3"
     assert worker(manifest)["metadata"]["annotations"] == {name: value}
     assert name not in manifest["metadata"]["annotations"]
-    assert "annotations" not in worker(render(cpu()))["metadata"]
+    assert "annotations" not in worker(render_pytorchjob(cpu()))["metadata"]
 
 
 def test_a_topology_without_a_queue_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"cluster\.topology: rack, but no cluster\.queue; only Kueue"):
-        render(cpu("cluster.topology=rack"))
+        render_pytorchjob(cpu("cluster.topology=rack"))
 
 
 def test_pods_pull_with_the_recipe_s_secrets() -> None:
-    spec = worker(render(cpu("cluster.pull_secrets=[registry, mirror]")))["spec"]
+    spec = worker(render_pytorchjob(cpu("cluster.pull_secrets=[registry, mirror]")))["spec"]
 
     assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
-    assert "imagePullSecrets" not in worker(render(cpu()))["spec"]
+    assert "imagePullSecrets" not in worker(render_pytorchjob(cpu()))["spec"]
 
 
 def test_a_priority_without_a_queue_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"cluster\.priority: high, but no cluster\.queue"):
-        render(cpu("cluster.priority=high"))
+        render_pytorchjob(cpu("cluster.priority=high"))
 
 
 def test_hyperpod_resumes_the_job() -> None:
@@ -150,7 +150,9 @@ def test_hyperpod_resumes_the_job() -> None:
 
 
 def test_hyperpod_does_not_resume_what_may_not_restart() -> None:
-    annotations = render(cpu("cluster.hyperpod=true", "cluster.restarts=0"))["metadata"]["annotations"]
+    annotations = render_pytorchjob(cpu("cluster.hyperpod=true", "cluster.restarts=0"))["metadata"][
+        "annotations"
+    ]
 
     assert not [name for name in annotations if name.startswith("sagemaker")]
 
@@ -158,12 +160,12 @@ def test_hyperpod_does_not_resume_what_may_not_restart() -> None:
 @pytest.mark.parametrize("namespace", ["training", "my-hyperpod", "kubeflow-user", "null"])
 def test_hyperpod_looks_into_its_own_namespaces_only(namespace: str) -> None:
     with pytest.raises(RecipeError, match=r"cluster\.namespace: .* HyperPod resumes jobs only in `kubeflow`"):
-        render(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
+        render_pytorchjob(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
 
 
 @pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-a"])
 def test_hyperpod_s_own_namespaces_are_taken(namespace: str) -> None:
-    assert render(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
+    assert render_pytorchjob(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
 
 
 def test_a_launcher_finds_the_artifact_and_the_hash_in_the_annotations() -> None:
@@ -175,7 +177,7 @@ def test_a_launcher_finds_the_artifact_and_the_hash_in_the_annotations() -> None
 
 def test_the_same_job_has_the_same_hash_and_another_recipe_another() -> None:
     one, same, other = (
-        render(each)["metadata"]["annotations"][SPEC_ANNOTATION]
+        render_pytorchjob(each)["metadata"]["annotations"][SPEC_ANNOTATION]
         for each in (cpu(), cpu(), cpu("pretrain.batch_size=16"))
     )
 
@@ -184,7 +186,7 @@ def test_the_same_job_has_the_same_hash_and_another_recipe_another() -> None:
 
 def test_a_run_whose_name_is_no_label_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"label anadil\.dev/run: 'my run!' is no label .*--run"):
-        render(job("smoke", run="my run!"))
+        render_pytorchjob(job("smoke", run="my run!"))
 
 
 @pytest.mark.parametrize("name", ["a" * 53, "1-job", "Job", "job-", "a.b", ""])
@@ -201,14 +203,14 @@ def test_names_of_jobs_are_short_enough() -> None:
 
 def test_checkpoints_that_a_new_pod_would_not_find_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        render(hyperpod())
-        render(cpu())
+        render_pytorchjob(hyperpod())
+        render_pytorchjob(cpu())
     assert caplog.text == ""
 
     with caplog.at_level(logging.WARNING):
-        render(job("smoke"))
+        render_pytorchjob(job("smoke"))
 
-    assert "a pod on another node begins anew; name a directory of a shared volume" in caplog.text
+    assert "a pod on another node starts over; name a directory of a shared volume" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -249,6 +251,6 @@ def test_what_the_definition_lets_through_is_found(change: Callable[[Any], objec
     change(manifest["spec"])
 
     with pytest.raises(RecipeError) as caught:
-        check(manifest)
+        check_pytorchjob(manifest)
 
     assert text in str(caught.value)

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from anadil.launch.manifests import pytorchjob
-from anadil.launch.manifests.trainjob import render
+from anadil.launch.manifests.trainjob import render_trainjob
 from tests.kit.crds import TRAINJOB, mistakes
 from tests.kit.jobs import container, job, worker
 from tests.kit.restricted import violations
@@ -28,14 +28,14 @@ def patched(manifest: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_trainer_knows_every_field(name: str) -> None:
-    assert mistakes(TRAINJOB, render(JOBS[name])) == []
+    assert mistakes(TRAINJOB, render_trainjob(JOBS[name])) == []
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_pod_is_the_one_of_a_pytorchjob(name: str) -> None:
-    manifest = render(JOBS[name])
+    manifest = render_trainjob(JOBS[name])
 
-    expected = worker(pytorchjob.render(JOBS[name]))
+    expected = worker(pytorchjob.render_pytorchjob(JOBS[name]))
     pod, trainer = patched(manifest), manifest["spec"]["trainer"]
     for field in ("securityContext", "volumes", "affinity", "tolerations", "terminationGracePeriodSeconds"):
         assert pod["spec"].get(field) == expected["spec"].get(field), field
@@ -50,28 +50,32 @@ def test_the_pod_is_the_one_of_a_pytorchjob(name: str) -> None:
 
 
 def test_the_trainer_is_told_how_many_and_sets_torchrun_s_variables_itself() -> None:
-    trainer = render(hyperpod())["spec"]["trainer"]
+    trainer = render_trainjob(hyperpod())["spec"]["trainer"]
 
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 8)
     # Both are refused by its webhook.
     assert not [each for each in trainer["env"] if each["name"].startswith("PET_")]
-    assert "env" not in container(patched(render(hyperpod())))
+    assert "env" not in container(patched(render_trainjob(hyperpod())))
 
 
 def test_the_runtime_s_own_command_is_not_run() -> None:
-    assert render(hyperpod())["spec"]["trainer"]["command"] == ["python", "-m", "anadil.pretrain"]
-    assert render(JOBS["finetune"])["spec"]["trainer"]["command"] == ["python", "-m", "anadil.finetune"]
+    assert render_trainjob(hyperpod())["spec"]["trainer"]["command"] == ["python", "-m", "anadil.pretrain"]
+    assert render_trainjob(JOBS["finetune"])["spec"]["trainer"]["command"] == [
+        "python",
+        "-m",
+        "anadil.finetune",
+    ]
 
 
 def test_whoever_patches_the_runtime_has_a_domain() -> None:
-    manifest = render(cpu())
+    manifest = render_trainjob(cpu())
 
     assert [each["manager"] for each in manifest["spec"]["runtimePatches"]] == ["anadil.dev/launch"]
     assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
 
 
 def test_the_deadline_and_the_queue_are_those_of_the_recipe() -> None:
-    manifest = render(hyperpod())
+    manifest = render_trainjob(hyperpod())
 
     assert manifest["spec"]["activeDeadlineSeconds"] == 72 * 3_600
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-language-localqueue"
@@ -79,7 +83,7 @@ def test_the_deadline_and_the_queue_are_those_of_the_recipe() -> None:
 
 def test_hyperpod_resumes_no_trainjob_which_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        manifest = render(hyperpod())
+        manifest = render_trainjob(hyperpod())
 
     assert "HyperPod does not resume a TrainJob; use the backend pytorchjob" in caplog.text
     assert not [name for name in manifest["metadata"]["annotations"] if name.startswith("sagemaker")]

@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from anadil.launch.job import TrainingJob
 from anadil.launch.sagemaker.backend import SageMakerBackend
+from tests.kit.compact_yaml import compact
 from tests.kit.jobs import S3, job
 
 FOLDER = Path(__file__).parents[2] / "golden" / "launch"
@@ -51,7 +50,7 @@ def request(name: str) -> dict[str, Any]:
 
 def text(name: str) -> str:
     """As above, in YAML."""
-    return yaml.safe_dump(request(name), sort_keys=False, allow_unicode=True, width=10_000)
+    return compact(request(name))
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {FOLDER / f"{name}.yaml": partial(text, name) for name in JOBS}

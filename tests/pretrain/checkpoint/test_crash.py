@@ -1,4 +1,4 @@
-"""A save that is killed at any system call leaves the old generation or the new one."""
+"""A save that is killed at any system call leaves the old checkpoint or the new one."""
 
 import os
 import re
@@ -13,7 +13,7 @@ CALLS = "openat,mkdir,mkdirat,write,fsync,rename,unlink,unlinkat,rmdir,flock"
 
 
 def kill_at_each(folder: Path, calls: str) -> tuple[int, int]:
-    """Kill points covered, and after how many of them the new generation was found."""
+    """Kill points covered, and after how many of them the new checkpoint was found."""
     if shutil.which("strace") is None:
         pytest.skip("killing at a system call needs strace")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A generation becomes a Hugging Face directory without the machines that wrote it."""
+"""A checkpoint becomes a Hugging Face directory without the nodes that wrote it."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.model.families import PROVEN
+from anadil.model.family_table import model_types
 from anadil.model.load import load_model, load_tokenizer
-from anadil.pretrain.checkpoint.hf_export import export
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.process_group import Group
 from tests.kit.families import make_family
@@ -38,7 +38,7 @@ def trained(base: Path, tmp_path: Path) -> Path:
             parameter.add_(torch.randn_like(parameter))
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     moments = {f"exp_avg {name}": torch.ones_like(parameter) for name, parameter in parameters.items()}
-    checkpoints = Checkpoints(tmp_path / "checkpoints", Group(), {}, 1)
+    checkpoints = CheckpointManager(tmp_path / "checkpoints", Group(), {}, 1)
     checkpoints.save(State(step=7, tokens=9, seconds=1.0), {**parameters, **moments})
     checkpoints.close()
     torch.save(parameters, tmp_path / "parameters.pt")
@@ -50,7 +50,7 @@ def test_an_exported_checkpoint_is_the_model_that_was_trained(
 ) -> None:
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export(generation, base, tokenizer, tmp_path / "out")
+    figures = export_checkpoint(generation, base, tokenizer, tmp_path / "out")
 
     model = load_model(tmp_path / "out")
     wanted = torch.load(tmp_path / "parameters.pt", weights_only=True)
@@ -76,7 +76,9 @@ def test_an_exported_checkpoint_is_the_model_that_was_trained(
 def test_a_large_model_is_cut_into_files(generation: Path, base: Path, tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export(generation, base, tokenizer, tmp_path / "out", dtype=torch.bfloat16, shard_bytes=25_000)
+    figures = export_checkpoint(
+        generation, base, tokenizer, tmp_path / "out", dtype=torch.bfloat16, shard_bytes=25_000
+    )
 
     model = AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", dtype=torch.bfloat16, local_files_only=True
@@ -94,14 +96,14 @@ def test_a_damaged_checkpoint_is_not_exported(generation: Path, base: Path, tmp_
     file.write_bytes(file.read_bytes().replace(b"\x00\x00\x80\x3f", b"\x00\x00\x80\x40", 1))
 
     with pytest.raises(IntegrityError, match=r"__0_0\.distcp: differs from its manifest"):
-        export(generation, base, base, tmp_path / "out")
+        export_checkpoint(generation, base, base, tmp_path / "out")
 
     assert not (tmp_path / "out").exists()
 
 
 def test_a_place_without_checkpoint_is_said(base: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no finished checkpoint there .* give a step-N directory"):
-        export(tmp_path, base, base, tmp_path / "out")
+        export_checkpoint(tmp_path, base, base, tmp_path / "out")
 
 
 def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: Path) -> None:
@@ -109,16 +111,16 @@ def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: P
     (base / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
 
     with pytest.raises(DataError, match="hidden size 64, and the checkpoint has 32"):
-        export(generation, base, base, tmp_path / "out")
+        export_checkpoint(generation, base, base, tmp_path / "out")
 
 
-@pytest.mark.parametrize("kind", sorted(PROVEN["shard"]))
+@pytest.mark.parametrize("kind", model_types())
 def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, kind: str) -> None:
     base = make_family(tmp_path / "base", kind)
     generation = trained(base, tmp_path)
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export(generation, base, tokenizer, tmp_path / "out", shard_bytes=50_000)
+    figures = export_checkpoint(generation, base, tokenizer, tmp_path / "out", shard_bytes=50_000)
 
     expected, found = load_model(base), load_model(tmp_path / "out")
     expected.resize_token_embeddings(320)
@@ -138,7 +140,7 @@ def test_a_base_that_names_no_architecture_gets_that_of_the_model(
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "architectures": None}))
 
-    export(generation, base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
+    export_checkpoint(generation, base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
 
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
 
@@ -147,4 +149,4 @@ def test_a_mixture_of_experts_is_not_exported(generation: Path, base: Path, tmp_
     (base / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
 
     with pytest.raises(PreflightError, match="'mixtral' is a mixture of experts"):
-        export(generation, base, base, tmp_path / "out")
+        export_checkpoint(generation, base, base, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Generations that several processes write and read together."""
+"""Checkpoints that several processes write and read together."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.parallel.process_group import Group
 from tests.kit.checkpoint_samples import ORIGIN, save
 from tests.kit.ranks import in_ranks
@@ -47,13 +47,13 @@ def replace_a_machine(rank: int, root: str) -> None:
     folder = Path(root, f"machine-{rank}")
     logging.basicConfig(level=logging.WARNING, filename=f"{root}/rank-{rank}.log")
     group = Group(rank=rank, local_rank=0, size=2, host=dist.new_group(backend="gloo"))
-    before = Checkpoints(folder, group, ORIGIN, 2, own=True)
+    before = CheckpointManager(folder, group, ORIGIN, 2, own=True)
     save(before, 70, 80)
     before.close()
     if rank == 1:
         shutil.rmtree(folder)
     group.wait()
-    after = Checkpoints(folder, group, ORIGIN, 2, own=True)
+    after = CheckpointManager(folder, group, ORIGIN, 2, own=True)
 
     found = after.newest()
     after.resumed(-1)
@@ -79,5 +79,5 @@ def test_a_machine_that_was_replaced_is_told_and_what_the_others_have_of_later_s
     assert "processes have checkpoints of different steps (rank 0 on " in told
     assert ": 80, 70; rank 1 on " in told
     assert ": none), and only a step that all of them have counts" in told
-    assert "goes on from step 0; checkpoints of later steps (80, 70) are set aside as step-*.later" in told
+    assert "resumes from step 0; checkpoints of later steps (80, 70) are set aside as step-*.later" in told
     assert (tmp_path / "rank-1.log").read_text() == ""

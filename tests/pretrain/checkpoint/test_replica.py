@@ -1,4 +1,4 @@
-"""Copies of generations in another directory or in S3: written by one run, brought back, kept few."""
+"""Copies of checkpoints in another directory or in S3: written by one run, brought back, kept few."""
 
 import json
 import logging
@@ -16,20 +16,21 @@ import pytest
 import torch
 
 from anadil.artifacts import s3, storage
+from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import Checkpoints
+from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.replica import LOCK, Archive
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7"}
 
-Make = Callable[..., Checkpoints]
+Make = Callable[..., CheckpointManager]
 
 WRITER = """
 import sys
-from anadil.errors import AnadilError
+from anadil.core.errors import AnadilError
 from anadil.pretrain.checkpoints.archive import Archive
 try:
     Archive(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
@@ -42,12 +43,14 @@ sys.stdin.read()
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `Checkpoints` with an archive, and closes them."""
+    """Makes `CheckpointManager` with an archive, and closes them."""
     made = []
 
-    def build(uri: str, folder: str = "checkpoints", keep: int = 2, origin: Any = ORIGIN) -> Checkpoints:
+    def build(
+        uri: str, folder: str = "checkpoints", keep: int = 2, origin: Any = ORIGIN
+    ) -> CheckpointManager:
         archive = Archive(uri, keep, renew_s=0.3, silent_s=1.5)
-        made.append(Checkpoints(tmp_path / folder, Group(), origin, 2, archive=archive))
+        made.append(CheckpointManager(tmp_path / folder, Group(), origin, 2, archive=archive))
         return made[-1]
 
     yield build
@@ -55,11 +58,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
         checkpoints.close()
 
 
-def save(checkpoints: Checkpoints, step: int) -> None:
+def save(checkpoints: CheckpointManager, step: int) -> None:
     checkpoints.save(State(step=step, tokens=step, seconds=0.0), {"weight": torch.full((50, 4), float(step))})
 
 
-def end(*runs: Checkpoints) -> None:
+def end(*runs: CheckpointManager) -> None:
     for checkpoints in runs:
         checkpoints.finish()
         checkpoints.close()
@@ -102,7 +105,7 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
         first = make(place)
         save(first, step)
         end(first)
-    name = storage.join(place, "step-00000004", "__0_0.distcp")
+    name = join(place, "step-00000004", "__0_0.distcp")
     content = bytearray(storage.store(place).read(name))
     content[500] ^= 1
     storage.store(place).write(name, bytes(content))
@@ -112,7 +115,7 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
 
     assert found is not None
     assert found.state.step == 2
-    assert "damaged copy in the archive left out" in caplog.text
+    assert "damaged replica in the archive skipped" in caplog.text
     assert directory.steps(tmp_path / "checkpoints") == [2]
 
 
@@ -174,7 +177,7 @@ def test_of_two_processes_that_start_at_once_one_wins_and_the_other_ends_with_4(
 
 def test_a_run_that_died_is_succeeded(bucket: str, make: Make) -> None:
     uri = f"{bucket}/archive"
-    lock = storage.join(uri, LOCK)
+    lock = join(uri, LOCK)
     storage.store(uri).write(
         lock, json.dumps({"owner": "dead", "host": "node-1", "released": False}).encode()
     )
@@ -191,7 +194,7 @@ def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
 ) -> None:
     uri = f"{bucket}/archive"
     first = make(uri)
-    storage.store(uri).write(storage.join(uri, LOCK), b'{"owner": "other", "host": "node-2"}')
+    storage.store(uri).write(join(uri, LOCK), b'{"owner": "other", "host": "node-2"}')
 
     save(first, 2)
 
@@ -203,7 +206,7 @@ def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
 
 def test_the_lock_is_renewed_by_itself(bucket: str, make: Make) -> None:
     uri = f"{bucket}/archive"
-    lock = storage.join(uri, LOCK)
+    lock = join(uri, LOCK)
     make(uri)
     before = storage.store(uri).fingerprint(lock)
 
@@ -217,7 +220,7 @@ def test_an_upload_that_fails_does_not_stop_training(
 ) -> None:
     caplog.set_level(logging.INFO)
     checkpoints = make(f"{bucket}/archive")
-    client = s3.client()
+    client = s3.s3_client()
 
     def refused(*_: Any, **__: Any) -> None:
         raise OSError("connection reset")

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from anadil.artifacts import s3, storage
 from anadil.artifacts.object_lock import Taken
+from anadil.artifacts.uri import join
 from anadil.core.errors import RetryableError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint import replica as module
@@ -73,7 +74,7 @@ def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(s3.client(), "put_object", fail)
+        patch.setattr(s3.s3_client(), "put_object", fail)
         save(checkpoints, 2)
         time.sleep(0.3)  # in which the lock should have been renewed
     save(checkpoints, 4)
@@ -81,7 +82,7 @@ def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
     renewed = storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}")
     time.sleep(0.3)
 
-    assert "the lock cannot be looked at; training goes on" in caplog.text
+    assert "the lock cannot be looked at; training continues" in caplog.text
     assert "step-00000002 is not copied there" in caplog.text
     assert steps_in(f"{bucket}/archive") == [4]
     assert storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}") != renewed
@@ -91,17 +92,17 @@ def test_a_copy_that_lacks_a_file_is_left_out(
     make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_all(make, place, 2, 4)
-    lost = storage.join(place, "step-00000004", "__0_0.distcp")
+    lost = join(place, "step-00000004", "__0_0.distcp")
     if place.startswith("s3://"):
         bucket, _, key = lost.removeprefix("s3://").partition("/")
-        s3.client().delete_object(Bucket=bucket, Key=key)
+        s3.s3_client().delete_object(Bucket=bucket, Key=key)
     else:
         Path(lost).unlink()
     shutil.rmtree(tmp_path / "checkpoints")
 
     assert_newest(make(archive=archive_at(place)), 2)
 
-    assert "damaged copy in the archive left out" in caplog.text
+    assert "damaged replica in the archive skipped" in caplog.text
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
@@ -135,17 +136,17 @@ def test_a_run_that_stops_breaks_copies_off_and_the_next_start_makes_them(
     assert steps_in(place) == [4]
     if place.startswith("s3://"):
         bucket = place.removeprefix("s3://").partition("/")[0]
-        assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)
+        assert "Uploads" not in s3.s3_client().list_multipart_uploads(Bucket=bucket)
 
 
 def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Make, place: str) -> None:
     save_all(make, place, 2)
     save(make(), 4)
     store = storage.store(place)
-    store.write(storage.join(place, "step-00000004", "__0_0.distcp"), b"half")
+    store.write(join(place, "step-00000004", "__0_0.distcp"), b"half")
     if place.startswith("s3://"):
         bucket, _, key = place.removeprefix("s3://").partition("/")
-        s3.client().create_multipart_upload(Bucket=bucket, Key=f"{key}/step-00000004/__1_0.distcp")
+        s3.s3_client().create_multipart_upload(Bucket=bucket, Key=f"{key}/step-00000004/__1_0.distcp")
     else:
         shutil.copytree(f"{place}/step-00000002", f"{place}/step-00000003.partial")
 
@@ -155,10 +156,10 @@ def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Ma
     checkpoints.resumed(4)
     checkpoints.finish()
 
-    assert [name for name in files if "step-00000002/" not in name] == [storage.join(place, LOCK)]
+    assert [name for name in files if "step-00000002/" not in name] == [join(place, LOCK)]
     assert steps_in(place) == [2, 4]
     if place.startswith("s3://"):
-        assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)
+        assert "Uploads" not in s3.s3_client().list_multipart_uploads(Bucket=bucket)
 
 
 def test_a_run_that_goes_back_leaves_no_later_copy_behind(
@@ -174,7 +175,7 @@ def test_a_run_that_goes_back_leaves_no_later_copy_behind(
     checkpoints.finish()
 
     assert steps_in(place) == [2]
-    assert "went on from an earlier step; removing the copies of steps 6, 4" in caplog.text
+    assert "resumed from an earlier step; removing the replicas of steps 6, 4" in caplog.text
 
 
 def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
@@ -184,7 +185,7 @@ def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
     save_all(make, uri, 2)
     shutil.rmtree(tmp_path / "checkpoints")
     monkeypatch.setattr(module, "LOOK_S", 0.05)
-    client, fetched, beats = s3.client(), [], []
+    client, fetched, beats = s3.s3_client(), [], []
     download = client.download_file
 
     def fetch(bucket: str, key: str, *more: Any, **named: Any) -> None:

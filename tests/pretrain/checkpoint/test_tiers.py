@@ -10,12 +10,12 @@ import torch
 
 from anadil.model.load import load_model
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import Checkpoints, local_folder
+from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.tiers import Tiers
 from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.parallelize import spread
+from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience.fault_injection import VARIABLE
 from anadil.pretrain.run import run
@@ -30,7 +30,7 @@ def make_tiers(tmp_path: Path, recipe: Recipe) -> Tiers:
     """Those of a run of one process, in its second phase."""
     settings = recipe.pretrain
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
-    net = spread(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
+    net = parallelize(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
     trainer = Trainer(net, pack(stream, settings.sequence_length), recipe, Group())
     trainer.begin_phase(settings.phases[-1])
     trainer.allocate(6)
@@ -38,7 +38,7 @@ def make_tiers(tmp_path: Path, recipe: Recipe) -> Tiers:
 
 
 def steps_below(folder: Path) -> list[int]:
-    found = [directory.step_of(path.name) for path in folder.rglob("step-*") if path.is_dir()]
+    found = [directory.step_in_name(path.name) for path in folder.rglob("step-*") if path.is_dir()]
     return sorted(step for step in found if step is not None)
 
 
@@ -123,11 +123,11 @@ def test_a_run_that_goes_back_leaves_no_later_copy_in_the_archive(tmp_path: Path
 def test_copies_on_the_machine_s_disk_that_are_later_than_where_a_run_goes_on_are_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    local = Checkpoints(tmp_path / "nvme", Group(), ORIGIN, 3, own=True, optional=True)
+    local = CheckpointManager(tmp_path / "nvme", Group(), ORIGIN, 3, own=True, optional=True)
     save(local, 6, 8, 10)
 
     local.resumed(6)
     local.close()
 
     assert [path.name for path in (tmp_path / "nvme").iterdir()] == ["step-00000006"]
-    assert "goes on from step 6; checkpoints of later steps (10, 8) are removed" in caplog.text
+    assert "resumes from step 6; checkpoints of later steps (10, 8) are removed" in caplog.text

@@ -11,15 +11,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from anadil.core.errors import DataError
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
-from anadil.pretrain.check_architecture import check_architecture
+from anadil.pretrain.build_model import check_architecture
 from anadil.pretrain.data.packing import Packed, _best_fit, batch_of, pack, packed_stream, sequences_of_step
-from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.loss_forward import last_hidden
 
 BOS, END = 1, 2
 
 
-def stream_of(*sizes: int) -> Stream:
+def stream_of(*sizes: int) -> TokenStream:
     """Documents `[BOS] ids [END]` whose ids are all different."""
     ids: list[int] = []
     starts = [0]
@@ -27,7 +27,7 @@ def stream_of(*sizes: int) -> Stream:
         first = 10 + len(ids)
         ids += [BOS, *range(first, first + size), END]
         starts.append(len(ids))
-    return Stream(ids=np.array(ids, dtype=np.int32), starts=np.array(starts), digest="d")
+    return TokenStream(ids=np.array(ids, dtype=np.int32), starts=np.array(starts), digest="d")
 
 
 def all_rows(packed: Packed) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -169,7 +169,7 @@ def test_pieces_placed_at_once_lie_where_one_after_another_they_would(length: in
 def test_a_million_documents_are_packed_in_seconds() -> None:
     random = np.random.default_rng(0)
     starts = np.concatenate([[0], np.cumsum(random.lognormal(5, 1.2, 1_000_000).astype(np.int64) + 2)])
-    stream = Stream(ids=np.zeros(1, dtype=np.int32), starts=starts, digest="d")
+    stream = TokenStream(ids=np.zeros(1, dtype=np.int32), starts=starts, digest="d")
 
     started = time.process_time()
     packed = pack(stream, 2048)
@@ -205,7 +205,7 @@ def test_a_damaged_packing_is_made_again(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_a_packing_that_nobody_made_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not there; each machine's first process makes it"):
+    with pytest.raises(DataError, match="not there; each node's first process makes it"):
         packed_stream(stream_of(3), 16, tmp_path, write=False)
 
 
@@ -219,7 +219,7 @@ def test_targets_are_counted_without_building_the_batch() -> None:
 
 
 def test_documents_without_a_pair_are_a_data_error() -> None:
-    stream = Stream(ids=np.array([5], dtype=np.int32), starts=np.array([0, 1]), digest="d")
+    stream = TokenStream(ids=np.array([5], dtype=np.int32), starts=np.array([0, 1]), digest="d")
 
     with pytest.raises(DataError, match="no document has two tokens"):
         pack(stream, 16)

@@ -37,17 +37,6 @@ def test_what_comes_next_is_made_while_the_step_runs() -> None:
     assert not beyond
 
 
-def test_a_step_that_waits_says_how_long() -> None:
-    with Prefetcher(lambda _: time.sleep(0.05), 0, 2) as ahead:
-        ahead.get(0)
-        waited = ahead.waited_s
-        time.sleep(0.2)
-        ahead.get(1)
-
-    assert waited >= 0.04
-    assert ahead.waited_s - waited < 0.04
-
-
 def test_an_error_is_raised_in_its_step_and_the_next_goes_on() -> None:
     def make(step: int) -> int:
         if step == 1:

@@ -18,7 +18,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data import encode, tokens
 from anadil.pretrain.data.encode import Encoder, separates_at_spaces
-from anadil.pretrain.data.tokens import Shards, Stream, num_cores, token_stream
+from anadil.pretrain.data.tokens import Shards, TokenStream, num_cores, token_stream
 from anadil.recipe.sections import Base
 from anadil.text.corpus import Document, document_files, write_documents
 from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer, make_tokenizer_artifact
@@ -67,7 +67,7 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "SMALL_BYTES", 0)
 
 
-def texts_of(stream: Stream, tokenizer: Path) -> list[str]:
+def texts_of(stream: TokenStream, tokenizer: Path) -> list[str]:
     decoder = load_tokenizer(tokenizer)
     return [
         str(decoder.decode(stream.ids[begin + 1 : end - 1].tolist()))
@@ -155,7 +155,7 @@ def test_the_digest_follows_the_ids(tmp_path: Path, tokenizer: Path) -> None:
 
 def test_a_process_that_does_not_write_reads_what_the_first_made(tmp_path: Path, tokenizer: Path) -> None:
     corpus = make_corpus(tmp_path / "corpus")
-    with pytest.raises(DataError, match="part-00000: not there; each machine's first process makes it"):
+    with pytest.raises(DataError, match="part-00000: not there; each node's first process makes it"):
         token_stream(corpus, tokenizer, tmp_path / "work", write=False)
     token_stream(corpus, tokenizer, tmp_path / "work", write=True)
 

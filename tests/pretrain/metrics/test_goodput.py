@@ -318,7 +318,7 @@ def test_the_interval_between_checkpoints_stands_beside_the_best_one(tmp_path: P
     assert found.goodput == 20 / 26
     assert found.expected_goodput == effective_training_time_ratio(10, 3, NODE_MTBF_S / 4)
     assert found.sentence() == (
-        "checkpoints every 5 steps (10 s) stall 3 s each and waste 30 % with a failure every 1280 h 0 min (assumed); "
+        "checkpoints every 5 steps (10 s) stall 3 s each and waste 30 % with a failure every 1,280 h (assumed); "
         f"every {found.best_every:,} steps (1 h 27 min) would waste least, 0.11 %"
     )
 

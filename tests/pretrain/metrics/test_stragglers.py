@@ -2,19 +2,26 @@
 
 import json
 import logging
-import os
-import socket
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import distributed as dist
 
-from anadil.pretrain.metrics import stragglers as module
-from anadil.pretrain.metrics.stragglers import AGAIN_S, FEWEST, IN_A_ROW, SECTIONS, WINDOW, Stragglers, judge
+from anadil.pretrain.metrics.stragglers import (
+    AGAIN_S,
+    FEWEST,
+    IN_A_ROW,
+    SECTIONS,
+    WINDOW,
+    Stragglers,
+    slow_ranks,
+)
 from anadil.pretrain.parallel.process_group import Group
+from tests.kit.ranks import in_ranks
 
 RATIO = 1.2
 CPU = torch.device("cpu")
@@ -49,7 +56,7 @@ def simulated(random: np.random.Generator, ranks: int, noise: float = 0.05) -> n
 def test_noise_of_five_percent_names_nobody(ranks: int) -> None:
     random = np.random.default_rng(ranks)
 
-    named = [judge(rows_of(simulated(random, ranks)), RATIO) for _ in range(200)]
+    named = [slow_ranks(rows_of(simulated(random, ranks)), RATIO) for _ in range(200)]
 
     assert not any(named)
 
@@ -66,7 +73,7 @@ def test_a_process_that_is_half_slower_is_named_with_its_section(ranks: int, sec
         slow = int(random.integers(ranks))
         means = simulated(random, ranks)
         means[slow, at] += excess
-        found = judge(rows_of(means), RATIO)
+        found = slow_ranks(rows_of(means), RATIO)
         hits += [(each.rank, each.section) for each in found] == [(slow, section)]
 
     assert hits == 100
@@ -77,7 +84,7 @@ def test_two_slow_processes_of_eight_are_both_named() -> None:
     means[2, 0] += 0.1
     means[5, 1] += 0.2
 
-    found = judge(rows_of(means), RATIO)
+    found = slow_ranks(rows_of(means), RATIO)
 
     assert [(each.rank, each.section) for each in found] == [(2, "data"), (5, "compute")]
     assert found[1].ratio == pytest.approx(0.414 / 0.214)
@@ -87,13 +94,13 @@ def test_two_slow_processes_of_eight_are_both_named() -> None:
 def test_differences_of_a_few_milliseconds_name_nobody() -> None:
     means = np.array([[0.001, 0.002, 0.0], [0.001, 0.006, 0.0]])
 
-    assert judge(rows_of(means), RATIO) == ()
+    assert slow_ranks(rows_of(means), RATIO) == ()
 
 
 def test_a_slow_gpu_is_named_by_its_probe_though_all_wait_equally_long() -> None:
     means = np.tile(MEANS, (4, 1))
 
-    found = judge(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
+    found = slow_ranks(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
 
     assert [(each.rank, each.section) for each in found] == [(2, "compute")]
     assert found[0].section_s == pytest.approx(0.3)
@@ -103,7 +110,7 @@ def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
     means = np.tile([0.010, 0.020, 0.0], (4, 1))
     means[1, 1] += 0.150
 
-    found = judge(rows_of(means, [0.002] * 4), RATIO)
+    found = slow_ranks(rows_of(means, [0.002] * 4), RATIO)
 
     assert [(each.rank, each.section) for each in found] == [(1, "compute")]
     assert (found[0].section_s, found[0].median_s) == pytest.approx((0.350, 0.200))
@@ -114,7 +121,7 @@ def test_noise_of_probes_and_hosts_names_nobody() -> None:
     for _ in range(200):
         means = np.array([0.010, 0.020, 0.0]) * random.uniform(0.95, 1.05, size=(8, 3))
 
-        assert judge(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == ()
+        assert slow_ranks(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == ()
 
 
 def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the_one_around() -> None:
@@ -179,7 +186,7 @@ def test_a_case_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
     assert found.ratio == pytest.approx(0.364 / 0.214)
     said = (
         "process 3 takes 1.70 x the median of the processes for its own work: data 160 ms a step, "
-        "median 10 ms; look at its machine's disk and CPUs"
+        "median 10.0 ms; look at its node's disk and CPUs"
     )
     assert told == [said]
     assert [record.getMessage() for record in caplog.records] == [said, said]
@@ -223,54 +230,29 @@ def test_a_process_alone_is_its_own_median() -> None:
     assert found.ratio == 1
 
 
-WORKER = """
-import json, os, time
-import torch
-from torch import distributed as dist
-from anadil.pretrain.meters.stragglers import Stragglers
-from anadil.pretrain.parallel.group import group
-
-with group(torch.device("cpu")) as processes:
-    meter = Stragglers(processes, 1.2, torch.device("cpu"))
-    for step in range(20):
+def one_of_two_is_slow(rank: int, root: str) -> None:
+    logging.basicConfig(level=logging.WARNING, filename=f"{root}/rank-{rank}.log")
+    meter = Stragglers(Group(rank=rank, size=2, host=dist.new_group(backend="gloo")), RATIO, CPU)
+    for _ in range(20):
         with meter.section("data"):
             time.sleep(0.002)
         with meter.section("compute"):
-            time.sleep(0.03 if processes.rank == 1 else 0.015)
+            time.sleep(0.03 if rank == 1 else 0.015)
             with meter.section(None):
                 dist.all_reduce(torch.zeros(1))
         meter.step_done()
     for _ in range(3):
         found = meter.compare()
-    print(json.dumps([[each.rank, each.section, each.ratio] for each in found.slow]), flush=True)
-"""
+    Path(root, f"rank-{rank}.json").write_text(json.dumps([[each.rank, each.section] for each in found.slow]))
 
 
-def test_of_two_processes_over_gloo_both_learn_which_one_is_slow() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+def test_of_two_processes_over_gloo_both_learn_which_one_is_slow(tmp_path: Path) -> None:
+    in_ranks(one_of_two_is_slow, 2, str(tmp_path))
+
+    assert [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)] == [
+        [[1, "compute"]],
+        [[1, "compute"]],
     ]
-    said = [child.communicate(timeout=120) for child in children]
-
-    assert [child.returncode for child in children] == [0, 0], said
-    found = [json.loads(out) for out, _ in said]
-    assert found[0] == found[1]
-    assert [case[:2] for case in found[0]] == [[1, "compute"]]
-    assert "process 1 takes" in said[0][1]
-    assert "process 1 takes" not in said[1][1]
-
-
-def test_times_are_told_in_units_for_people() -> None:
-    assert module.human_milliseconds(0.0123) == "12 ms"
-    assert module.human_milliseconds(3.14) == "3.1 s"
+    said = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert "process 1 takes" in said[0]
+    assert said[1] == ""

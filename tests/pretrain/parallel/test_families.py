@@ -13,9 +13,9 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anadil.core.errors import DataError, PreflightError
-from anadil.model.families import MIXTURES, PROVEN, check_family, is_mixture_of_experts, refuse_mixture
+from anadil.model.family_table import LAYOUTS, check_family, model_types, refuse_mixture
+from anadil.model.mixture_of_experts import MIXTURES, is_mixture_of_experts
 from anadil.pretrain import build_model as build_module
-from anadil.pretrain import check_architecture as probe_module
 from anadil.pretrain.parallel import sharded_load as load_module
 from tests.kit.families import (
     LENGTH,
@@ -65,11 +65,13 @@ def test_gemma_and_llama_are_sharded_over_memory_that_holds_no_number(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", PROVEN)
-def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("layout", ["alone", *LAYOUTS])
+def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path: Path, layout: Any) -> None:
     make_vocabulary(tmp_path / "tokenizer")
 
-    in_ranks(trains_as_transformers, 2, str(tmp_path), layout, sorted(PROVEN[layout]))
+    in_ranks(
+        trains_as_transformers, 2, str(tmp_path), layout, model_types(None if layout == "alone" else layout)
+    )
 
 
 def heads_have_factors_of_their_own(rank: int, work: str) -> None:
@@ -135,7 +137,7 @@ def test_a_constant_that_neither_files_nor_transformers_make_is_refused(tmp_path
 
 def a_late_layer_is_another(rank: int, work: str) -> None:
     """Of a kind that the small model of two layers, which is tried before, does not have."""
-    check = probe_module.check_net
+    check = build_module.check_net
 
     def mixed(_layer: Any, _given: Any, states: torch.Tensor) -> torch.Tensor:
         return states + 0.1 * states.mean(1, keepdim=True)
@@ -223,7 +225,7 @@ def test_every_causal_model_with_experts_is_known_as_a_mixture() -> None:
             # A config.json that says nothing but its type stands for the type's defaults.
             assert is_mixture_of_experts({"model_type": kind}) or kind in COMPOSED, kind
     assert seen - COMPOSED <= MIXTURES
-    assert not seen & PROVEN["alone"]
+    assert not seen & set(model_types())
 
 
 @pytest.mark.parametrize(
@@ -264,20 +266,3 @@ def test_other_keys_of_parallelism_are_not_taken_for_degrees() -> None:
     check_family(
         {"model_type": "llama"}, {"shard": 2, "tensor": 2, "context": 2, "pipeline": 2, "prefetch": 4}
     )
-
-
-def test_the_page_about_training_lists_what_is_proven() -> None:
-    page = (Path(__file__).parents[3] / "docs/concepts/training.md").read_text(encoding="utf-8")
-    rows = dict(
-        re.findall(
-            r"^\| (one process, or copies|`(?:shard|tensor|pipeline)`[^|]*) \| (.*) \|$", page, re.MULTILINE
-        )
-    )
-    rows = {
-        name: set(types.removeprefix("all of the rows below, ").split(", ")) for name, types in rows.items()
-    }
-    shared = rows["`tensor`"] | rows["`pipeline`"] | rows["`shard`, `context`"]
-
-    assert (rows["`tensor`"], rows["`pipeline`"]) == (PROVEN["tensor"], PROVEN["pipeline"])
-    assert shared == PROVEN["shard"] == PROVEN["context"]
-    assert rows["one process, or copies"] | shared == PROVEN["alone"]

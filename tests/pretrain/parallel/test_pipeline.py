@@ -20,9 +20,15 @@ from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut, layers_of_stage
+from anadil.pretrain.parallel.pipeline import (
+    Pipeline,
+    check_micro_batches,
+    check_pipeline,
+    cut_stage,
+    layers_of_stage,
+)
 from anadil.pretrain.parallel.process_group import Group
-from anadil.pretrain.parallel.tensor import split, summed_loss_of_head
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel, summed_loss_of_head
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit.ranks import in_ranks
 
@@ -99,7 +105,7 @@ def stages_equal_whole(group: dist.ProcessGroup | None) -> None:
     stage, stages = dist.get_rank(group), dist.get_world_size(group)
     model = llama()
     use_packed_attention(model)
-    cut(model, stage, stages)
+    cut_stage(model, stage, stages)
     checkpoint_layers(decoder_layers(model), "selective")
     pipeline = Pipeline(model, summed_loss, group, device=CPU)
     names: list[set[str]] = [set()] * stages
@@ -127,7 +133,7 @@ def sharded_stages_equal_whole(rank: int) -> None:
     )
     model = llama()
     use_packed_attention(model)
-    cut(model, rank // 2, 2)
+    cut_stage(model, rank // 2, 2)
     mesh = Mesh(data=2, shard=2, pipeline=2, parameters=devices, batches=devices)
     shard(model, decoder_layers(model), mesh, MixedPrecisionPolicy())
     pipeline = Pipeline(model, summed_loss, devices["pipeline"].get_group(), device=CPU)
@@ -152,7 +158,7 @@ def stages_of_stretches_equal_whole(rank: int) -> None:
     context = devices["context"].get_group()
     model = llama()
     use_context_attention(model, context)
-    cut(model, rank // 2, 2)
+    cut_stage(model, rank // 2, 2)
     pipeline = Pipeline(model, summed_loss, devices["pipeline"].get_group(), device=CPU)
     given = batches(3)
     loss, expected = expected_of(given)
@@ -170,8 +176,8 @@ def split_stages_equal_whole(rank: int) -> None:
     devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "tensor"))
     model = llama()
     use_packed_attention(model)
-    cut(model, rank // 2, 2)
-    split(model, devices["tensor"], config=model.config, sequence_length=LENGTH)
+    cut_stage(model, rank // 2, 2)
+    apply_tensor_parallel(model, devices["tensor"], config=model.config, sequence_length=LENGTH)
     pipeline = Pipeline(model, summed_loss_of_head, devices["pipeline"].get_group(), device=CPU, tensor=2)
     given = batches(3)
     loss, expected = expected_of(given)
@@ -193,12 +199,12 @@ def bf16_validates_as_it_trains(rank: int) -> None:
         parallelism=degrees,
     )
     mesh = mesh_of(degrees, Group(rank=rank, size=2), "cpu")
-    net = spread_module.spread(llama(), settings, mesh, CPU)
+    net = spread_module.parallelize(llama(), settings, mesh, CPU)
     given = batches(1) * 2
 
     with torch.no_grad():
         validated = net.loss(given[0])
-    trained = net.backward(given, 1.0, replicas=Replicas([], None), change=lambda loss: loss)
+    trained = net.backward(given, 1.0, replicas=Replicas([], None))
 
     assert validated.item() == pytest.approx(trained.item() / 2, rel=1e-6)
 
@@ -211,7 +217,7 @@ def what_is_wrong_is_said(rank: int) -> None:
     assert dist.group.WORLD is not None
     model = llama()
     use_packed_attention(model)
-    cut(model, rank, 4)
+    cut_stage(model, rank, 4)
     pipeline = Pipeline(model, summed_loss, dist.group.WORLD, device=CPU)
     if rank == 0:
         for layer in decoder_layers(model):
@@ -253,7 +259,7 @@ def test_tied_tables_are_refused_with_the_remedy() -> None:
     with pytest.raises(
         PreflightError, match=r"pipeline: 2 stages would part the input embeddings.*pipeline to 1"
     ):
-        cut(llama(tied=True), 0, 2)
+        cut_stage(llama(tied=True), 0, 2)
 
 
 def test_more_stages_than_layers_are_refused_with_the_remedy() -> None:
@@ -266,7 +272,7 @@ def test_fewer_passes_than_stages_are_refused_with_the_remedy() -> None:
         PreflightError,
         match=r"4 stages need as many micro-batches .* there are 3; lower .*micro_batch_size \(2\)",
     ):
-        check_passes(4, sequences=6, micro_batch_size=2)
+        check_micro_batches(4, sequences=6, micro_batch_size=2)
 
-    check_passes(4, sequences=7, micro_batch_size=2)
-    check_passes(1, sequences=1, micro_batch_size=14)
+    check_micro_batches(4, sequences=7, micro_batch_size=2)
+    check_micro_batches(1, sequences=1, micro_batch_size=14)

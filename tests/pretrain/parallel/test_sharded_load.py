@@ -18,8 +18,8 @@ from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.parallel.safetensors_slices import INDEX, Weights
-from anadil.pretrain.parallel.sharded_load import INPUT, empty_model, load_weights
-from anadil.pretrain.parallel.tensor import split
+from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel
 from anadil.recipe.pretrain import Parallelism
 from tests.kit.pretraining import make_model, make_tokenizer_artifact
 from tests.kit.ranks import in_ranks
@@ -46,7 +46,7 @@ def whole_and_empty(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel, Any
     whole = load_model(folder / "model")
     fit_vocabulary(whole, folder / "tokenizer")
     weights = Weights(folder / "model")
-    rows = vocabulary_rows(folder / "tokenizer", weights.shape(INPUT)[0])
+    rows = vocabulary_rows(folder / "tokenizer", weights.shape("model.embed_tokens.weight")[0])
     assert rows is not None
     return whole, empty_model(folder / "model", num_tokens=len(rows)), weights, rows
 
@@ -102,7 +102,7 @@ def only_its_own(rank: int, folder: str) -> None:
     whole, model, _, rows = whole_and_empty(Path(folder))
     mesh = mesh_of(Parallelism(shard=2, tensor=2), Group(rank=rank, size=4), "cpu")
     assert mesh.parameters is not None
-    split(model, mesh.parameters["tensor"], config=model.config, sequence_length=8)
+    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config, sequence_length=8)
     shard(model, decoder_layers(model), mesh, MixedPrecisionPolicy())
     weights = Counted(Path(folder) / "model")
 
@@ -118,7 +118,7 @@ def new_rows_in_both_tables(rank: int, folder: str) -> None:
     whole, model, weights, rows = whole_and_empty(Path(folder))
     mesh = mesh_of(Parallelism(tensor=2), Group(rank=rank, size=2), "cpu")
     assert mesh.parameters is not None
-    split(model, mesh.parameters["tensor"], config=model.config, sequence_length=8)
+    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config, sequence_length=8)
 
     load_weights(model, weights, CPU, rows=rows)
 

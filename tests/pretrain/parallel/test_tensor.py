@@ -21,7 +21,12 @@ from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.parallel.safetensors_slices import Weights
 from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
-from anadil.pretrain.parallel.tensor import LocalNorm, check_tensor, split, summed_loss_of_head
+from anadil.pretrain.parallel.tensor import (
+    LocalNorm,
+    apply_tensor_parallel,
+    check_tensor,
+    summed_loss_of_head,
+)
 from anadil.recipe.pretrain import Parallelism
 from tests.kit.ranks import in_ranks
 
@@ -87,7 +92,7 @@ def spread(folder: str, mesh: Mesh, policy: Policy = "none", precision: MixedPre
     assert mesh.parameters is not None
     model = empty_model(Path(folder))
     use_packed_attention(model)
-    split(model, mesh.parameters["tensor"], config=model.config, sequence_length=LENGTH)
+    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config, sequence_length=LENGTH)
     checkpoint_layers(decoder_layers(model), policy)
     if mesh.shard > 1:
         shard(model, decoder_layers(model), mesh, precision)
@@ -164,7 +169,7 @@ def unknown_layer(mesh: Mesh) -> None:
     with pytest.raises(
         PreflightError, match=r"llama model is not a Llama's \(self_attn.q_norm\); set it to 1"
     ):
-        split(model, mesh.parameters["tensor"], config=config(), sequence_length=LENGTH)
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config(), sequence_length=LENGTH)
 
 
 def middle_stage(folder: str, mesh: Mesh) -> None:
@@ -174,7 +179,7 @@ def middle_stage(folder: str, mesh: Mesh) -> None:
     stage = nn.Module()
     stage.model = nn.Module()
     stage.model.layers = nn.ModuleDict({"1": copy.deepcopy(whole.model.layers[1])})
-    split(stage, mesh.parameters["tensor"], config=whole.config, sequence_length=LENGTH)
+    apply_tensor_parallel(stage, mesh.parameters["tensor"], config=whole.config, sequence_length=LENGTH)
     batch = rows_of(0, 1)
     states = torch.randn(4, LENGTH, 32, generator=torch.Generator().manual_seed(5))
     turned = whole.model.rotary_emb(states, batch["position_ids"])

@@ -8,13 +8,13 @@ import torch
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience import burn_in as tests
-from anadil.pretrain.resilience.burn_in import Result, burn_in, judge, slow, summary, wanted
+from anadil.pretrain.resilience.burn_in import BurnInResult, burn_in, refuse_failed, slow, summary, wanted
 
 CPU = torch.device("cpu")
 
 
-def found(rank: int, **more: Any) -> Result:
-    return Result(rank=rank, host=f"node-{rank}", **{"device": "NVIDIA H100", "digest": 5, **more})
+def found(rank: int, **more: Any) -> BurnInResult:
+    return BurnInResult(rank=rank, host=f"node-{rank}", **{"device": "NVIDIA H100", "digest": 5, **more})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_device_that_multiplies_wrongly_is_named_and_the_job_started_elsewhere
     text = str(caught.value)
     assert text.startswith("burn-in: rank 0 on ")
     assert "CPU multiplies wrongly (relative error " in text
-    assert "Take that machine out of service and run the same command again" in text
+    assert "Take that node out of service and run the same command again" in text
 
 
 def test_a_disk_that_cannot_be_written_is_for_somebody_to_mend(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_device_with_another_product_than_equal_ones_is_named() -> None:
     results = [found(0), found(1, digest=6), found(2), found(3, device="NVIDIA A100", digest=7)]
 
     with pytest.raises(RetryableError) as caught:
-        judge(results)
+        refuse_failed(results)
 
     assert "rank 1 on node-1: NVIDIA H100 gives another product than the NVIDIA H100 of the other" in str(
         caught.value

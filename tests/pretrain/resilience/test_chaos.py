@@ -39,4 +39,4 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights() 
 def test_flipped_bits_of_a_real_checkpoint_are_noticed() -> None:
     told = told_by("flips.py", "--flips", "20", "--seed", "1")
 
-    assert told["noticed, and the generation before taken"] == 20
+    assert told["noticed, and the checkpoint before taken"] == 20

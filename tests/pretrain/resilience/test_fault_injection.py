@@ -2,22 +2,59 @@ import logging
 import math
 import signal
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.pretrain.resilience.fault_injection import VARIABLE, injector
+from anadil.pretrain.parallel.process_group import Group
+from anadil.pretrain.resilience.fault_injection import VARIABLE, Injector, faults_from_environment, injected
 
 
-def test_without_the_variable_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
-    calm = injector(0)
+def injector(rank: int) -> Injector:
+    faults = faults_from_environment()
+    assert faults is not None
+    return Injector(faults, rank)
 
-    for step in range(1, 5):
-        calm.inject("forward", step)
 
-    assert float(calm.loss(torch.tensor(2.0), 1)) == 2.0
+def loss_in(step: int, faults: Injector) -> float:
+    faults.section("forward", step - 1)
+    return float(faults.loss(torch.tensor(2.0)))
+
+
+def test_without_the_variable_nothing_is_attached(caplog: pytest.LogCaptureFixture) -> None:
+    training: Any = object()
+
+    with injected(training):
+        pass
+
     assert not caplog.text
+
+
+def test_faults_reach_the_loss_and_the_optimizer_until_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"nan": {"step": 1}, "flip": {"step": 1}}')
+    model, weight = torch.nn.L1Loss(), torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight])
+    trainer = SimpleNamespace(net=SimpleNamespace(model=model), tensors=lambda **_: {"weight": weight})
+    training: Any = SimpleNamespace(group=Group(), trainer=trainer, on_section=None)
+    one, other = torch.ones(2), torch.zeros(2)
+
+    with injected(training):
+        training.on_section("forward", 0)
+        losses = [float(model(one, other))]
+        optimizer.step()
+    changed = weight.detach().clone()
+    with injected(training):
+        training.on_section("forward", 0)
+    losses.append(float(model(one, other)))
+    optimizer.step()
+
+    assert math.isnan(losses[0])
+    assert int((changed != 1).sum()) == 1
+    assert losses[1] == 1
+    assert torch.equal(weight, changed)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +71,7 @@ def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: s
     monkeypatch.setenv(VARIABLE, text)
 
     with pytest.raises(RecipeError) as caught:
-        injector(0)
+        faults_from_environment()
 
     assert str(caught.value).startswith(f"{VARIABLE}: ")
     assert words in str(caught.value)
@@ -44,7 +81,7 @@ def test_faults_are_announced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     monkeypatch.setenv(VARIABLE, '{"nan": {"step": 5, "rank": 1}}')
 
     with caplog.at_level(logging.WARNING):
-        injector(0)
+        faults_from_environment()
 
     assert "ANADIL_INJECT is set: this run causes faults on purpose" in caplog.text
 
@@ -53,27 +90,27 @@ def test_a_loss_becomes_nan_once_on_its_rank_and_step(monkeypatch: pytest.Monkey
     monkeypatch.setenv(VARIABLE, '{"nan": {"step": 5, "rank": 1}}')
     other, mine = injector(0), injector(1)
 
-    losses = [float(mine.loss(torch.tensor(2.0), step)) for step in (4, 5, 5)]
+    losses = [loss_in(step, mine) for step in (4, 5, 5)]
 
     assert math.isnan(losses[1])
     assert (losses[0], losses[2]) == (2.0, 2.0)
-    assert float(other.loss(torch.tensor(2.0), 5)) == 2.0
+    assert loss_in(5, other) == 2.0
 
 
 def test_a_spike_multiplies_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, '{"spike": {"step": 2, "factor": 10}}')
 
-    assert float(injector(0).loss(torch.tensor(2.0), 2)) == 20.0
+    assert loss_in(2, injector(0)) == 20.0
 
 
 def test_memory_runs_out_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, '{"oom": {"step": 2, "section": "backward"}}')
     faults = injector(0)
 
-    faults.inject("forward", 2)
+    faults.section("forward", 1)
 
     with pytest.raises(torch.OutOfMemoryError, match="Injected by ANADIL_INJECT"):
-        faults.inject("backward", 2)
+        faults.section("backward", 1)
 
 
 def test_a_process_is_slow_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +120,7 @@ def test_a_process_is_slow_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
     for step in range(1, 5):
         begin = time.perf_counter()
-        faults.inject("forward", step)
+        faults.section("forward", step - 1)
         took.append(time.perf_counter() - begin > 0.04)
 
     assert took == [False, True, True, False]
@@ -94,7 +131,7 @@ def test_a_signal_is_sent_to_the_process_itself(monkeypatch: pytest.MonkeyPatch)
     received: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
 
-    injector(0).inject("save", 2)
+    injector(0).section("save", 2)
 
     assert received == [signal.SIGTERM]
 
@@ -104,8 +141,23 @@ def test_the_seed_decides_which_bit_is_flipped(monkeypatch: pytest.MonkeyPatch) 
     two = [{"a": torch.zeros(50), "b": torch.zeros(50, dtype=torch.bfloat16)} for _ in range(2)]
 
     for one in two:
-        injector(0).flip(one, 1)
+        faults = injector(0)
+        faults.section("optimizer", 0)
+        faults.flip(one)
 
     changed = [torch.cat([tensor.float() for tensor in one.values()]) for one in two]
     assert torch.equal(changed[0], changed[1])
     assert int((changed[0] != 0).sum()) == 1
+
+
+def test_a_section_that_reports_itself_several_times_in_a_step_is_slow_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, '{"sleep": {"step": 2, "seconds": 0.05, "section": "validate"}}')
+    faults = injector(0)
+    begin = time.perf_counter()
+
+    for _ in range(4):
+        faults.section("validate", 2)
+
+    assert 0.04 < time.perf_counter() - begin < 0.15

@@ -8,8 +8,15 @@ import pytest
 from anadil.core.errors import RecipeError
 from anadil.pretrain.data.packing import pack, sequences_of_step
 from anadil.pretrain.data.tokens import token_stream
-from anadil.pretrain.resilience.loss_spikes import WARM_UP, Anomalies, Finding, Verdict, refuse
-from anadil.pretrain.resilience.offending_documents import decoder, write_documents_of_step
+from anadil.pretrain.resilience.loss_spikes import (
+    WARM_UP,
+    Anomalies,
+    StepAction,
+    StepVerdict,
+    decoder,
+    refuse,
+    write_documents_of_step,
+)
 from anadil.recipe.pretrain import Faults
 from tests.kit.pretraining import make_corpus, make_tokenizer_artifact
 
@@ -39,7 +46,7 @@ SMOKE = """
 
 def calm(anomalies: Anomalies, steps: int, loss: float = 3.0, first: int = 1) -> None:
     for step in range(first, first + steps):
-        assert anomalies.judge(step, loss, 1.0).finding is Finding.FINE
+        assert anomalies.judge(step, loss, 1.0).finding is StepAction.FINE
 
 
 @pytest.mark.parametrize(
@@ -54,7 +61,7 @@ def calm(anomalies: Anomalies, steps: int, loss: float = 3.0, first: int = 1) ->
 def test_what_is_no_number_is_found_in_the_first_step(loss: float, norm: float, reason: str) -> None:
     verdict = Anomalies(Faults()).judge(1, loss, norm)
 
-    assert verdict.finding is Finding.STOP
+    assert verdict.finding is StepAction.STOP
     assert verdict.reason == reason
 
 
@@ -64,7 +71,7 @@ def test_a_loss_ten_times_as_large_is_a_spike() -> None:
 
     verdict = anomalies.judge(WARM_UP + 1, 30.0, 1.0)
 
-    assert verdict.finding is Finding.SKIP
+    assert verdict.finding is StepAction.SKIP
     assert verdict.reason == "the loss is 30, 10.0 times the median of the last 20"
 
 
@@ -74,7 +81,7 @@ def test_a_new_phase_is_given_time_to_find_what_is_usual() -> None:
 
     border = anomalies.judge(201, 7.0, 1.0, phase=1)
 
-    assert border.finding is Finding.FINE
+    assert border.finding is StepAction.FINE
 
 
 def test_the_losses_of_a_real_run_raise_no_alarm_and_leave_room() -> None:
@@ -83,7 +90,7 @@ def test_the_losses_of_a_real_run_raise_no_alarm_and_leave_room() -> None:
     for ratio in (1.2, 2.0):
         anomalies = Anomalies(Faults(spike_ratio=ratio))
         for step, loss in enumerate(losses, 1):
-            assert anomalies.judge(step, loss, 1.0, phase=step > 60).finding is Finding.FINE
+            assert anomalies.judge(step, loss, 1.0, phase=step > 60).finding is StepAction.FINE
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.15])
@@ -96,7 +103,7 @@ def test_clean_curves_raise_no_alarm(noise: float) -> None:
             # From a random model's ln 4096, over a warm-up that makes it worse, down to 3.
             usual = 3 + 5.3 * math.exp(-step / 150) + 1.5 * math.exp(-(((step - 30) / 10) ** 2))
             loss = usual * draw.gauss(1, noise)
-            assert anomalies.judge(step, loss, 1.0, phase=step // 500).finding is Finding.FINE
+            assert anomalies.judge(step, loss, 1.0, phase=step // 500).finding is StepAction.FINE
 
 
 def test_after_a_roll_back_the_batches_since_the_copy_are_left_out() -> None:
@@ -163,7 +170,7 @@ def test_a_resume_judges_as_the_run_that_was_not_interrupted() -> None:
 
 
 def test_the_error_names_numbers_step_and_the_list_of_documents() -> None:
-    verdict = Verdict(finding=Finding.STOP, step=7, loss=math.nan, norm=2.5, reason="the loss is nan")
+    verdict = StepVerdict(finding=StepAction.STOP, step=7, loss=math.nan, norm=2.5, reason="the loss is nan")
 
     error = refuse(verdict, 0.0024, "work/anomaly-step-7.json")
 
@@ -177,7 +184,9 @@ def test_the_documents_of_a_step_are_listed_with_their_text(tmp_path: Path) -> N
     corpus, tokenizer = make_corpus(tmp_path / "corpus"), make_tokenizer_artifact(tmp_path / "tokenizer")
     packed = pack(token_stream(corpus, tokenizer, tmp_path / "work", write=True), 64)
     chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=1)
-    verdict = Verdict(finding=Finding.STOP, step=1, loss=math.nan, norm=math.inf, reason="the loss is nan")
+    verdict = StepVerdict(
+        finding=StepAction.STOP, step=1, loss=math.nan, norm=math.inf, reason="the loss is nan"
+    )
 
     path = write_documents_of_step(tmp_path, verdict, packed, chosen, decoder(tokenizer))
 
@@ -199,7 +208,7 @@ def test_without_a_tokenizer_the_documents_are_listed_by_number(tmp_path: Path) 
     corpus, tokenizer = make_corpus(tmp_path / "corpus"), make_tokenizer_artifact(tmp_path / "tokenizer")
     packed = pack(token_stream(corpus, tokenizer, tmp_path / "work", write=True), 64)
     chosen = sequences_of_step(0, batch_size=1, num_sequences=packed.num_sequences, seed=1)
-    verdict = Verdict(finding=Finding.SKIP, step=3, loss=9.0, norm=1.0, reason="a spike")
+    verdict = StepVerdict(finding=StepAction.SKIP, step=3, loss=9.0, norm=1.0, reason="a spike")
 
     told = json.loads(write_documents_of_step(tmp_path, verdict, packed, chosen).read_text())
 

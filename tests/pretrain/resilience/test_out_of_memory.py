@@ -38,7 +38,7 @@ def test_halve_notes_half_the_micro_batch_for_the_next_start_and_asks_for_it(tmp
     text = str(caught.value)
     assert caught.value.exit_code == 138
     assert "out of memory in step 12 on rank 3 with micro-batch 8 (CUDA out of memory. Tried to" in text
-    assert "goes on from the last checkpoint with micro-batch 4" in text
+    assert "resumes from the last checkpoint with micro-batch 4" in text
     assert "more" not in text
     assert micro_batch_size(recipe(), tmp_path, Group()) == 4
 

@@ -119,7 +119,7 @@ def test_three_processes_agree_on_who_is_wrong(tmp_path: Path) -> None:
     assert said["equal"] == "fine: None"
     assert said["one"].startswith("5: silent corruption: after step 200 the parameters of rank 1 on ")
     assert "differ from the 2 other copies at model.norm.weight (1 of 3 tensors)" in said["one"]
-    assert "Take that machine out of service" in said["one"]
+    assert "Take that node out of service" in said["one"]
     assert "differ at model.norm.weight (1 of 3 tensors), and none of them has a majority" in said["each"]
     assert said["two groups"] == "fine: None"
     assert said["burn-in"].startswith("fine: 3 process(es), matmul ")

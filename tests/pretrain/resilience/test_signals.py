@@ -1,4 +1,4 @@
-"""SIGTERM at every place of a run: it ends with 143, and goes on to the same losses."""
+"""SIGTERM at every place of a run: it ends with 143, and resumes to the same losses."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import Stopped
 from tests.kit.pretraining import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
 
 PATIENCE_S = 180
-WORDS = "stopped by SIGTERM; run the same command again to go on"
+WORDS = "stopped by SIGTERM; run the same command again to resume"
 PLACES = {
     "load": r"running: nothing to reuse",
     "data": r"documents, .* sequences of",
@@ -188,7 +188,7 @@ class Ended(NamedTuple):
 
 
 def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
-    """Start or go on with the run `two`, and send SIGTERM to torchrun or to rank 1 alone after a step."""
+    """Start or resume the run `two`, and send SIGTERM to torchrun or to rank 1 alone after a step."""
     process = trained.start("two", ANADIL_INJECT=SLOW)
     said = until(process, f"step={after} ")
     os.kill(ranks(process.pid)[1] if one_rank else process.pid, signal.SIGTERM)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.pretrain.resilience.hang_report import Progress, culprits
+from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.pretrain.resilience.watchdog import Watchdog
 
 PATIENCE_S = 90
@@ -50,8 +50,8 @@ def at(
     ticks: int = 9,
     where: str = "",
     waits: bool = False,
-) -> Progress:
-    return Progress(
+) -> RankProgress:
+    return RankProgress(
         rank=rank, host=f"node-{rank // 8}", pid=100 + rank, step=step, beats=beats, section=section,
         silent_s=600, ticks=ticks, where=where, waits=waits,
     )  # fmt: skip

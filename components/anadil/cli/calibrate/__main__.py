@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anadil.cli.calibrate.spec import Ask
+from anadil.cli.calibrate.spec import RunSpec
 from anadil.core import log as logs
-from anadil.runtime import entry_point
+from anadil.runtime.signals import die_with_parent
+from anadil.runtime.termination import exit_code_of
 from anadil.runtime.threads import wait_asleep
 
 
@@ -19,19 +20,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     wait_asleep()
     logs.set_up("measure", container=True)
-    return entry_point.guarded(lambda: _start(arguments))
+    return exit_code_of(lambda: _start(arguments))
 
 
 def _start(arguments: list[str]) -> int:
-    entry_point.die_with_parent()
-    ask = Ask.parse(arguments)
-    if ask.layout.devices > 1 and "RANK" not in os.environ:
-        from anadil.runtime.torchrun import launch
+    die_with_parent()
+    spec = RunSpec.parse(arguments)
+    if spec.layout.devices > 1 and "RANK" not in os.environ:
+        from anadil.runtime.torchrun import launch_group
 
-        return launch("anadil.cli.calibrate", arguments, ask.layout.devices)
-    from anadil.cli.calibrate.worker import run
+        return launch_group("anadil.cli.calibrate", arguments, spec.layout.devices)
+    from anadil.cli.calibrate.worker import run_measurement
 
-    return run(ask)
+    return run_measurement(spec)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Source of the approach: torch's `FakeTensorMode` and `fake` process group.
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -30,22 +31,27 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.pipelining._utils import InferenceMode
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoModelForCausalLM
 
-from anadil.cli.calibrate.allocations import Allocated
-from anadil.cli.calibrate.liger_loss import LigerLoss
-from anadil.cli.calibrate.spec import laid_out
-from anadil.cli.calibrate.transformers_config import config_of
+from anadil.cli.calibrate.spec import with_layout
+from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import RecipeError
 from anadil.core.stages import BUILT_IN
 from anadil.model import loss as losses
-from anadil.model.families import check_family
-from anadil.model.kernels import patch_llama
+from anadil.model.family_table import check_family
+from anadil.model.kernels import use_liger_kernels
 from anadil.plan.layout import Layout, Work
+from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
-from anadil.plan.plan import Question, Table
+from anadil.plan.plan import PlanRequest
+from anadil.plan.schema import ExactPeak
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize
@@ -56,26 +62,26 @@ from anadil.recipe.load import load_recipe
 from anadil.recipe.pretrain import Phase, Pretrain
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
-CPU = torch.device("cpu")
+FAKE_DEVICE = torch.device("cpu")
 
 
-def exact_of(question: Question, layout: Layout) -> Table:
+def exact_of(request: PlanRequest, layout: Layout) -> ExactPeak:
     """A run of the real model on fake tensors beside the closed form; takes seconds to a minute.
 
     Raises:
         RecipeError: The layout cannot be run so.
     """
     started = time.perf_counter()
-    work = question.work
-    found = exact_peak(question.shape, layout, work, question.recipe.pretrain)
-    closed = peak_memory(question.shape, layout, work).allocated
-    return {
-        "trains": work.trains,
-        "allocated_bytes": found,
-        "closed_form_bytes": closed,
-        "difference_percent": round(100 * (closed / found - 1), 3),
-        "seconds": round(time.perf_counter() - started, 1),
-    }
+    work = request.work
+    allocated = exact_peak(request.shape, layout, work, request.recipe.pretrain)
+    closed = peak_memory(request.shape, layout, work).allocated
+    return ExactPeak(
+        trains=work.trains,
+        allocated_bytes=allocated,
+        closed_form_bytes=closed,
+        difference_percent=round(100 * (closed / allocated - 1), 3),
+        seconds=round(time.perf_counter() - started, 1),
+    )
 
 
 def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | None = None) -> int:
@@ -94,7 +100,7 @@ def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | No
         RecipeError: Tensors without content do not suffice for the layout.
     """
     check_family({"model_type": shape.model_type}, layout.degrees)
-    chosen = laid_out(settings or load_recipe(BUILT_IN).pretrain, layout, work)
+    chosen = with_layout(settings or load_recipe(BUILT_IN).pretrain, layout, work)
     one = {"phases": (Phase(trains=work.trains, steps=1, lr=1e-5),), "compile": False, "matmul": "same"}
     chosen = chosen.model_copy(update=one)
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
@@ -122,26 +128,26 @@ def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage
         model = AutoModelForCausalLM.from_config(
             config_of(shape, work.sequence_length), dtype=torch.float32, trust_remote_code=False
         )
-        net = parallelize.spread(model, settings, mesh, CPU)
+        net = parallelize.parallelize(model, settings, mesh, FAKE_DEVICE)
         return _second_step(net, settings, borders)
 
 
-def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor) -> int:
+def _second_step(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> int:
     phase = settings.phases[0]
     parameters = net.parameters()
     train_only(parameters, list(parameters) if phase.trains == "all" else net.tables & parameters.keys())
     learning = [parameter for parameter in parameters.values() if parameter.requires_grad]
     optimizer = make_optimizer(parameters, phase, settings, net.tables) if learning else None
     replicas = Replicas(learning, net.replicas_group())
-    passes = settings.batch_size // net.mesh.data // settings.micro_batch_size
-    allocated = Allocated()
+    micro_batches = settings.batch_size // net.mesh.data // settings.micro_batch_size
+    allocated = AllocatedBytes()
     for tensor in (*net.model.parameters(), *net.model.buffers()):
         allocated.add(tensor)
     with allocated.following():
         for _ in range(2):
             allocated.peak = 0
-            batches = [_batch(net, settings, borders) for _ in range(passes)]
-            net.backward(batches, 1.0, replicas=replicas, change=_same)
+            batches = [_batch(net, settings, borders) for _ in range(micro_batches)]
+            net.backward(batches, 1.0, replicas=replicas)
             replicas.wait()
             if optimizer is not None:
                 optimizer.step()
@@ -149,14 +155,10 @@ def _second_step(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor
     return allocated.peak
 
 
-def _batch(net: parallelize.Net, settings: Pretrain, borders: torch.Tensor) -> Batch:
+def _batch(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> Batch:
     size = (settings.micro_batch_size, settings.sequence_length)
     ids, positions, labels = (torch.zeros(size, dtype=torch.long) for _ in range(3))
     return net.share(Batch(input_ids=ids, position_ids=positions, labels=labels, borders=borders))
-
-
-def _same(loss: torch.Tensor) -> torch.Tensor:
-    return loss
 
 
 @contextmanager
@@ -167,7 +169,7 @@ def _mesh(settings: Pretrain, rank: int, size: int) -> Iterator[Mesh]:
         return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
-        yield mesh_of(settings.parallelism, Group(rank=rank, size=size), CPU.type)
+        yield mesh_of(settings.parallelism, Group(rank=rank, size=size), FAKE_DEVICE.type)
     finally:
         dist.destroy_process_group()
 
@@ -181,9 +183,9 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
             stack.enter_context(mock.patch.object(where, name, stand_in))
 
         put(parallelize, "multiplies_bf16", lambda _: True)  # precision is what was asked for
-        put(losses, "multiplies_bf16", lambda _: False)
+        put(losses, "has_fast_bf16", lambda _: False)
         put(losses, "CPU_BLOCK_ROWS", sys.maxsize)  # blocks save time in a CPU's cache, and no memory
-        put(losses, "scored", lambda hidden, labels: (hidden, labels))  # all are
+        put(losses, "scored_tokens", lambda hidden, labels: (hidden, labels))  # all are
         # Ranks and borders of documents have content, which the engine reads.
         put(torch, "from_numpy", _real(torch.from_numpy))
         put(torch.Tensor, "numpy", _real(torch.Tensor.numpy))
@@ -204,7 +206,7 @@ def _put_liger_kernels(put: Callable[[Any, str, Any], None], shape: Shape, setti
     for name in LIGER_PATCHES:  # so that they are put back
         put(llama, name, getattr(llama, name))
     config = config_of(shape, settings.sequence_length)
-    patch_llama(settings.activation_checkpointing, config=config)
+    use_liger_kernels(settings.activation_checkpointing, config=config)
 
 
 def _liger_loss(hidden: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -227,3 +229,105 @@ def _without_a_vote(_schedule: Any, stages: Any, has_backward: bool, _done: bool
     for stage in stages:
         dynamic = InferenceMode.needs_dynamic(stage._user_meta, has_backward)  # noqa: SLF001
         stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC  # noqa: SLF001
+
+
+class LigerLoss(torch.autograd.Function):
+    """A loss that holds what Liger's fused one holds with an FP32 accumulator, on an Ampere GPU or newer.
+
+    Liger 0.8.5 (`liger_kernel/ops/fused_linear_cross_entropy.py`) asks for the GPU's capability to
+    choose between a path that adds into the gradient in place and one that makes FP32 copies, so
+    its own code cannot run on tensors that are on no GPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """A number without a meaning.
+
+        Args:
+            ctx: Of autograd.
+            hidden: (tokens, width).
+            weight: Output embeddings, (vocabulary, width).
+        """
+        states = torch.zeros_like(hidden)
+        table = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
+        rows = torch.zeros(hidden.shape[0], dtype=torch.float32)
+        (tokens, width), vocabulary = hidden.shape, len(weight)
+        logits = torch.empty(liger_chunk_tokens(tokens, width, vocabulary), vocabulary, dtype=hidden.dtype)
+        del logits
+        ctx.save_for_backward(states, None if table is None else table.to(weight.dtype))
+        return rows.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # noqa: ARG004  the name is torch's
+        """The gradients that the forward pass has made."""
+        return ctx.saved_tensors
+
+
+class AllocatedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Follows every storage from its first tensor to its end, and FSDP's resizing of it.
+
+    What an operator allocates inside itself is not seen. torch's own trackers
+    (`torch.distributed._tools`) refuse frozen parameters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.bytes = 0
+        self.peak = 0
+        self._sizes: Any = WeakIdKeyDictionary()
+        self._paused = False
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Follow the storage of a tensor, which may have been made before."""
+        if isinstance(tensor, DTensor):
+            tensor = tensor._local_tensor  # noqa: SLF001  to_local would record a new view
+        storage = tensor.untyped_storage()
+        entry = self._sizes.get(storage)
+        if entry is None:
+            entry = self._sizes[storage] = [0]
+            weakref.finalize(storage, self._set, entry, 0)
+        self._set(entry, storage.nbytes())
+
+    def _set(self, entry: list[int], size: int) -> None:
+        self.bytes += size - entry[0]
+        entry[0] = size
+        self.peak = max(self.peak, self.bytes)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and follow what it returns."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its inner operators come here one by one
+        out = func(*args, **(kwargs or {}))
+        if not self._paused:
+            for leaf in tree_leaves(out):
+                if isinstance(leaf, torch.Tensor):
+                    self.add(leaf)
+        return out
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow what happens inside."""
+        resize = torch.UntypedStorage.resize_
+        shapes = ShardingPropagator._propagate_tensor_meta_non_cached  # noqa: SLF001  no public way
+
+        def resized(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            entry = self._sizes.get(storage)
+            if entry is not None:
+                self._set(entry, size)
+            return result
+
+        def shapes_only(*args: Any, **kwargs: Any) -> Any:
+            # DTensor runs an operator on whole, made-up tensors to learn the shape of its result.
+            before, self._paused = self._paused, True
+            try:
+                return shapes(*args, **kwargs)
+            finally:
+                self._paused = before
+
+        with (
+            mock.patch.object(torch.UntypedStorage, "resize_", resized),
+            mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", shapes_only),
+            self,
+        ):
+            yield

@@ -11,25 +11,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from anadil.cli.calibrate.results import KEPT, device_of, find, keep, results_in, versions
-from anadil.cli.calibrate.spec import STEPS, Ask
+from anadil.cli.calibrate.results import (
+    FINAL_STATUSES,
+    device_of,
+    find_measurement,
+    keep_measurement,
+    results_in,
+    versions,
+)
+from anadil.cli.calibrate.spec import TIMED_STEPS, RunSpec
 from anadil.core.format import human_bytes
-from anadil.plan.calibration import Measurement, Status
+from anadil.plan.calibration import Measurement, RunStatus
 from anadil.plan.instances import Machine, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
 from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import PARENT_VARIABLE
+from anadil.runtime.environment import PARENT_VARIABLE
 
 log = logging.getLogger(__name__)
 
 QUIET = 1.5
 """Slowest over fastest step above which a measurement is doubtful. Assumption."""
-GRACE_S = 20.0
+STOP_GRACE_S = 20.0
 """How long a run that is out of time may take to say so; torchrun stops its processes in it."""
 
 
-def measure(
+def measure_layouts(
     candidates: Sequence[Layout],
     recipe: Recipe,
     shape: Shape,
@@ -37,7 +44,7 @@ def measure(
     machine: Machine,
     *,
     runs: Path,
-    steps: int = STEPS,
+    steps: int = TIMED_STEPS,
     timeout_s: float = 900.0,
 ) -> list[Measurement]:
     """Speed and memory of layouts in each phase kind of a recipe, from kept results or new runs.
@@ -61,8 +68,8 @@ def measure(
         if why:
             log.info("%s is not measured: %s", layout.name(), why)
             continue
-        ask = Ask.of(layout, recipe, shape, work, device_of(machine), steps=steps)
-        found += _measured(ask, work, runs, timeout_s, f"{number} of {len(candidates)}")
+        spec = RunSpec.of(layout, recipe, shape, work, device_of(machine), steps=steps)
+        found += _measured(spec, work, runs, timeout_s, f"{number} of {len(candidates)}")
     return found
 
 
@@ -79,36 +86,36 @@ def _why_not(layout: Layout, work: Work, machine: Machine, here: Machine) -> str
     return ""
 
 
-def _measured(ask: Ask, work: Work, runs: Path, timeout_s: float, place: str) -> list[Measurement]:
-    wanted = [
+def _measured(spec: RunSpec, work: Work, runs: Path, timeout_s: float, place: str) -> list[Measurement]:
+    blanks = [
         Measurement(
             status="failed",
-            device=ask.device,
-            shape=ask.shape,
-            layout=ask.layout,
+            device=spec.device,
+            shape=spec.shape,
+            layout=spec.layout,
             work=replace(work, trains=kind),
             versions=versions(),
         )
-        for kind in ask.trains
+        for kind in spec.trains
     ]
-    kept = {each.work.trains: _steady(find(each, runs)) for each in wanted}
-    missing = [each for each in wanted if kept[each.work.trains] is None]
+    by_kind = {each.work.trains: _steady(find_measurement(each, runs)) for each in blanks}
+    missing = [each for each in blanks if by_kind[each.work.trains] is None]
     if not missing:
-        log.info("%s (%s): measured before", _title(ask.layout), place)
-        return [each for each in kept.values() if each is not None]
-    log.info("%s (%s): measuring", _title(ask.layout), place)
+        log.info("%s (%s): measured before", _title(spec.layout), place)
+        return [each for each in by_kind.values() if each is not None]
+    log.info("%s (%s): measuring", _title(spec.layout), place)
     kinds = tuple(each.work.trains for each in missing)
-    results, failure = _run(replace(ask, trains=kinds, work=missing[0].work), timeout_s)
-    new = {each.work.trains: each for each in results if each.layout == ask.layout}
+    results, failure = _run(replace(spec, trains=kinds, work=missing[0].work), timeout_s)
+    results_by_kind = {each.work.trains: each for each in results if each.layout == spec.layout}
     for each in missing:
-        one = new.get(each.work.trains, each)
+        one = results_by_kind.get(each.work.trains, each)
         if one.status in ("stopped", "failed") and failure is not None:
             one = replace(one, status=failure[0], message=one.message or failure[1])
         _report(one)
-        if one.status in KEPT:
-            keep(one, runs)
-        kept[each.work.trains] = one
-    return [each for each in kept.values() if each is not None]
+        if one.status in FINAL_STATUSES:
+            keep_measurement(one, runs)
+        by_kind[each.work.trains] = one
+    return [each for each in by_kind.values() if each is not None]
 
 
 def _steady(found: Measurement | None) -> Measurement | None:
@@ -134,9 +141,9 @@ def _report(one: Measurement) -> None:
         )
 
 
-def _run(ask: Ask, timeout_s: float) -> tuple[list[Measurement], tuple[Status, str] | None]:
+def _run(spec: RunSpec, timeout_s: float) -> tuple[list[Measurement], tuple[RunStatus, str] | None]:
     """Results of a run, and what went wrong with the process."""
-    command = [sys.executable, "-m", "anadil.cli.calibrate", *ask.arguments()]
+    command = [sys.executable, "-m", "anadil.cli.calibrate", *spec.arguments()]
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     with (
         tempfile.TemporaryFile() as stderr,
@@ -170,7 +177,7 @@ def _stopped(process: "subprocess.Popen[bytes]") -> bytes:
     """Ask a run to end, then make it; what it printed."""
     _signal(process, signal.SIGTERM)
     try:
-        return process.communicate(timeout=GRACE_S)[0]
+        return process.communicate(timeout=STOP_GRACE_S)[0]
     except subprocess.TimeoutExpired:
         _signal(process, signal.SIGKILL)
         return process.communicate()[0]

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from anadil.cli.calibrate.results import device_of
-from anadil.cli.calibrate.spec import STEPS, Ask
+from anadil.cli.calibrate.spec import TIMED_STEPS, RunSpec
 from anadil.core.errors import RecipeError
 from anadil.launch.job import STAGE_LABEL
+from anadil.launch.kubernetes.kinds import PYTORCHJOB
 from anadil.launch.manifests.labels import queue_labels
 from anadil.launch.manifests.pod import Container, template
-from anadil.launch.manifests.pytorchjob import CONTAINER, pytorchjob
+from anadil.launch.manifests.pytorchjob import pytorchjob
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
@@ -38,7 +39,7 @@ def job_manifests(
     nodes: int,
     image: str,
     *,
-    steps: int = STEPS,
+    steps: int = TIMED_STEPS,
     timeout_s: int = 1_800,
 ) -> list[dict[str, Any]]:
     """PyTorchJobs that measure layouts on some machines of a type.
@@ -63,17 +64,19 @@ def job_manifests(
                 f"{layout.name()} takes {layout.devices} device(s), {nodes} x {machine.name} have "
                 f"{nodes * machine.devices}; change the layout or cluster.nodes"
             )
-    asks = [Ask.of(each, recipe, shape, work, device_of(machine), steps=steps) for each in candidates]
-    return [_job(ask, machine, nodes, image, timeout_s) for ask in asks]
+    specs = [RunSpec.of(each, recipe, shape, work, device_of(machine), steps=steps) for each in candidates]
+    return [_job(spec, machine, nodes, image, timeout_s) for spec in specs]
 
 
-def _job(ask: Ask, machine: Machine, nodes: int, image: str, timeout_s: int) -> dict[str, Any]:
-    arguments = ask.arguments()
+def _job(spec: RunSpec, machine: Machine, nodes: int, image: str, timeout_s: int) -> dict[str, Any]:
+    arguments = spec.arguments()
     identity = json.dumps([arguments, machine.name, nodes, image])
     name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
     labels = {"app.kubernetes.io/name": "anadil", STAGE_LABEL: "measure", "app.kubernetes.io/instance": name}
-    cluster = ask.recipe.cluster.model_copy(update=NOT_NEEDED)
-    container = Container(name=CONTAINER, image=image, command=TORCHRUN, arguments=tuple(arguments))
+    cluster = spec.recipe.cluster.model_copy(update=NOT_NEEDED)
+    container = Container(
+        name=PYTORCHJOB.container, image=image, command=TORCHRUN, arguments=tuple(arguments)
+    )
     devices = 0 if machine.device == CPU else machine.devices
     return pytorchjob(
         {

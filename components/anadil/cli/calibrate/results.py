@@ -23,9 +23,9 @@ MARK = '{"anadil_measurements":'
 """Begin of a line with results."""
 IDENTITY = ("device", "shape", "layout", "work", "versions")
 """What a measurement is of; equal identities need one run."""
-TELLING = ("ok", "out of memory", "timeout", "failed", "stopped")
+STATUS_ORDER = ("ok", "out of memory", "timeout", "failed", "stopped")
 """Which of several results of one run counts: processes that others wait for are stopped."""
-KEPT = ("ok", "out of memory")
+FINAL_STATUSES = ("ok", "out of memory")
 """Results that another run would give again."""
 PACKAGES = ("torch", "transformers", "liger-kernel")
 
@@ -62,22 +62,22 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def versions() -> dict[str, str]:
     """Packages that decide speed and memory; without the build, which `+cpu` or `+cu130` names."""
-    found = {"anadil": __version__}
+    packages = {"anadil": __version__}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name).partition("+")[0]
+            packages[name] = metadata.version(name).partition("+")[0]
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return packages
 
 
-def key_of(measurement: Measurement) -> str:
+def measurement_key(measurement: Measurement) -> str:
     """What stands for a measurement's identity."""
     data = _MEASUREMENT.dump_python(measurement, mode="json", include=set(IDENTITY))
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def keep(measurement: Measurement, folder: Path) -> None:
+def keep_measurement(measurement: Measurement, folder: Path) -> None:
     """Write a measurement in one step; a folder that cannot be written only costs the memory of it."""
     text = _MEASUREMENT.dump_json(measurement, indent=1).decode() + "\n"
     try:
@@ -87,19 +87,19 @@ def keep(measurement: Measurement, folder: Path) -> None:
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
-            draft.replace(folder / f"{key_of(measurement)}.json")
+            draft.replace(folder / f"{measurement_key(measurement)}.json")
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
         log.warning("%s: the measurement cannot be kept (%s)", folder, error.strerror or error)
 
 
-def find(measurement: Measurement, folder: Path) -> Measurement | None:
+def find_measurement(measurement: Measurement, folder: Path) -> Measurement | None:
     """The kept measurement with the same identity."""
-    return _read(folder / f"{key_of(measurement)}.json")
+    return _read(folder / f"{measurement_key(measurement)}.json")
 
 
-def load(folder: Path) -> list[Measurement]:
+def load_measurements(folder: Path) -> list[Measurement]:
     """All kept measurements, of any device and model."""
     found = [_read(path) for path in sorted(folder.glob("*.json"))]
     return [each for each in found if each is not None]
@@ -127,8 +127,8 @@ def results_in(text: str) -> list[Measurement]:
     best: dict[str, Measurement] = {}
     for line in text.splitlines():
         for each in _results_of(line):
-            key = key_of(each)
-            if key not in best or TELLING.index(each.status) < TELLING.index(best[key].status):
+            key = measurement_key(each)
+            if key not in best or STATUS_ORDER.index(each.status) < STATUS_ORDER.index(best[key].status):
                 best[key] = each
     return list(best.values())
 
@@ -167,6 +167,6 @@ def read_logs(paths: Iterable[Path], folder: Path) -> list[Measurement]:
             raise DataError(f"{path}: holds no results; give what `kubectl logs` of a measuring job printed")
         found += results
     for each in found:
-        if each.status in KEPT:
-            keep(each, folder)
+        if each.status in FINAL_STATUSES:
+            keep_measurement(each, folder)
     return found

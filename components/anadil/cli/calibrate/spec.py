@@ -18,16 +18,16 @@ from anadil.recipe.load import load_recipe
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from anadil.recipe.sections import Recipe
 
-STEPS = 5
+TIMED_STEPS = 5
 """Steps that are timed; their median counts."""
-DECIDING = {"language", "seed", "base", "tokenizer", "pretrain"}
+NEEDED_SECTIONS = {"language", "seed", "base", "tokenizer", "pretrain"}
 """Sections of a recipe that a measurement needs; the rest may name places that are nobody's business."""
 
 Sizes = TypeVar("Sizes", Layout, Work, Shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class RunSpec:
     """A run of some steps."""
 
     recipe: Recipe
@@ -50,8 +50,8 @@ class Ask:
         work: Work | None,
         device: str,
         *,
-        steps: int = STEPS,
-    ) -> "Ask":
+        steps: int = TIMED_STEPS,
+    ) -> "RunSpec":
         """One for all phase kinds of a recipe."""
         kinds: list[Trains] = [phase.trains for phase in recipe.pretrain.phases]
         once = tuple(dict.fromkeys(kinds))
@@ -60,7 +60,7 @@ class Ask:
         )
 
     @classmethod
-    def parse(cls, arguments: Sequence[str]) -> "Ask":
+    def parse(cls, arguments: Sequence[str]) -> "RunSpec":
         """From a command line.
 
         Raises:
@@ -69,7 +69,7 @@ class Ask:
         options = _parser().parse_args(arguments)
         recipe = load_recipe(options.recipe)
         shape = _typed(Shape, options.shape, "--shape") if options.shape else trained_shape(recipe)
-        ask = cls.of(
+        spec = cls.of(
             _typed(Layout, options.layout, "--layout"),
             recipe,
             shape,
@@ -77,14 +77,14 @@ class Ask:
             options.device or device_of(this_machine()),
             steps=options.steps,
         )
-        if ask.steps < 1:
-            raise RecipeError(f"--steps {ask.steps}: time at least one step")
+        if spec.steps < 1:
+            raise RecipeError(f"--steps {spec.steps}: time at least one step")
         kinds: list[Trains] = options.trains
-        return replace(ask, trains=tuple(dict.fromkeys(kinds)) or ask.trains)
+        return replace(spec, trains=tuple(dict.fromkeys(kinds)) or spec.trains)
 
     def arguments(self) -> list[str]:
         """The command line that gives the same."""
-        recipe = self.recipe.model_dump(mode="json", include=DECIDING)
+        recipe = self.recipe.model_dump(mode="json", include=NEEDED_SECTIONS)
         kinds = [word for kind in self.trains for word in ("--trains", kind)]
         work = ["--work", as_json(self.work)] if self.work else []
         return [
@@ -94,7 +94,7 @@ class Ask:
         ]
 
 
-def laid_out(settings: Pretrain, layout: Layout, work: Work) -> Pretrain:
+def with_layout(settings: Pretrain, layout: Layout, work: Work) -> Pretrain:
     """Section `pretrain` with a layout and a step's work in place of its own."""
     changed = {
         "batch_size": layout.batch_size,
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "phase kind to measure; left out, all of the recipe"
     parser.add_argument("--trains", action="append", default=[], choices=get_args(Trains), help=text)
     parser.add_argument(
-        "--steps", type=int, default=STEPS, metavar="N", help="steps to time (default: %(default)s)"
+        "--steps", type=int, default=TIMED_STEPS, metavar="N", help="steps to time (default: %(default)s)"
     )
     parser.add_argument("--device", metavar="NAME", help="what the plan calls the device")
     return parser

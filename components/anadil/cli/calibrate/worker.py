@@ -14,27 +14,27 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed as dist
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from anadil.cli.calibrate.results import cpu_model, line_of, versions
-from anadil.cli.calibrate.spec import Ask, laid_out
-from anadil.cli.calibrate.transformers_config import config_of
+from anadil.cli.calibrate.spec import RunSpec, with_layout
 from anadil.core.errors import AnadilError, PreflightError, Stopped
-from anadil.model.kernels import patch_llama
+from anadil.core.format import KIB
+from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
-from anadil.plan.calibration import Measurement, Status
+from anadil.plan.calibration import Measurement, RunStatus
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Packed, pack
-from anadil.pretrain.data.tokens import Stream
+from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.parallelize import check_layout, spread
+from anadil.pretrain.parallel.parallelize import check_layout, parallelize
 from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import Stop
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,11 @@ LR = 1e-5
 DOCUMENTS = 4
 """Documents of a packed sequence; one mask serves any number of them."""
 PROCESS = Path("/proc/self")
-KIB = 1024
 
-Failure = tuple[Status, str]
+RunFailure = tuple[RunStatus, str]
 
 
-def run(ask: Ask) -> int:
+def run_measurement(spec: RunSpec) -> int:
     """Measure, print one line on stdout, and return the exit code.
 
     Raises:
@@ -58,11 +57,11 @@ def run(ask: Ask) -> int:
     """
     device = pick_device()
     done: list[Measurement] = []
-    failure: Failure | None = ("failed", "a bug of anadil; see the log of the run")
+    failure: RunFailure | None = ("failed", "a bug of anadil; see the log of the run")
     try:
         Stop().listen()
         with group(device) as processes:
-            failure = _all(ask, device, processes, done)
+            failure = _all(spec, device, processes, done)
     except Stopped:
         failure = ("stopped", "stopped by SIGTERM")
         raise
@@ -70,110 +69,144 @@ def run(ask: Ask) -> int:
         failure = ("failed", str(error))
         raise
     finally:
-        _say(ask, device, done, failure)
+        _say(spec, device, done, failure)
     return 0 if failure is None else PreflightError.exit_code
 
 
-def _say(ask: Ask, device: torch.device, done: Sequence[Measurement], failure: Failure | None) -> None:
+def _say(
+    spec: RunSpec, device: torch.device, done: Sequence[Measurement], failure: RunFailure | None
+) -> None:
     """Print what was measured, and the failure in place of what was not."""
     # torchrun stops all processes when one fails; then it is that one which knows why.
     if int(os.environ.get("RANK", "0")) and (failure is None or failure[0] == "stopped"):
         return
-    missing = ask.trains[len(done) :] if failure else ()
+    missing = spec.trains[len(done) :] if failure else ()
     status, message = failure or ("ok", "")
     failed = [
-        replace(_blank(ask, device, work), status=status, message=message) for work in works(ask, device)
+        replace(_blank(spec, device, work), status=status, message=message) for work in works(spec, device)
     ]
     sys.stdout.write(line_of([*done, *(each for each in failed if each.work.trains in missing)]) + "\n")
     sys.stdout.flush()
 
 
-def _all(ask: Ask, device: torch.device, processes: Group, done: list[Measurement]) -> Failure | None:
+def _all(spec: RunSpec, device: torch.device, processes: Group, done: list[Measurement]) -> RunFailure | None:
     """Measure one phase kind after another into `done`; the failure where memory does not suffice."""
-    if ask.layout.devices != processes.size:
+    if spec.layout.devices != processes.size:
         raise PreflightError(
-            f"--layout takes {ask.layout.devices} device(s) and {processes.size} process(es) run; "
+            f"--layout takes {spec.layout.devices} device(s) and {processes.size} process(es) run; "
             "start as many with torchrun, or change the layout"
         )
     try:
         if device.type == "cpu":
-            _load_libraries(ask, device, processes)
+            _load_libraries(spec, device, processes)
         before = resident_bytes("VmRSS")
-        trainer = _trainer(ask, device, processes)
-        for number, work in enumerate(works(ask, device)):
-            done.append(_one(_blank(ask, device, work), trainer, number, before))
+        trainer = _trainer(spec, device, processes)
+        for number, work in enumerate(works(spec, device)):
+            done.append(_one(_blank(spec, device, work), trainer, number, before))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         log.warning(
-            "%s, %s sequences at a time: out of memory", ask.layout.name(), ask.layout.micro_batch_size
+            "%s, %s sequences at a time: out of memory", spec.layout.name(), spec.layout.micro_batch_size
         )
         return "out of memory", (str(error).splitlines() or [""])[0]
     processes.wait()
     return None
 
 
-def works(ask: Ask, device: torch.device) -> tuple[Work, ...]:
+def works(spec: RunSpec, device: torch.device) -> tuple[Work, ...]:
     """What a step computes in each phase kind."""
-    settings = ask.recipe.pretrain
+    settings = spec.recipe.pretrain
     dtype = torch.bfloat16 if settings.state == "bf16" else pick_dtype(settings.precision, device)
     liger = settings.kernels == "liger" or (
         settings.kernels == "auto" and device.type == "cuda" and HAS_LIGER
     )
-    work = ask.work or Work(
+    work = spec.work or Work(
         sequence_length=settings.sequence_length,
         state=settings.state,
         compute="bf16" if dtype == torch.bfloat16 else "fp32",
         kernels="liger" if liger else "torch",
     )
-    return tuple(replace(work, trains=kind) for kind in ask.trains)
+    return tuple(replace(work, trains=kind) for kind in spec.trains)
 
 
-def _blank(ask: Ask, device: torch.device, work: Work) -> Measurement:
+def _blank(spec: RunSpec, device: torch.device, work: Work) -> Measurement:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     return Measurement(
         status="ok",
-        device=ask.device,
+        device=spec.device,
         driver_name=name,
-        shape=ask.shape,
-        layout=ask.layout,
+        shape=spec.shape,
+        layout=spec.layout,
         work=work,
         versions=versions(),
-        steps=ask.steps,
+        steps=spec.steps,
     )
 
 
-def _load_libraries(ask: Ask, device: torch.device, processes: Group) -> None:
+def _load_libraries(spec: RunSpec, device: torch.device, processes: Group) -> None:
     """A step of a model of no size: what a process loads for its first step is not the model's memory."""
     shape = replace(
-        ask.shape, hidden=16, intermediate=16, layers=1, heads=1, kv_heads=1, head_dim=16, vocabulary=64
+        spec.shape, hidden=16, intermediate=16, layers=1, heads=1, kv_heads=1, head_dim=16, vocabulary=64
     )
-    layout = replace(ask.layout, micro_batch_size=1, micro_batches=1)
-    trainer = _trainer(replace(ask, shape=shape, layout=layout), device, processes)
+    layout = replace(spec.layout, micro_batch_size=1, micro_batches=1)
+    trainer = _trainer(replace(spec, shape=shape, layout=layout), device, processes)
     trainer.begin_phase(trainer.settings.phases[0])
     trainer.step(0)
 
 
-def _trainer(ask: Ask, device: torch.device, processes: Group) -> Trainer:
+def _trainer(spec: RunSpec, device: torch.device, processes: Group) -> Trainer:
     """The trainer of the pretrain stage, with a random model."""
-    work = works(ask, device)[0]
+    work = works(spec, device)[0]
     if uses_liger(work.kernels, device):
-        config = config_of(ask.shape, work.sequence_length)
-        patch_llama(ask.layout.recompute, config=config)
-    recipe = _recipe(ask, work)
-    packed = random_tokens(ask.shape, work, ask.layout.batch_size, recipe.seed)
+        config = config_of(spec.shape, work.sequence_length)
+        use_liger_kernels(spec.layout.recompute, config=config)
+    recipe = _recipe(spec, work)
+    packed = random_tokens(spec.shape, work, spec.layout.batch_size, recipe.seed)
     settings = recipe.pretrain
     mesh = mesh_of(settings.parallelism, processes, device.type)
-    model = random_model(ask.shape, work, device, recipe.seed)
+    model = random_model(spec.shape, work, device, recipe.seed)
     check_layout(settings, model.config, mesh, device)
-    return Trainer(spread(model, settings, mesh, device), packed, recipe, processes)
+    return Trainer(parallelize(model, settings, mesh, device), packed, recipe, processes)
 
 
-def _recipe(ask: Ask, work: Work) -> Recipe:
+def _recipe(spec: RunSpec, work: Work) -> Recipe:
     """The recipe with the layout's settings, and a phase of the needed length for each kind."""
-    phases = tuple(Phase(trains=kind, steps=WARMUP + ask.steps, lr=LR) for kind in ask.trains)
-    settings = laid_out(ask.recipe.pretrain, ask.layout, work).model_copy(update={"phases": phases})
-    return ask.recipe.model_copy(update={"pretrain": settings})
+    phases = tuple(Phase(trains=kind, steps=WARMUP + spec.steps, lr=LR) for kind in spec.trains)
+    settings = with_layout(spec.recipe.pretrain, spec.layout, work).model_copy(update={"phases": phases})
+    return spec.recipe.model_copy(update={"pretrain": settings})
+
+
+def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
+    """Transformers' configuration of a model with these sizes, without a cache.
+
+    Args:
+        shape: Sizes.
+        sequence_length: Tokens of the longest input.
+    """
+    settings: dict[str, Any] = {
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": max(2_048, sequence_length),
+        "tie_word_embeddings": shape.tied,
+        "attention_bias": shape.attention_bias,
+        "use_cache": False,
+        # Sizes decide memory; a window or a row for padding would only be in the way.
+        "sliding_window": None,
+        "pad_token_id": None,
+        "attn_implementation": "sdpa",
+    }
+    if shape.mlp_bias:
+        settings["mlp_bias"] = True
+    if shape.rotary_share != 1:
+        settings["partial_rotary_factor"] = shape.rotary_share
+    config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **settings)
+    return config
 
 
 def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:
@@ -193,7 +226,7 @@ def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Pa
     pairs[0] += length - pairs.sum()
     ends = np.cumsum(np.tile(pairs + 1, num_sequences), dtype=np.int64)
     ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(ends[-1]), dtype=np.int32)
-    stream = Stream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
+    stream = TokenStream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
     return pack(stream, length)
 
 
@@ -211,7 +244,7 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
-    told = not on_gpu and reset_resident_peak()
+    has_peak = not on_gpu and reset_resident_peak()
     trainer.begin_phase(trainer.settings.phases[number])
     seconds = []
     for step in range(number * (WARMUP + blank.steps), (number + 1) * (WARMUP + blank.steps)):
@@ -220,7 +253,7 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
         if on_gpu:
             torch.cuda.synchronize(trainer.device)
         seconds.append(time.perf_counter() - start)
-    rise = (resident_bytes("VmHWM") or 0) - before if told and before is not None else 0
+    rise = (resident_bytes("VmHWM") or 0) - before if has_peak and before is not None else 0
     allocated = trainer.peak_memory() or 0
     reserved = torch.cuda.max_memory_reserved(trainer.device) if on_gpu else 0
     timed = seconds[WARMUP:]
@@ -263,8 +296,8 @@ def resident_bytes(field: str) -> int | None:
         lines = (PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return int(found[0]) * KIB if found else None
+    values = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(values[0]) * KIB if values else None
 
 
 def reset_resident_peak() -> bool:

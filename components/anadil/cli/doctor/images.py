@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import Check, failed, passed
 from anadil.core.stages import IMAGES
 from anadil.recipe.cluster import Cluster
 
@@ -13,11 +13,11 @@ def check_images(cluster: Cluster) -> Iterator[Check]:
     if cluster.hyperpod and (bare := [image for image in images.values() if not _has_registry(image)]):
         remedy = "push them (images/README.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
         detail = f"{bare[0]} names no registry, so nodes would ask docker.io"
-        yield Check(name="images", status="failed", detail=detail, remedy=remedy)
+        yield failed("images", detail, remedy)
         return
     loose = [name for name, image in images.items() if "@sha256:" not in image]
     if not loose:
-        yield Check(name="images", status="passed", detail=f"all {len(images)} are pinned by digest")
+        yield passed("images", f"all {len(images)} are pinned by digest")
         return
     # A tag works; it only may be moved under a run.
     detail = (
@@ -26,7 +26,7 @@ def check_images(cluster: Cluster) -> Iterator[Check]:
         else f"{images[loose[0]]} goes by tag"
     )
     remedy = "pin them in cluster.digests, so that every pod of a run holds the same program"
-    yield Check(name="images", status="passed", detail=detail, remedy=remedy)
+    yield passed("images", detail, remedy)
 
 
 def _has_registry(image: str) -> bool:

@@ -5,18 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.cli.doctor.client import Api, Refused
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import Check, failed, passed, skipped
+from anadil.launch.kubernetes.client import Api, Refused
+from anadil.launch.kubernetes.kinds import JOB_KINDS, JobKind
 from anadil.launch.manifests.trainjob import RUNTIME
 from anadil.recipe.cluster import Cluster
 
 OLDEST, NEWEST = (1, 28), (1, 34)
 """Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026."""
-JOB_API = {
-    "pytorchjob": ("kubeflow.org", "v1", "pytorchjobs"),
-    "trainjob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
-}
-"""Backend -> group, version and resource of its jobs."""
 INSTALL = {
     "pytorchjob": "install the training operator: kubectl apply --server-side -k "
     "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4'",
@@ -61,77 +57,79 @@ POD_RULES = (
 
 def launcher_rules(backend: str) -> tuple[Rule, ...]:
     """What `anadil launch` needs in the job namespace."""
-    group, _, resource = JOB_API[backend]
-    jobs = Rule(group=group, resource=resource, verbs=("get", "list", "watch", "create", "patch", "delete"))
-    return (jobs, *POD_RULES)
+    kind = JOB_KINDS[backend]
+    verbs = ("get", "list", "watch", "create", "patch", "delete")
+    return (Rule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
 
 
 def check_version(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the API answers, and its version. The one line that others depend on."""
-    found = api.get("/version")
+    found = api.read("/version")
     version = tuple(int(re.sub(r"\D.*", "", str(found[key]))) for key in ("major", "minor"))
-    detail = f"{found['gitVersion']} at {api.host} (context {api.context})"
+    detail = (
+        f"{found['gitVersion']} at {api.host} ({f'context {api.context}' if api.context else 'of this pod'})"
+    )
     inside = OLDEST <= version <= NEWEST
     span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
     if inside:
-        yield Check(name="kubernetes", status="passed", detail=detail)
+        yield passed("kubernetes", detail)
     elif cluster.hyperpod:
         remedy = f"HyperPod runs Kubernetes {span}"
-        yield Check(name="kubernetes", status="failed", detail=detail, remedy=remedy)
+        yield failed("kubernetes", detail, remedy)
     else:
         remedy = f"tests of anadil and HyperPod cover {span}; others may work"
-        yield Check(name="kubernetes", status="passed", detail=detail, remedy=remedy)
+        yield passed("kubernetes", detail, remedy)
 
 
-def check_namespace(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
-    """Whether the job namespace is there, is one that HyperPod looks after, and lets our pods in."""
+def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
+    """Whether the job namespace is there, is one that HyperPod watches, and lets our pods in."""
+    namespace = api.namespace
     if cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
-        yield Check(
-            name="namespace",
-            status="failed",
-            detail=f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
-            remedy="set cluster.namespace, such as hyperpod-ns-TEAM",
+        yield failed(
+            "namespace",
+            f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
+            "set cluster.namespace, such as hyperpod-ns-TEAM",
         )
         return
     found = api.find(f"/api/v1/namespaces/{namespace}")
     if found is None:
         remedy = f"kubectl create namespace {namespace}, or correct cluster.namespace"
         detail = f"{namespace}: there is none"
-        yield Check(name="namespace", status="failed", detail=detail, remedy=remedy)
+        yield failed("namespace", detail, remedy)
         return
     phase = found.get("status", {}).get("phase", "Active")
     if phase != "Active":
-        remedy = "wait until it is gone and create it anew, or choose another"
-        yield Check(name="namespace", status="failed", detail=f"{namespace}: {phase}", remedy=remedy)
+        remedy = "wait until it is gone and create it again, or choose another"
+        yield failed("namespace", f"{namespace}: {phase}", remedy)
         return
-    yield Check(name="namespace", status="passed", detail=namespace)
+    yield passed("namespace", namespace)
     level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
     if level:
         detail = f"enforces {level}; pods of anadil keep to restricted"
-        yield Check(name="pod security", status="passed", detail=detail)
+        yield passed("pod security", detail)
     else:
         remedy = f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted"
         detail = "no level is enforced here; pods of anadil keep to restricted"
-        yield Check(name="pod security", status="passed", detail=detail, remedy=remedy)
+        yield passed("pod security", detail, remedy)
 
 
 def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the API knows the jobs of the recipe's backend, in the version that we write."""
-    group, version, resource = JOB_API[cluster.backend]
-    kind = f"{resource}.{group}"
-    if _serves(api, group, version, resource):
-        yield Check(name="job API", status="passed", detail=f"{kind} {version} is served")
+    kind = JOB_KINDS[cluster.backend]
+    name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
+    if _serves(api, kind):
+        yield passed("job API", f"{name} {kind.version} is served")
         if cluster.backend == "trainjob":
-            yield from _runtime(api, f"/apis/{group}/{version}/clustertrainingruntimes/{RUNTIME}")
+            yield from _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
         return
     remedy = INSTALL[cluster.backend]
-    for other, (other_group, other_version, other_resource) in JOB_API.items():
-        if other != cluster.backend and _serves(api, other_group, other_version, other_resource):
-            remedy += f"; or set cluster.backend: {other}, which is here ({other_resource}.{other_group})"
-    versions = _versions_of(api, group)
-    found = f"the group is served in {', '.join(versions)}" if versions else "the group is not served at all"
-    detail = f"{kind} {version} is not served ({found})"
-    yield Check(name="job API", status="failed", detail=detail, remedy=remedy)
+    for other in JOB_KINDS.values():
+        if other != kind and _serves(api, other):
+            remedy += f"; or set cluster.backend: {other.name}, which is here ({other.plural}.{other.group})"
+    group = api.find(f"/apis/{kind.group}")
+    versions = ", ".join(each["version"] for each in group["versions"]) if group else ""
+    served = f"the group is served in {versions}" if versions else "the group is not served at all"
+    yield failed("job API", f"{name} {kind.version} is not served ({served})", remedy)
 
 
 def _runtime(api: Api, path: str) -> Iterator[Check]:
@@ -140,9 +138,9 @@ def _runtime(api: Api, path: str) -> Iterator[Check]:
     try:
         found = api.find(path)
     except Refused as error:
-        if error.status != 403:
+        if error.answer.status != 403:
             raise
-        yield Check(name=name, status="skipped", detail="may not be read with your rights")
+        yield skipped(name, "may not be read with your rights")
         return
     if found is None:
         remedy = (
@@ -150,29 +148,24 @@ def _runtime(api: Api, path: str) -> Iterator[Check]:
             "'https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0'"
         )
         detail = f"there is no ClusterTrainingRuntime {RUNTIME}"
-        yield Check(name=name, status="failed", detail=detail, remedy=remedy)
+        yield failed(name, detail, remedy)
     else:
-        yield Check(name=name, status="passed", detail=RUNTIME)
+        yield passed(name, RUNTIME)
 
 
-def _serves(api: Api, group: str, version: str, resource: str) -> bool:
-    served = api.find(f"/apis/{group}/{version}")
-    return any(each["name"] == resource for each in (served or {}).get("resources", ()))
-
-
-def _versions_of(api: Api, group: str) -> list[str]:
-    found = api.find(f"/apis/{group}")
-    return [each["version"] for each in found["versions"]] if found else []
+def _serves(api: Api, kind: JobKind) -> bool:
+    served = api.find(f"/apis/{kind.group}/{kind.version}")
+    return any(each["name"] == kind.plural for each in (served or {}).get("resources", ()))
 
 
 def check_operator(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the operator that turns jobs into pods is ready, where you may see it."""
     label = OPERATOR_LABEL[cluster.backend]
-    found = api.get("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
+    found = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
     if not found:
         remedy = "see that it runs: kubectl get deployments -A"
         detail = f"no Deployment with the label {label}"
-        yield Check(name="training operator", status="skipped", detail=detail, remedy=remedy)
+        yield skipped("training operator", detail, remedy)
         return
     deployment = found[0]
     place = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
@@ -181,49 +174,48 @@ def check_operator(api: Api, cluster: Cluster) -> Iterator[Check]:
     if not ready:
         remedy = f"kubectl -n {deployment['metadata']['namespace']} describe pods -l {label}"
         detail = f"{place} ({image}): no replica is ready"
-        yield Check(name="training operator", status="failed", detail=detail, remedy=remedy)
+        yield failed("training operator", detail, remedy)
         return
     tag = image.rsplit(":", 1)[-1]
     unknown = cluster.hyperpod and tag not in AUTO_RESUME_VERSIONS
     remedy = f"HyperPod documents auto-resume with {', '.join(AUTO_RESUME_VERSIONS[:3])}" if unknown else ""
     detail = f"{place} is ready ({image})"
-    yield Check(name="training operator", status="passed", detail=detail, remedy=remedy)
+    yield passed("training operator", detail, remedy)
 
 
-def check_rights(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
+def check_rights(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether you may do, in the job namespace, all that `anadil launch` does."""
     rules = launcher_rules(cluster.backend)
     missing = {}
     for rule in rules:
-        denied = tuple(verb for verb in rule.verbs if not _allowed(api, namespace, rule, verb))
+        denied = tuple(verb for verb in rule.verbs if not _allowed(api, rule, verb))
         if denied:
             missing[rule] = denied
     who = _who(api)
     if not missing:
         count = sum(len(rule.verbs) for rule in rules)
-        detail = f"{who} may do all {count} things that a launcher does in {namespace}"
-        yield Check(name="permissions", status="passed", detail=detail)
+        detail = f"{who} may do all {count} things that a launcher does in {api.namespace}"
+        yield passed("permissions", detail)
         return
-    told = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
+    missing_text = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
     needed = ", ".join(rule.as_role(verbs) for rule, verbs in missing.items())
-    yield Check(
-        name="permissions",
-        status="failed",
-        detail=f"{who} may not: {told} (namespace {namespace})",
-        remedy=f"add to a Role in {namespace} that is bound to {who}: {needed}",
+    yield failed(
+        "permissions",
+        f"{who} may not: {missing_text} (namespace {api.namespace})",
+        f"add to a Role in {api.namespace} that is bound to {who}: {needed}",
     )
 
 
-def _allowed(api: Api, namespace: str, rule: Rule, verb: str) -> bool:
-    asked = {"namespace": namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
+def _allowed(api: Api, rule: Rule, verb: str) -> bool:
+    attributes = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
     if rule.subresource:
-        asked["subresource"] = rule.subresource
+        attributes["subresource"] = rule.subresource
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
+        "spec": {"resourceAttributes": attributes},
     }
-    answer = api.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    answer = api.review("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return bool(answer["status"].get("allowed"))
 
 
@@ -231,7 +223,7 @@ def _who(api: Api) -> str:
     """The name that the API knows you by; `you` where it does not tell (before 1.28)."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        answer: dict[str, Any] = api.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+        answer: dict[str, Any] = api.review("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
     except Refused:
         return "you"
     return str(answer["status"]["userInfo"]["username"])

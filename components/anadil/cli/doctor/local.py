@@ -38,7 +38,7 @@ IMPORT_NAMES = {
     "kfp-kubernetes": "kfp.kubernetes",
     "tensorboardx": "tensorboardX",
 }
-MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
+STATUS_MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,25 @@ class Check:
     def as_text(self) -> str:
         """One line for people."""
         remedy = f"\n         -> {self.remedy}" if self.remedy else ""
-        return f"{MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
+        return f"{STATUS_MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
 
 
-def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Check]:
+def passed(name: str, detail: str, remedy: str = "") -> Check:
+    """A need that is met; the remedy is advice."""
+    return Check(name=name, status="passed", detail=detail, remedy=remedy)
+
+
+def failed(name: str, detail: str, remedy: str) -> Check:
+    """A need that is not met."""
+    return Check(name=name, status="failed", detail=detail, remedy=remedy)
+
+
+def skipped(name: str, detail: str, remedy: str = "") -> Check:
+    """A need that was not looked at."""
+    return Check(name=name, status="skipped", detail=detail, remedy=remedy)
+
+
+def run_checks(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Check]:
     """Check Python, packages, recipe, data, base model, storage, tracking and devices."""
     checks = [_python(), _packages()]
     try:
@@ -68,9 +83,9 @@ def examine(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Chec
     except AnadilError as error:
         return [
             *checks,
-            Check(name="recipe", status="failed", detail=str(error), remedy="edit the recipe, or --set"),
+            failed("recipe", str(error), "edit the recipe, or --set"),
         ]
-    checks.append(Check(name="recipe", status="passed", detail=recipe_name))
+    checks.append(passed("recipe", recipe_name))
     # A recipe of a cluster may name places that its pods alone see.
     checks += check_data(recipe, here=not recipe.cluster.volumes)
     checks += _clean_memory(recipe)
@@ -127,15 +142,15 @@ def _names_of(extra: str) -> set[str]:
 
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
-    return Check(name="python", status="passed", detail=f"{version} at {sys.prefix}")
+    return passed("python", f"{version} at {sys.prefix}")
 
 
 def _packages() -> Check:
     missing = missing_packages("laptop")
     if missing:
         remedy = "pip install 'anadil[laptop]'"
-        return Check(name="packages", status="failed", detail=f"missing {', '.join(missing)}", remedy=remedy)
-    return Check(name="packages", status="passed", detail="every stage's packages are installed")
+        return failed("packages", f"missing {', '.join(missing)}", remedy)
+    return passed("packages", "every stage's packages are installed")
 
 
 def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
@@ -154,7 +169,7 @@ def _data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
         if not stage.files:
             continue
         if is_left_out(stage, recipe):
-            yield Check(name=stage.files, status="skipped", detail="no chats, so no finetuning")
+            yield skipped(stage.files, "no chats, so no finetuning")
             continue
         yield _looked(stage.files, partial(look_at_files, stage, recipe, here=here))
 
@@ -177,7 +192,7 @@ def _looked(key: str, look: Callable[[], Look]) -> Check:
     try:
         found = look()
     except AnadilError as error:
-        return Check(name=key, status="failed", detail=str(error), remedy=f"correct {key}")
+        return failed(key, str(error), f"correct {key}")
     status: Literal["passed", "skipped"] = "passed" if found.seen else "skipped"
     return Check(name=key, status=status, detail=found.detail, remedy=found.remedy)
 
@@ -193,11 +208,11 @@ def _memory(recipe: Recipe) -> Check:
         detail = check_fits(recipe, here=True)
     except PreflightError as error:
         first, _, rest = str(error).partition("\n")
-        return Check(name="memory", status="failed", detail=first, remedy=rest.strip())
+        return failed("memory", first, rest.strip())
     except AnadilError as error:
         remedy = "see the message; anadil plan tells more"
-        return Check(name="memory", status="failed", detail=str(error), remedy=remedy)
-    return Check(name="memory", status="passed", detail=detail)
+        return failed("memory", str(error), remedy)
+    return passed("memory", detail)
 
 
 def _storage(recipe: Recipe, work: Path) -> Check:
@@ -206,18 +221,16 @@ def _storage(recipe: Recipe, work: Path) -> Check:
         try:
             storage.store(root).directories(root)
         except AnadilError as error:
-            return Check(name="storage", status="failed", detail=str(error), remedy="see the message")
-        return Check(name="storage", status="passed", detail=f"{root} can be listed")
+            return failed("storage", str(error), "see the message")
+        return passed("storage", f"{root} can be listed")
     try:
         storage.check_directory(Path(root), "storage.root" if recipe.storage.root else "--work")
     except AnadilError as error:
-        return Check(name="storage", status="failed", detail=str(error), remedy="choose another --work")
+        return failed("storage", str(error), "choose another --work")
     there = next(path for path in (Path(root), *Path(root).parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
-        return Check(
-            name="storage", status="failed", detail=f"{there}: not writable", remedy="choose another --work"
-        )
+        return failed("storage", f"{there}: not writable", "choose another --work")
     enough = free >= MIN_FREE_BYTES
     return Check(
         name="storage",
@@ -232,22 +245,18 @@ def _tracking(recipe: Recipe, work: Path) -> Check:
         uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
     except AnadilError as error:
         remedy = "correct the variable, or set tracking.uri"
-        return Check(name="tracking", status="failed", detail=str(error), remedy=remedy)
+        return failed("tracking", str(error), remedy)
     if uri is None:
-        return Check(name="tracking", status="skipped", detail="off")
+        return skipped("tracking", "off")
     parts = urlparse(uri)
     if parts.scheme not in ("http", "https"):
-        return Check(name="tracking", status="passed", detail=masked(uri))
+        return passed("tracking", masked(uri))
     port = parts.port or (443 if parts.scheme == "https" else 80)
     if _answers(parts.hostname or "", port):
-        return Check(
-            name="tracking", status="passed", detail=f"{parts.scheme}://{parts.hostname}:{port} answers"
-        )
+        return passed("tracking", f"{parts.scheme}://{parts.hostname}:{port} answers")
     # A run does not need it: what cannot be sent is kept and sent later.
-    remedy = "start the server, or go on: the run keeps its tracking and sends it later"
-    return Check(
-        name="tracking", status="skipped", detail=f"{parts.hostname}:{port} does not answer", remedy=remedy
-    )
+    remedy = "start the server, or ignore it: the run keeps its tracking and sends it later"
+    return skipped("tracking", f"{parts.hostname}:{port} does not answer", remedy)
 
 
 def _answers(host: str, port: int) -> bool:
@@ -261,8 +270,6 @@ def _answers(host: str, port: int) -> bool:
 def _device() -> Check:
     gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if gpus:
-        return Check(name="device", status="passed", detail=f"{len(gpus)} GPU(s)")
+        return passed("device", f"{len(gpus)} GPU(s)")
     cores = os.cpu_count() or 1
-    return Check(
-        name="device", status="passed", detail=f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B"
-    )
+    return passed("device", f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.cli.doctor.client import Api, Refused, below
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import Check, failed, passed, skipped
 from anadil.cli.doctor.nodes import share_one_node
+from anadil.launch.kubernetes.client import Api, Refused
 from anadil.recipe.cluster import Cluster, Volume
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
@@ -18,27 +18,27 @@ MOUNTPOINT = "s3.csi.aws.com"
 """Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md."""
 
 
-def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
+def check_queue(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether the LocalQueue is there and takes jobs, and the priority class exists."""
     group = api.find(f"/apis/{KUEUE}")
     if cluster.queue is None:
-        yield from _queue_not_named(api, group, namespace)
+        yield from _queue_not_named(api, group)
         return
     if group is None:
         remedy = "install Kueue (HyperPod: the add-on amazon-sagemaker-hyperpod-taskgovernance), or leave cluster.queue out"
-        yield Check(name="queue", status="failed", detail=f"{KUEUE} is not served", remedy=remedy)
+        yield failed("queue", f"{KUEUE} is not served", remedy)
         return
     path = _kueue_path(group)
-    found = api.find(f"{path}/namespaces/{namespace}/localqueues/{cluster.queue}")
+    found = api.find(f"{path}/namespaces/{api.namespace}/localqueues/{cluster.queue}")
     if found is None:
-        there = _names(api.get(f"{path}/namespaces/{namespace}/localqueues"))
+        there = _names(api.read(f"{path}/namespaces/{api.namespace}/localqueues"))
         remedy = (
             f"set cluster.queue to one of {', '.join(there)}"
             if there
             else "create it, or leave cluster.queue out"
         )
-        detail = f"{namespace} has no LocalQueue {cluster.queue}"
-        yield Check(name="queue", status="failed", detail=detail, remedy=remedy)
+        detail = f"{api.namespace} has no LocalQueue {cluster.queue}"
+        yield failed("queue", detail, remedy)
         return
     status = found.get("status") or {}
     active: dict[str, Any] = next(
@@ -46,30 +46,30 @@ def check_queue(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
     )
     if active.get("status") != "True":
         reason = active.get("message") or active.get("reason") or "Kueue has not looked at it yet"
-        remedy = f"see kubectl -n {namespace} describe localqueue {cluster.queue}"
+        remedy = f"see kubectl -n {api.namespace} describe localqueue {cluster.queue}"
         detail = f"{cluster.queue} is not active: {reason}"
-        yield Check(name="queue", status="failed", detail=detail, remedy=remedy)
+        yield failed("queue", detail, remedy)
         return
     waiting = status.get("pendingWorkloads", 0)
     detail = f"{cluster.queue} is active, {waiting} job(s) wait in it"
-    yield Check(name="queue", status="passed", detail=detail)
+    yield passed("queue", detail)
     if cluster.priority and api.find(f"{path}/workloadpriorityclasses/{cluster.priority}") is None:
-        there = _names(api.get(f"{path}/workloadpriorityclasses"))
+        there = _names(api.read(f"{path}/workloadpriorityclasses"))
         remedy = (
             f"set cluster.priority to one of {', '.join(there)}" if there else "leave cluster.priority out"
         )
         detail = f"there is no WorkloadPriorityClass {cluster.priority}"
-        yield Check(name="priority", status="failed", detail=detail, remedy=remedy)
+        yield failed("priority", detail, remedy)
 
 
-def _queue_not_named(api: Api, group: dict[str, Any] | None, namespace: str) -> Iterator[Check]:
-    there = _names(api.get(f"{_kueue_path(group)}/namespaces/{namespace}/localqueues")) if group else []
+def _queue_not_named(api: Api, group: dict[str, Any] | None) -> Iterator[Check]:
+    there = _names(api.read(f"{_kueue_path(group)}/namespaces/{api.namespace}/localqueues")) if group else []
     if there:
         remedy = f"set cluster.queue: {there[0]}, if jobs here must queue"
-        detail = f"cluster.queue is not set, though {namespace} has {', '.join(there)}"
-        yield Check(name="queue", status="skipped", detail=detail, remedy=remedy)
+        detail = f"cluster.queue is not set, though {api.namespace} has {', '.join(there)}"
+        yield skipped("queue", detail, remedy)
     else:
-        yield Check(name="queue", status="skipped", detail="cluster.queue is not set")
+        yield skipped("queue", "cluster.queue is not set")
 
 
 def _kueue_path(group: dict[str, Any]) -> str:
@@ -80,22 +80,22 @@ def _names(answer: dict[str, Any]) -> list[str]:
     return sorted(str(each["metadata"]["name"]) for each in answer.get("items") or ())
 
 
-def check_volumes(api: Api, recipe: Recipe, namespace: str) -> Iterator[Check]:
+def check_volumes(api: Api, recipe: Recipe) -> Iterator[Check]:
     """Whether each claim is bound, to a volume that all nodes can mount and checkpoints can live on."""
     cluster = recipe.cluster
     if not cluster.volumes:
-        yield Check(name="volumes", status="skipped", detail="cluster.volumes names no claim")
+        yield skipped("volumes", "cluster.volumes names no claim")
     for volume in cluster.volumes:
-        yield _claim(api, recipe, namespace, volume)
+        yield _claim(api, recipe, volume)
 
 
-def _claim(api: Api, recipe: Recipe, namespace: str, volume: Volume) -> Check:
+def _claim(api: Api, recipe: Recipe, volume: Volume) -> Check:
     cluster = recipe.cluster
     name = f"claim {volume.claim}"
-    found = api.find(below(namespace, "persistentvolumeclaims", volume.claim))
+    found = api.find(api.core_path("persistentvolumeclaims", volume.claim))
     if found is None:
         remedy = "create it (manifests/ and the chart do), or correct cluster.volumes"
-        return Check(name=name, status="failed", detail=f"{namespace} has no such claim", remedy=remedy)
+        return failed(name, f"{api.namespace} has no such claim", remedy)
     modes = set(found["spec"].get("accessModes") or ())
     shared = {"ReadWriteMany"} | ({"ReadOnlyMany"} if volume.read_only else set())
     # What one node mounts, all pods on it may use.
@@ -104,7 +104,7 @@ def _claim(api: Api, recipe: Recipe, namespace: str, volume: Volume) -> Check:
         wanted = " or ".join(sorted(shared))
         detail = f"{', '.join(sorted(modes))}, but {cluster.nodes} nodes mount it"
         remedy = f"make the claim {wanted} (FSx for Lustre, EFS)"
-        return Check(name=name, status="failed", detail=detail, remedy=remedy)
+        return failed(name, detail, remedy)
     phase = found.get("status", {}).get("phase", "Pending")
     if phase != "Bound":
         return _unbound(api, name, found, phase)
@@ -112,9 +112,9 @@ def _claim(api: Api, recipe: Recipe, namespace: str, volume: Volume) -> Check:
     if _holds_work(cluster, volume) and _driver(api, found["spec"].get("volumeName", "")) == MOUNTPOINT:
         detail = "Mountpoint for S3 cannot rename or append, so no checkpoint can be written there"
         remedy = "put cluster.work on FSx for Lustre, EFS or EBS"
-        return Check(name=name, status="failed", detail=detail, remedy=remedy)
+        return failed(name, detail, remedy)
     detail = f"bound, {size} {', '.join(sorted(modes))}, mounted at {volume.path}"
-    return Check(name=name, status="passed", detail=detail)
+    return passed(name, detail)
 
 
 def _holds_work(cluster: Cluster, volume: Volume) -> bool:
@@ -134,12 +134,12 @@ def _driver(api: Api, volume_name: str) -> str:
 def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> Check:
     wanted = claim["spec"].get("storageClassName")
     try:
-        classes = api.get("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
+        classes = api.read("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
     except Refused:
         remedy = (
             f"see kubectl -n {claim['metadata'].get('namespace')} describe pvc {claim['metadata']['name']}"
         )
-        return Check(name=name, status="failed", detail=phase, remedy=remedy)
+        return failed(name, phase, remedy)
     if wanted is None:
         chosen = [each for each in classes if _is_default(each)]
         lack = "it names no storage class, and no class is the default"
@@ -148,74 +148,73 @@ def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> Check:
         lack = f"there is no storage class {wanted}"
     if claim["spec"].get("volumeName"):
         remedy = f"see kubectl describe pv {claim['spec']['volumeName']}: class, size and modes must agree"
-        return Check(name=name, status="failed", detail=f"{phase}: waits for its volume", remedy=remedy)
+        return failed(name, f"{phase}: waits for its volume", remedy)
     if not chosen:
         there = ", ".join(_names({"items": classes})) or "none"
         remedy = f"name one of the classes that are here ({there}), or create a PersistentVolume for it"
-        return Check(name=name, status="failed", detail=f"{phase}: {lack}", remedy=remedy)
+        return failed(name, f"{phase}: {lack}", remedy)
     if chosen[0].get("volumeBindingMode") == "WaitForFirstConsumer":
-        return Check(name=name, status="passed", detail=f"{phase}: bound as soon as a pod mounts it")
+        return passed(name, f"{phase}: bound as soon as a pod mounts it")
     remedy = f"see kubectl describe pvc {claim['metadata']['name']}"
     detail = f"{phase}: class {chosen[0]['metadata']['name']} has made no volume yet"
-    return Check(name=name, status="failed", detail=detail, remedy=remedy)
+    return failed(name, detail, remedy)
 
 
 def _is_default(storage_class: dict[str, Any]) -> bool:
     return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
-def check_service_account(api: Api, cluster: Cluster, namespace: str, root: str | None) -> Iterator[Check]:
+def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Iterator[Check]:
     """Whether the ServiceAccount of jobs is there, and which AWS role it takes."""
     account = cluster.service_account or "default"
-    found = api.find(below(namespace, "serviceaccounts", account))
+    found = api.find(api.core_path("serviceaccounts", account))
     if found is None:
-        remedy = f"kubectl -n {namespace} create serviceaccount {account}, or correct cluster.service_account"
-        detail = f"{namespace} has no {account}"
-        yield Check(name="service account", status="failed", detail=detail, remedy=remedy)
+        remedy = (
+            f"kubectl -n {api.namespace} create serviceaccount {account}, or correct cluster.service_account"
+        )
+        detail = f"{api.namespace} has no {account}"
+        yield failed("service account", detail, remedy)
         return
     role = (found["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
     if role:
-        yield Check(name="service account", status="passed", detail=f"{account} takes {role} (IRSA)")
+        yield passed("service account", f"{account} takes {role} (IRSA)")
     elif (root or "").startswith("s3://"):
         detail = (
             f"{account} names no AWS role: Pod Identity, Secrets or the node's role must give access to S3"
         )
         remedy = f"annotate it with {ROLE_ANNOTATION}, or make a Pod Identity association"
-        yield Check(name="service account", status="passed", detail=detail, remedy=remedy)
+        yield passed("service account", detail, remedy)
     else:
-        yield Check(name="service account", status="passed", detail=account)
+        yield passed("service account", account)
 
 
-def check_secrets(api: Api, cluster: Cluster, namespace: str) -> Iterator[Check]:
+def check_secrets(api: Api, cluster: Cluster) -> Iterator[Check]:
     """Whether each Secret holds the keys that are asked for; values are never looked at."""
     if not cluster.secrets and not cluster.notifications:
-        yield Check(name="secrets", status="skipped", detail="the recipe names none")
+        yield skipped("secrets", "the recipe names none")
     for secret, keys in cluster.secrets.items():
-        yield _secret(api, namespace, secret, set(keys), every=True)
+        yield _secret(api, secret, set(keys), every=True)
     if cluster.notifications:
-        variables = {channel.variable for channel in CHANNELS}
-        yield _secret(api, namespace, cluster.notifications, variables, every=False)
+        yield _secret(api, cluster.notifications, {channel.variable for channel in CHANNELS}, every=False)
 
 
-def _secret(api: Api, namespace: str, secret: str, keys: set[str], *, every: bool) -> Check:
+def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> Check:
     name = f"secret {secret}"
     try:
-        found = api.find(below(namespace, "secrets", secret))
+        found = api.find(api.core_path("secrets", secret))
     except Refused as error:
-        if error.status != 403:
+        if error.answer.status != 403:
             raise
-        remedy = f"ask somebody who may: kubectl -n {namespace} describe secret {secret}"
+        remedy = f"ask somebody who may: kubectl -n {api.namespace} describe secret {secret}"
         detail = "may not be read with your rights"
-        return Check(name=name, status="skipped", detail=detail, remedy=remedy)
+        return skipped(name, detail, remedy)
     wanted = ", ".join(sorted(keys))
     if found is None:
         example = " ".join(f"--from-literal={key}=..." for key in sorted(keys))
-        remedy = f"kubectl -n {namespace} create secret generic {secret} {example}"
-        return Check(name=name, status="failed", detail=f"{namespace} has none of this name", remedy=remedy)
+        remedy = f"kubectl -n {api.namespace} create secret generic {secret} {example}"
+        return failed(name, f"{api.namespace} has none of this name", remedy)
     missing = keys - set(found.get("data") or ())
     if missing and (every or missing == keys):
         which = ", ".join(sorted(missing)) if every else f"one of {wanted}"
-        return Check(
-            name=name, status="failed", detail=f"lacks {which}", remedy="add the key(s) to the Secret"
-        )
-    return Check(name=name, status="passed", detail=f"holds {', '.join(sorted(keys - missing))}")
+        return failed(name, f"lacks {which}", "add the key(s) to the Secret")
+    return passed(name, f"holds {', '.join(sorted(keys - missing))}")

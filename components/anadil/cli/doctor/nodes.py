@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.cli.doctor.client import Api, Refused
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import Check, failed, passed, skipped
 from anadil.core.format import amount
 from anadil.launch.job import TrainingJob
+from anadil.launch.kubernetes.client import Api, Refused
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
 from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
 from anadil.recipe.cluster import Cluster, Toleration
@@ -20,7 +20,7 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
     """Count the nodes that a training job could take, with GPUs and EFA as it asks for them."""
     cluster = recipe.cluster
-    nodes = api.get("/api/v1/nodes").get("items") or []
+    nodes = api.read("/api/v1/nodes").get("items") or []
     if cluster.hyperpod:
         yield _health(nodes)
     job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
@@ -28,30 +28,30 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
     places = sum(_places(node, job) for node in schedulable)
     if places < job.nodes:
         reasons = Counter(_why_not(node, cluster) for node in nodes if not _takes_jobs(node, cluster))
-        told = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        summary = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         shared = f"; room for {places} pods in all" if places > len(schedulable) else ""
         detail = (
             f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed{shared}"
-            f"{f' ({told})' if told else ''}"
+            f"{f' ({summary})' if summary else ''}"
         )
         remedy = "add nodes, or correct cluster.node_selector, tolerations and nodes"
-        yield Check(name="nodes", status="failed", detail=detail, remedy=remedy)
+        yield failed("nodes", detail, remedy)
         return
     detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, {job.nodes} needed"
     if len(schedulable) < job.nodes:
         detail = f"{len(schedulable)} of {len(nodes)} nodes take such pods, and have room for {job.nodes} that share them"
-    yield Check(name="nodes", status="passed", detail=detail)
+    yield passed("nodes", detail)
     devices = job.devices
     if devices == 0:
-        yield Check(name="GPUs", status="skipped", detail="the recipe asks for none")
+        yield skipped("GPUs", "the recipe asks for none")
         return
     yield _resource("GPUs", GPU, devices, job.nodes, schedulable, "run the NVIDIA device plugin on them")
     efa = efa_interfaces(job.machine, devices, job.nodes)
     if job.nodes == 1:
-        yield Check(name="EFA", status="skipped", detail="one node needs no network between nodes")
+        yield skipped("EFA", "one node needs no network between nodes")
     elif not efa:
         detail = f"pods of {cluster.instance or 'a machine type that is not named'} ask for none; they talk over TCP"
-        yield Check(name="EFA", status="skipped", detail=detail)
+        yield skipped("EFA", detail)
     else:
         remedy = "run the EFA device plugin and launch nodes with EFA interfaces; without it NCCL uses TCP"
         yield _resource("EFA", EFA, efa, job.nodes, schedulable, remedy)
@@ -60,7 +60,7 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
 def share_one_node(api: Api, recipe: Recipe) -> bool:
     """Whether all pods of a training job run on the one node that takes them; false where nodes may not be read."""
     try:
-        nodes = api.get("/api/v1/nodes").get("items") or []
+        nodes = api.read("/api/v1/nodes").get("items") or []
     except Refused:
         return False
     job = TrainingJob(stage="pretrain", recipe=recipe, inputs={}, target="")
@@ -77,22 +77,22 @@ def _resource(
     if sum(amount // each for amount in amounts) >= num_nodes:
         if enough < num_nodes:
             detail = f"{enough} node(s) hold {num_nodes} times {each} {resource} allocatable"
-        return Check(name=name, status="passed", detail=detail)
+        return passed(name, detail)
     most = f"; the most on a node is {max(amounts)}"
-    return Check(name=name, status="failed", detail=detail + most, remedy=remedy)
+    return failed(name, detail + most, remedy)
 
 
 def _health(nodes: list[dict[str, Any]]) -> Check:
     name = "node health"
     states = Counter(_labels(node).get(HEALTH, "no label") for node in nodes)
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     checked = Counter(_labels(node)[DEEP_HEALTH] for node in nodes if DEEP_HEALTH in _labels(node))
     if checked:
-        told += f"; deep check {', '.join(f'{count} {state}' for state, count in sorted(checked.items()))}"
+        summary += f"; deep check {', '.join(f'{count} {state}' for state, count in sorted(checked.items()))}"
     if states[HEALTHY]:
-        return Check(name=name, status="passed", detail=told)
+        return passed(name, summary)
     remedy = f"kubectl get nodes -L {HEALTH}; jobs take only {HEALTHY} ones (or set cluster.hyperpod: false)"
-    return Check(name=name, status="failed", detail=told or "no nodes", remedy=remedy)
+    return failed(name, summary or "no nodes", remedy)
 
 
 def _places(node: dict[str, Any], job: TrainingJob) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import Check, failed, passed, skipped
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
@@ -24,7 +24,7 @@ TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpReply:
     """What a server said; status 0 where it said nothing."""
 
     status: int
@@ -44,24 +44,24 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A redirect is an answer too: it leads to a login page."""
 
 
-def ask(url: str, headers: Mapping[str, str]) -> Answer:
+def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
     """One GET; only http and https are spoken."""
     try:
         scheme = urllib.parse.urlsplit(url).scheme
     except ValueError as error:
-        return Answer(status=0, text=f"no web address ({error})")
+        return HttpReply(status=0, text=f"no web address ({error})")
     if scheme not in ("http", "https"):
-        return Answer(status=0, text=f"{scheme}:// is no web address")
+        return HttpReply(status=0, text=f"{scheme}:// is no web address")
     opener = urllib.request.build_opener(_NoRedirect)
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310  # the scheme is checked above
     try:
         with opener.open(request, timeout=TIMEOUT_S) as reply:
-            return Answer(status=reply.status, text=reply.read(65_536).decode("utf-8", "replace"))
+            return HttpReply(status=reply.status, text=reply.read(65_536).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(status=error.code, text=error.read(65_536).decode("utf-8", "replace"))
+            return HttpReply(status=error.code, text=error.read(65_536).decode("utf-8", "replace"))
     except (urllib.error.URLError, OSError, ValueError) as error:
-        return Answer(status=0, text=str(getattr(error, "reason", error)))
+        return HttpReply(status=0, text=str(getattr(error, "reason", error)))
 
 
 def check_kubeflow(host: str | None) -> Iterator[Check]:
@@ -70,25 +70,20 @@ def check_kubeflow(host: str | None) -> Iterator[Check]:
     host = (host or os.environ.get(KFP_VARIABLE, "")).rstrip("/")
     if not host:
         remedy = f"give --kubeflow-host or set {KFP_VARIABLE}, such as http://localhost:8080 with kubectl port-forward"
-        yield Check(name=name, status="skipped", detail="no address is given", remedy=remedy)
+        yield skipped(name, "no address is given", remedy)
         return
     host = host if "://" in host else f"http://{host}"
-    answer = ask(f"{host}/apis/v2beta1/healthz", {})
+    answer = http_get(f"{host}/apis/v2beta1/healthz", {})
     shown = masked(host)
     if answer.status == 0:
         remedy = "kubectl -n kubeflow port-forward service/ml-pipeline-ui 8080:80, then http://localhost:8080"
-        yield Check(name=name, status="failed", detail=f"{shown}: {answer.text}", remedy=remedy)
+        yield failed(name, f"{shown}: {answer.text}", remedy)
     elif answer.status in (301, 302, 303, 307, 308, 401, 403):
         remedy = "it wants a login: use a port-forward, or the address inside the cluster"
-        yield Check(name=name, status="failed", detail=f"{shown} answers {answer.status}", remedy=remedy)
+        yield failed(name, f"{shown} answers {answer.status}", remedy)
     elif answer.status != 200 or not answer.json():
         remedy = "give the address of Kubeflow Pipelines 2, without a path of its pages"
-        yield Check(
-            name=name,
-            status="failed",
-            detail=f"{shown} answers {answer.status} without its health",
-            remedy=remedy,
-        )
+        yield failed(name, f"{shown} answers {answer.status} without its health", remedy)
     else:
         yield _kubeflow_version(name, shown, answer.json())
 
@@ -99,49 +94,47 @@ def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> Check:
     match = re.match(r"v?(\d+)\.(\d+)", tag)
     if match is None:
         detail = f"{host} answers; it does not tell its version ({tag})"
-        return Check(name=name, status="passed", detail=detail, remedy="see that it is 2.16 or newer")
+        return passed(name, detail, "see that it is 2.16 or newer")
     version = (int(match[1]), int(match[2]))
     if version < OLDEST_KFP:
         remedy = "upgrade to 2.16 or newer: older servers do not read S3 with the role of a ServiceAccount"
-        return Check(name=name, status="failed", detail=f"{host} runs {tag}", remedy=remedy)
-    return Check(name=name, status="passed", detail=f"{host} runs {tag}")
+        return failed(name, f"{host} runs {tag}", remedy)
+    return passed(name, f"{host} runs {tag}")
 
 
 def check_mlflow(recipe: Recipe) -> Iterator[Check]:
     """Whether the tracking server answers, also to calls that check the name by which it is called."""
     uri = tracking_uri(recipe, default="off")
     if uri is None or uri == "off":
-        yield Check(name="mlflow", status="skipped", detail="no tracking server is set")
+        yield skipped("mlflow", "no tracking server is set")
         return
     if not uri.startswith(("http://", "https://")):
         remedy = "set tracking.uri: http://mlflow:5000 or the like"
         detail = f"{masked(uri)}: pods do not share a database file"
-        yield Check(name="mlflow", status="failed", detail=detail, remedy=remedy)
+        yield failed("mlflow", detail, remedy)
         return
     base, headers = _without_password(uri.rstrip("/"))
-    if ask(f"{base}/health", headers).status == 0:
+    if http_get(f"{base}/health", headers).status == 0:
         # Runs do without: what cannot be sent is kept and sent later.
         remedy = "start it, or check from inside the cluster if this name is known only there"
-        yield Check(
-            name="mlflow", status="skipped", detail=f"{base} does not answer from here", remedy=remedy
-        )
+        yield skipped("mlflow", f"{base} does not answer from here", remedy)
         return
     # /health answers under any name; the API does not.
-    answer = ask(f"{base}/api/2.0/mlflow/experiments/search?max_results=1", headers)
+    answer = http_get(f"{base}/api/2.0/mlflow/experiments/search?max_results=1", headers)
     if answer.status == 403 and "host header" in answer.text.lower():
         name = urllib.parse.urlsplit(base).netloc
         remedy = f"start it with --allowed-hosts '{name}' (or MLFLOW_SERVER_ALLOWED_HOSTS)"
         detail = f"{base} is healthy, but refuses calls by the name {name} (Invalid Host header)"
-        yield Check(name="mlflow", status="failed", detail=detail, remedy=remedy)
+        yield failed("mlflow", detail, remedy)
     elif answer.status in (401, 403):
         remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (pods: cluster.secrets)"
-        yield Check(name="mlflow", status="failed", detail=f"{base} answers {answer.status}", remedy=remedy)
+        yield failed("mlflow", f"{base} answers {answer.status}", remedy)
     elif answer.status != 200:
         remedy = "see its log; is this the address of MLflow 3?"
         detail = f"{base} answers {answer.status} to a search of experiments"
-        yield Check(name="mlflow", status="failed", detail=detail, remedy=remedy)
+        yield failed("mlflow", detail, remedy)
     else:
-        yield Check(name="mlflow", status="passed", detail=f"{base} answers")
+        yield passed("mlflow", f"{base} answers")
 
 
 def _without_password(uri: str) -> tuple[str, dict[str, str]]:

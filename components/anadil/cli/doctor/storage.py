@@ -7,8 +7,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from anadil.artifacts import storage
-from anadil.artifacts.storage import MANIFEST
-from anadil.cli.doctor.local import Check
+from anadil.artifacts.uri import MANIFEST, join
+from anadil.cli.doctor.local import Check, failed, passed
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.plan.preflight import check_shared
 from anadil.recipe.sections import Recipe
@@ -21,13 +21,13 @@ def check_storage(recipe: Recipe) -> Iterator[Check]:
     root = recipe.storage.root
     if root is None:
         remedy = "set storage.root: s3://BUCKET/PREFIX, or a directory of one of cluster.volumes"
-        yield Check(name="storage", status="failed", detail="storage.root is not set", remedy=remedy)
+        yield failed("storage", "storage.root is not set", remedy)
     elif "://" not in root:
         yield _on_a_volume(recipe, root)
     else:
         place = _probe(root)
         detail = f"an object could be written, read and removed below {place}, with your rights; pods have their own"
-        yield Check(name="storage", status="passed", detail=detail)
+        yield passed("storage", detail)
 
 
 def check_checkpoints(recipe: Recipe) -> Iterator[Check]:
@@ -36,7 +36,7 @@ def check_checkpoints(recipe: Recipe) -> Iterator[Check]:
         check_shared(recipe, recipe.storage.root or "", recipe.cluster.backend)
     except PreflightError as error:
         detail, _, remedy = str(error).partition("; ")
-        yield Check(name="checkpoints", status="failed", detail=detail, remedy=remedy)
+        yield failed("checkpoints", detail, remedy)
 
 
 def _on_a_volume(recipe: Recipe, root: str) -> Check:
@@ -44,15 +44,15 @@ def _on_a_volume(recipe: Recipe, root: str) -> Check:
     for volume in volumes:
         if root == volume.path or root.startswith(f"{volume.path}/"):
             detail = f"{root} is on claim {volume.claim}; pods alone can tell whether it can be written"
-            return Check(name="storage", status="passed", detail=detail)
+            return passed("storage", detail)
     remedy = "use s3://, or name the claim of that directory in cluster.volumes"
     detail = f"{root} is on none of cluster.volumes that can be written, so no pod would see it"
-    return Check(name="storage", status="failed", detail=detail, remedy=remedy)
+    return failed("storage", detail, remedy)
 
 
 def _probe(root: str) -> str:
     """Leave nothing behind, also where reading fails."""
-    place = storage.join(root, f"doctor-{uuid.uuid4().hex[:12]}")
+    place = join(root, f"doctor-{uuid.uuid4().hex[:12]}")
     store = storage.store(root)
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         source = Path(folder) / "probe"
@@ -61,7 +61,7 @@ def _probe(root: str) -> str:
         readable = False
         try:
             store.put_directory(source, place)
-            store.read(storage.join(place, MANIFEST))
+            store.read(join(place, MANIFEST))
             readable = True
         finally:
             # What stopped the writing is the cause to tell, not that the clearing fails too.

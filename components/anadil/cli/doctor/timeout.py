@@ -4,17 +4,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-from anadil.cli.doctor.client import Refused
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import Check, failed, skipped
 from anadil.core.errors import AnadilError
+from anadil.launch.kubernetes.client import Refused
 
-PATIENCE_S = 15.0
+TIMEOUT_S = 15.0
 """Longest time of one check; each of its questions has its own, shorter limit."""
 
-Work = Callable[[], Iterable[Check]]
+CheckFunction = Callable[[], Iterable[Check]]
 
 
-def bounded(name: str, work: Work, seconds: float = PATIENCE_S) -> list[Check]:
+def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> list[Check]:
     """The lines of a check, or one that says why there are none.
 
     Args:
@@ -24,31 +24,25 @@ def bounded(name: str, work: Work, seconds: float = PATIENCE_S) -> list[Check]:
     """
     answers: queue.Queue[list[Check]] = queue.Queue()
     # A daemon, because a name server that says nothing cannot be interrupted.
-    threading.Thread(target=lambda: answers.put(_told(name, work)), daemon=True).start()
+    threading.Thread(target=lambda: answers.put(_checks_or_reason(name, work)), daemon=True).start()
     try:
         return answers.get(timeout=seconds)
     except queue.Empty:
-        detail = f"no answer in {seconds:.0f} s"
         remedy = "see whether a firewall or a proxy drops the connection"
-        return [Check(name=name, status="failed", detail=detail, remedy=remedy)]
+        return [failed(name, f"no answer in {seconds:.0f} s", remedy)]
 
 
-def _told(name: str, work: Work) -> list[Check]:
+def _checks_or_reason(name: str, work: CheckFunction) -> list[Check]:
     try:
         return list(work())
     except Refused as error:
-        if error.status == 403:
-            detail = "may not be read with your rights"
-            return [Check(name=name, status="skipped", detail=detail, remedy="ask whoever runs the cluster")]
-        return [_failed(name, f"the API answers {error}", "see the API server's health")]
+        if error.answer.status == 403:
+            return [skipped(name, "may not be read with your rights", "ask whoever runs the cluster")]
+        return [failed(name, f"the API answers {error}", "see the API server's health")]
     except AnadilError as error:
-        return [_failed(name, str(error), "see the message")]
+        return [failed(name, str(error), "see the message")]
     except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
         # The border to servers of other people: an answer of another form is told, not a bug of ours.
         return [
-            _failed(name, f"an answer that cannot be read ({error!r})", "see whether a proxy answers instead")
+            failed(name, f"an answer that cannot be read ({error!r})", "see whether a proxy answers instead")
         ]
-
-
-def _failed(name: str, detail: str, remedy: str) -> Check:
-    return Check(name=name, status="failed", detail=detail, remedy=remedy)

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from anadil.core.errors import RecipeError
 from anadil.core.stages import IMAGES
 from anadil.recipe import strict_yaml
-from anadil.recipe.fields import Table, Text
+from anadil.recipe.fields import StrictModel, Text
 from anadil.recipe.load import mistakes
 
 Region = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
@@ -34,7 +34,7 @@ REPOSITORIES = tuple(sorted({*IMAGES.values(), "pipelines", MLFLOW}))
 """Images of this program, each in a repository of its own."""
 
 
-class Taint(Table):
+class Taint(StrictModel):
     """What keeps other pods away from the nodes of a group."""
 
     key: Text
@@ -42,7 +42,7 @@ class Taint(Table):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
-class InstanceGroup(Table):
+class InstanceGroup(StrictModel):
     """Machines of one type."""
 
     name: Word
@@ -86,7 +86,7 @@ class InstanceGroup(Table):
         return self
 
 
-class Link(Table):
+class Link(StrictModel):
     """A directory of the file system that shows, and keeps, what lies under a prefix on S3."""
 
     path: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
@@ -101,7 +101,7 @@ class Link(Table):
     """Whether `create` tells how to fetch the content before the first read does."""
 
 
-class FileSystem(Table):
+class FileSystem(StrictModel):
     """An FSx for Lustre file system, which all nodes share."""
 
     capacity_gib: PositiveInt
@@ -138,7 +138,7 @@ class FileSystem(Table):
         return self
 
 
-class Repositories(Table):
+class Repositories(StrictModel):
     """Where the images of this program lie: Amazon ECR."""
 
     prefix: Annotated[str, Field(pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")] = "anadil"
@@ -147,7 +147,7 @@ class Repositories(Table):
     """ARN of the key that encrypts them; left out, that of ECR (AES256)."""
 
 
-class Description(Table):
+class Description(StrictModel):
     """A cluster and what belongs to it."""
 
     name: Word
@@ -203,7 +203,7 @@ def load_description(file: Path) -> Description:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{file}: cannot be read: {error}") from None
-    data, lines = strict_yaml.parse(text, str(file))
+    data, lines = strict_yaml.parse_yaml(text, str(file))
     if not isinstance(data, dict):
         raise RecipeError(f"{file}: the description of a cluster is a table of keys; see examples/hyperpod")
     try:

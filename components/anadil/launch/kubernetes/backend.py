@@ -1,50 +1,38 @@
 """Training jobs on Kubernetes: started once, followed to their end, looked at, stopped, swept."""
 
-import importlib
 import logging
-import sys
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
-from anadil.core.errors import DataError, PreflightError
-from anadil.launch.backend import FINAL, Status
-from anadil.launch.job import (
-    DETACHED_ANNOTATION,
-    HEARTBEAT_ANNOTATION,
-    RUN_LABEL,
-    TARGET_ANNOTATION,
-    TrainingJob,
-)
-from anadil.launch.kubernetes.cancel import cancelling
-from anadil.launch.kubernetes.claim import Claim
+from anadil.core.errors import DataError
+from anadil.launch.backend import FINAL, JobStatus
+from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
+from anadil.launch.kubernetes.cancel import cancel_on_signal
 from anadil.launch.kubernetes.client import Api, Patience
-from anadil.launch.kubernetes.create import start
-from anadil.launch.kubernetes.diagnosis import first_cause
-from anadil.launch.kubernetes.errors import AbsentKind
+from anadil.launch.kubernetes.create import find_or_create
+from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.kinds import (
-    KINDS,
-    QUEUE_LABEL,
-    Kind,
-    Object,
+    TRAINJOB,
+    ApiObject,
+    JobKind,
     annotations,
     is_final,
-    kind_of,
-    labels,
+    job_kind,
     true_conditions,
 )
-from anadil.launch.kubernetes.pending import queue_text, waiting_text
+from anadil.launch.kubernetes.ledger import JobLedger
+from anadil.launch.kubernetes.pending import pending_message, queue_message
 from anadil.launch.kubernetes.pod_log import PodLog
-from anadil.launch.kubernetes.pods import Worker, moment, workers_of
-from anadil.launch.kubernetes.restarts import LEDGER_ANNOTATION, Ledger
-from anadil.launch.kubernetes.watcher import SWEPT_ANNOTATION, Follower, Limits, Pace, now
+from anadil.launch.kubernetes.pods import Worker, parse_time, read_workers
+from anadil.launch.kubernetes.watcher import Pace, Watcher
+from anadil.launch.manifests.pytorchjob import render_pytorchjob
+from anadil.launch.manifests.trainjob import render_trainjob
 
 log = logging.getLogger(__name__)
 
-OURS = "app.kubernetes.io/managed-by=anadil-launch"
 
-
-class Kubernetes:
+class KubernetesBackend:
     """Jobs of one kind in one namespace."""
 
     def __init__(
@@ -63,7 +51,7 @@ class Kubernetes:
             pace: How often to look.
             patience: How often a call of the API is tried.
         """
-        self._kind = kind_of(kind)
+        self._kind = job_kind(kind)
         self._namespace = namespace
         self._pace = pace or Pace()
         self._patience = patience
@@ -74,10 +62,7 @@ class Kubernetes:
         Raises:
             RecipeError: The recipe asks for what the kind cannot do.
         """
-        # By name: renderers load what only they need.
-        renderer = importlib.import_module(f"anadil.launch.manifests.{self._kind.name}")
-        manifest: dict[str, Any] = renderer.render(job)
-        return manifest
+        return render_trainjob(job) if self._kind == TRAINJOB else render_pytorchjob(job)
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
         """Start the job, or adopt the one of the same name, and follow it to its end.
@@ -91,22 +76,15 @@ class Kubernetes:
         """
         manifest = self.render(job)
         api = self._api(job.recipe.cluster.namespace)
-        claim = Claim(self._pace.live_s)
+        ledger = JobLedger(self._pace.live_s)
         if detach:
-            start(api, self._kind, manifest, self._pace, claim, detach=True)
+            find_or_create(api, self._kind, manifest, self._pace, ledger, detach=True)
             return
-        hours = job.recipe.cluster.deadline_hours
-        limits = Limits(
-            nodes=job.nodes,
-            restarts=job.recipe.cluster.restarts,
-            deadline_s=hours * 3_600 if hours else None,
-            target=job.target,
-        )
-        with cancelling(api, self._kind, manifest["metadata"]["name"], claim):
-            found = start(api, self._kind, manifest, self._pace, claim, detach=False)
-            Follower(api, self._kind, found, limits, self._pace, claim, write).follow()
+        with cancel_on_signal(api, self._kind, manifest["metadata"]["name"], ledger):
+            found = find_or_create(api, self._kind, manifest, self._pace, ledger, detach=False)
+            Watcher(api, self._kind, found, job, self._pace, ledger).follow()
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the job of a name stands.
 
         Raises:
@@ -114,50 +92,48 @@ class Kubernetes:
         """
         api = self._api()
         job = self._found(api, name)
-        workers = workers_of(self._kind, api.pods(self._kind.pods_of(name)))
+        workers = read_workers(self._kind, api.pods(self._kind.pods_of(name)))
         running = sum(worker.running for worker in workers)
         state, message = self._kind.state(job, running=running), ""
         if "deletionTimestamp" in job["metadata"] and state not in FINAL:
-            state, message = "stopped", "told to end; its machines save first"
+            state, message = "stopped", "told to end; its workers save first"
         nodes = _num_nodes(job) or len(workers)
         reason, exit_code = "", None
         failed = state not in FINAL and any(worker.failures for worker in workers)
-        cause = first_cause(api, self._kind, workers, [], []) if state == "failed" or failed else None
+        cause = find_root_cause(api, self._kind, workers, [], []) if state == "failed" or failed else None
         if cause and failed and running == nodes:
             # What ended is the start before; the job itself is well.
             message = f"runs again; before, {cause.text}"
         elif cause:
             reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
         elif state == "queued":
-            message = queue_text(job)
+            message = queue_message(job)
         elif state not in FINAL and running < nodes:
-            message = waiting_text(self._kind, workers, api.events(name), nodes)
-        told = annotations(job)
-        ledger = Ledger()
-        if LEDGER_ANNOTATION in told:
-            ledger.load(told[LEDGER_ANNOTATION], 0.0)
-        return Status(
+            message = pending_message(self._kind, workers, api.events(name), nodes)
+        ledger = JobLedger()
+        ledger.load(self._kind, job)
+        return JobStatus(
             name=name,
             state=state,
             reason=reason,
             message=message,
             nodes=nodes,
             running=running,
-            restarts=max([ledger.ended, *(worker.restarts for worker in workers)]),
+            restarts=max([ledger.counter.ended, *(worker.restarts for worker in workers)]),
             seconds=_seconds(job),
-            artifact=told.get(TARGET_ANNOTATION, ""),
+            artifact=annotations(job).get(TARGET_ANNOTATION, ""),
             exit_code=exit_code,
         )
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first machine, without line ends.
+        """Log lines of the first worker, without line ends.
 
         Args:
             name: Of the job.
             follow: Go on until the job ends.
 
         Raises:
-            DataError: There is no such job, or it has no machine that has started.
+            DataError: There is no such job, or it has no worker that has started.
         """
         api = self._api()
         self._found(api, name)
@@ -167,11 +143,11 @@ class Kubernetes:
             return not follow or job is None or is_final(self._kind, job)
 
         def pod() -> str:
-            workers = workers_of(self._kind, api.pods(self._kind.pods_of(name)))
+            workers = read_workers(self._kind, api.pods(self._kind.pods_of(name)))
             return next((worker.pod for worker in workers if worker.index == 0 and _has_begun(worker)), "")
 
         if not follow and not pod():
-            raise DataError(f"{name}: no log, machine 0 has not started; `anadil status {name}` says why")
+            raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
         yield from PodLog(api, self._kind.container, pod, retry_s=self._pace.poll_s).lines(ended)
 
     def stop(self, name: str) -> None:
@@ -187,7 +163,7 @@ class Kubernetes:
     def _api(self, namespace: str | None = None) -> Api:
         return Api(self._namespace or namespace, self._patience)
 
-    def _found(self, api: Api, name: str) -> Object:
+    def _found(self, api: Api, name: str) -> ApiObject:
         job = api.get(self._kind, name)
         if job is None:
             raise DataError(
@@ -196,16 +172,10 @@ class Kubernetes:
         return job
 
 
-def write(line: str) -> None:
-    """Pass a line of a job's log on, as it is: stages write JSON."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-
-
 def stop_run(
     run: str, *, kind: str, namespace: str | None = None, patience: Patience | None = None
 ) -> list[str]:
-    """End the jobs of a pipeline run that have not ended, or have failed and keep machines; their names.
+    """End the jobs of a pipeline run that have not ended, or have failed and keep workers; their names.
 
     Args:
         run: Id of the run.
@@ -213,9 +183,9 @@ def stop_run(
         namespace: Left out, that of this pod or of the kubeconfig's context.
         patience: How often a call of the API is tried.
     """
-    api, chosen = Api(namespace, patience), kind_of(kind)
+    api, chosen = Api(namespace, patience), job_kind(kind)
     stopped = []
-    for job in api.jobs(chosen, f"{OURS},{RUN_LABEL}={run}"):
+    for job in api.jobs(chosen, f"{OUR_JOBS},{RUN_LABEL}={run}"):
         if "deletionTimestamp" in job["metadata"] or (is_final(chosen, job) and not _keeps(api, chosen, job)):
             continue
         if api.delete(chosen, job["metadata"]["name"], job["metadata"]["uid"]):
@@ -223,75 +193,13 @@ def stop_run(
     return stopped
 
 
-def sweep(
-    namespace: str | None,
-    *,
-    stale_minutes: float,
-    kinds: Sequence[str] = tuple(KINDS),
-    patience: Patience | None = None,
-) -> list[str]:
-    """Suspend the jobs that nobody has followed for some time; their names.
-
-    A job in a Kueue queue is deleted instead: Kueue would let it go on at once. What it saved stays.
-
-    Args:
-        namespace: Left out, that of this pod or of the kubeconfig's context.
-        stale_minutes: Since the last heartbeat.
-        kinds: To look for: `pytorchjob`, `trainjob`.
-        patience: How often a call of the API is tried.
-
-    Raises:
-        PreflightError: None of the kinds may be looked at.
-    """
-    api = Api(namespace, patience)
-    oldest = datetime.now(UTC) - timedelta(minutes=stale_minutes)
-    swept, refused = [], []
-    for kind in map(kind_of, kinds):
-        try:
-            jobs = api.jobs(kind, OURS)
-        except AbsentKind as error:
-            log.info("nothing to look after: %s", error)
-            continue
-        except PreflightError as error:
-            # The right is looked at before the kind: most clusters have one kind and give the right to it.
-            refused.append(error)
-            continue
-        swept += [
-            job["metadata"]["name"] for job in jobs if _is_stale(kind, job, oldest) and _swept(api, kind, job)
-        ]
-    if len(refused) == len(kinds):
-        raise refused[0]
-    for each in refused:
-        log.warning("not looked at: %s", each)
-    return swept
-
-
-def _keeps(api: Api, kind: Kind, job: Object) -> bool:
-    """Whether a job that has failed keeps machines; those of one that ended well may still write."""
+def _keeps(api: Api, kind: JobKind, job: ApiObject) -> bool:
+    """Whether a job that has failed keeps workers; those of one that ended well may still write."""
     pods = api.pods(kind.pods_of(job["metadata"]["name"])) if "Failed" in true_conditions(job) else []
-    return any(worker.holds_node for worker in workers_of(kind, pods))
+    return any(worker.holds_node for worker in read_workers(kind, pods))
 
 
-def _is_stale(kind: Kind, job: Object, oldest: datetime) -> bool:
-    told = annotations(job)
-    if is_final(kind, job) or "deletionTimestamp" in job["metadata"]:
-        return False
-    if told.get(DETACHED_ANNOTATION) == "true" or HEARTBEAT_ANNOTATION not in told:
-        return False  # nobody was to follow it
-    is_queued = QUEUE_LABEL in labels(job)
-    return moment(told[HEARTBEAT_ANNOTATION]) < oldest and (is_queued or not kind.is_suspended(job))
-
-
-def _swept(api: Api, kind: Kind, job: Object) -> bool:
-    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    if QUEUE_LABEL in labels(job):
-        log.info("%s: deleting it, as Kueue would resume it", name)
-        return api.delete(kind, name, uid)
-    change = {"metadata": {"annotations": {SWEPT_ANNOTATION: now()}, "uid": uid}, **kind.suspending(yes=True)}
-    return api.patch(kind, name, change) is not None
-
-
-def _num_nodes(job: Object) -> int:
+def _num_nodes(job: ApiObject) -> int:
     spec = job.get("spec") or {}
     if "trainer" in spec:
         return int(spec["trainer"].get("numNodes", 1))
@@ -299,13 +207,13 @@ def _num_nodes(job: Object) -> int:
     return sum(int(each.get("replicas", 1)) for each in replicas)
 
 
-def _seconds(job: Object) -> float | None:
-    """Since the first machine ran, as far as the operator says."""
+def _seconds(job: ApiObject) -> float | None:
+    """Since the first worker ran, as far as the operator says."""
     status = job.get("status") or {}
     if not status.get("startTime"):
         return None
-    end = moment(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
-    return max(0.0, (end - moment(status["startTime"])).total_seconds())
+    end = parse_time(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
+    return max(0.0, (end - parse_time(status["startTime"])).total_seconds())
 
 
 def _has_begun(worker: Worker) -> bool:

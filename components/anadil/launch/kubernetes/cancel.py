@@ -2,7 +2,7 @@
 
 A terminated pipeline gives its step about a second: Argo signals the process group, and the
 container goes when KFP's own launcher has died. So the first thing is one DELETE. Only where another
-launcher looks after the job, it is left.
+launcher follows the job, it is left.
 """
 
 import logging
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 from anadil.core.errors import AnadilError, Stopped
-from anadil.launch.exit_codes import AGAIN
-from anadil.launch.kubernetes.claim import Claim
+from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.kubernetes.client import ONCE, Api
-from anadil.launch.kubernetes.kinds import Kind
+from anadil.launch.kubernetes.kinds import JobKind
+from anadil.launch.kubernetes.ledger import JobLedger
 
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Cancelled(BaseException):
@@ -28,7 +28,7 @@ class _Cancelled(BaseException):
 
 
 @contextmanager
-def cancelling(api: Api, kind: Kind, name: str, claim: Claim) -> Iterator[None]:
+def cancel_on_signal(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> Iterator[None]:
     """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
 
     Raises:
@@ -45,31 +45,31 @@ def cancelling(api: Api, kind: Kind, name: str, claim: Claim) -> Iterator[None]:
             raise _Cancelled
 
     is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, receive) for number in SIGNALS} if is_main else {}
+    before = {number: signal.signal(number, receive) for number in CANCEL_SIGNALS} if is_main else {}
     try:
         yield
     except _Cancelled:
-        if _deleted(apart, kind, name, claim):
-            told = f"{name} was told to end, and saves first; {AGAIN}"
+        if _deleted(apart, kind, name, ledger):
+            text = f"{name} was told to end, and saves first; {RESUME_HINT}"
         else:
-            told = f"{name} goes on, another launcher looks after it; `anadil stop {name}` ends it"
+            text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
         if received[0] == signal.SIGINT:
-            log.info("%s", told)
+            log.info("%s", text)
             raise KeyboardInterrupt from None
-        raise Stopped(f"stopped by SIGTERM; {told}") from None
+        raise Stopped(f"stopped by SIGTERM; {text}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _deleted(api: Api, kind: Kind, name: str, claim: Claim) -> bool:
+def _deleted(api: Api, kind: JobKind, name: str, ledger: JobLedger) -> bool:
     """Delete the job; False where it is another launcher's."""
     for patience in (ONCE, api.patience):
         api.patience = patience
         try:
-            if not claim.is_known and (found := api.get(kind, name)):
-                claim.see(found)  # the answer to its creation may be lost, or have been that it is there
-            if claim.is_guest:
+            if not ledger.is_known and (found := api.get(kind, name)):
+                ledger.see(found)  # the answer to its creation may be lost, or have been that it is there
+            if ledger.is_guest:
                 return False
             api.delete(kind, name)
         except AnadilError as error:

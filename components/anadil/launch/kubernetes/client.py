@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
-from anadil.launch.kubernetes.connection import connect
-from anadil.launch.kubernetes.errors import Answer, Call, answer_of, refusal
-from anadil.launch.kubernetes.kinds import Kind, Object
+from anadil.launch.kubernetes.connection import connect, short
+from anadil.launch.kubernetes.errors import ApiCall, ErrorResponse, error_from_response, error_response
+from anadil.launch.kubernetes.kinds import ApiObject, JobKind
 
 log = logging.getLogger(__name__)
 
@@ -52,18 +52,18 @@ class LogStream:
         self.pieces: Iterator[bytes] = answer.stream(PIECE_BYTES, decode_content=False)
 
     def interrupt(self) -> None:
-        """Let a thread that waits for the next piece go on."""
-        # urllib3 before 2.3 cannot; then the thread goes on when its silence is too long.
+        """Let a thread stop waiting for the next piece."""
+        # urllib3 before 2.3 cannot; then the thread stops waiting when its silence is too long.
         if hasattr(self._answer, "shutdown"):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 self._answer.shutdown()
 
 
-class _Refused(Exception):
-    """An answer of 400 and above that trying again does not change."""
+class Refused(PreflightError):
+    """An answer of 400 and above, as the API words it."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.message)
+    def __init__(self, answer: ErrorResponse) -> None:
+        super().__init__(f"{answer.status} {answer.message}".strip())
         self.answer = answer
 
 
@@ -88,31 +88,72 @@ class Api:
         self.namespace = namespace or self._connection.namespace
         self.patience = patience or Patience()
 
+    @property
+    def host(self) -> str:
+        """Address of the cluster."""
+        return self._connection.host
+
+    @property
+    def context(self) -> str:
+        """Context of the kubeconfig; empty for the cluster that this pod runs in."""
+        return self._connection.context
+
+    @property
+    def is_in_own_namespace(self) -> bool:
+        """Whether the namespace is that of the pod that we run in."""
+        return not self._connection.context and self.namespace == self._connection.namespace
+
+    def read(self, path: str, **query: str) -> ApiObject:
+        """The object or list of a path.
+
+        Raises:
+            Refused: An answer of 400 and above.
+        """
+        return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    def find(self, path: str) -> ApiObject | None:
+        """The object of a path, or None where there is none."""
+        try:
+            return self.read(path)
+        except Refused as error:
+            if error.answer.status == 404:
+                return None
+            raise
+
+    def review(self, path: str, body: ApiObject) -> ApiObject:
+        """The answer to a review, which the API does not keep."""
+        return self._call("POST", path, body)
+
+    def core_path(self, resource: str, name: str = "") -> str:
+        """Path of an object of Kubernetes itself in this namespace; without a name, of all of them."""
+        path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
+        return f"{path}/{quote(name)}" if name else path
+
     def apart(self) -> "Api":
         """The same namespace through connections of its own."""
         return Api(self.namespace, self.patience)
 
-    def get(self, kind: Kind, name: str) -> Object | None:
+    def get(self, kind: JobKind, name: str) -> ApiObject | None:
         """A job, or None where there is none of the name."""
         call = self._about("get", kind, name)
         return self._unless((404,), "GET", _path(self.namespace, kind, name), call)
 
-    def jobs(self, kind: Kind, selector: str) -> list[Object]:
+    def jobs(self, kind: JobKind, selector: str) -> list[ApiObject]:
         """Jobs with these labels."""
         path = f"{_path(self.namespace, kind)}?{urlencode({'labelSelector': selector})}"
         return self._items(path, self._about("list", kind))
 
-    def create(self, kind: Kind, body: Object) -> Object | None:
+    def create(self, kind: JobKind, body: ApiObject) -> ApiObject | None:
         """The new job, or None where there is one of its name already."""
         call = self._about("create", kind, body["metadata"]["name"])
         return self._unless((409,), "POST", _path(self.namespace, kind), call, body)
 
-    def patch(self, kind: Kind, name: str, change: Object) -> Object | None:
+    def patch(self, kind: JobKind, name: str, change: ApiObject) -> ApiObject | None:
         """Merge a change into a job; None where it is gone, or is not the one of the change."""
         call = self._about("patch", kind, name)
         return self._unless((404, 409), "PATCH", _path(self.namespace, kind, name), call, change)
 
-    def delete(self, kind: Kind, name: str, uid: str = "", patience: Patience | None = None) -> bool:
+    def delete(self, kind: JobKind, name: str, uid: str = "", patience: Patience | None = None) -> bool:
         """Tell a job to end, its pods first; False where it is gone, or another has its name.
 
         Args:
@@ -121,27 +162,27 @@ class Api:
             uid: Left out, whichever has the name.
             patience: How often it is tried.
         """
-        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
         if uid:
             body["preconditions"] = {"uid": uid}
         call = self._about("delete", kind, name)
         path = _path(self.namespace, kind, name)
         return self._unless((404, 409), "DELETE", path, call, body, patience) is not None
 
-    def pod(self, name: str) -> Object | None:
+    def pod(self, name: str) -> ApiObject | None:
         """A pod, or None where there is none of the name."""
-        call = Call(verb="get", resource="pods", namespace=self.namespace, name=name)
-        return self._unless((404,), "GET", f"{self._core('pods')}/{quote(name)}", call)
+        call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
+        return self._unless((404,), "GET", self.core_path("pods", name), call)
 
-    def pods(self, selector: str) -> list[Object]:
+    def pods(self, selector: str) -> list[ApiObject]:
         """Pods with these labels."""
-        path = f"{self._core('pods')}?{urlencode({'labelSelector': selector})}"
-        return self._items(path, Call(verb="list", resource="pods", namespace=self.namespace))
+        path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
+        return self._items(path, ApiCall(verb="list", resource="pods", namespace=self.namespace))
 
-    def events(self, name: str) -> list[Object]:
+    def events(self, name: str) -> list[ApiObject]:
         """What happened to objects of this name, oldest first."""
-        path = f"{self._core('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
-        found = self._items(path, Call(verb="list", resource="events", namespace=self.namespace))
+        path = f"{self.core_path('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
+        found = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
         )
@@ -166,8 +207,8 @@ class Api:
         words = {
             key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
         }
-        path = f"{self._core('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
-        call = Call(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
+        path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': container, **words})}"
+        call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
         timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
         headers = self._connection.headers()
         try:
@@ -176,15 +217,17 @@ class Api:
             )
             try:
                 if answer.status >= 400:
-                    raise _no_log(call, answer_of(answer.status, answer.read(PIECE_BYTES), answer.headers))
+                    raise _no_log(
+                        call, error_response(answer.status, answer.read(PIECE_BYTES), answer.headers)
+                    )
                 yield LogStream(answer)
             finally:
                 answer.close()
         except (HTTPError, OSError) as error:
-            raise RetryableError(f"log of {pod}: {_short(error)}") from None
+            raise RetryableError(f"log of {pod}: {short(error)}") from None
 
-    def _items(self, path: str, call: Call) -> list[Object]:
-        found: list[Object] = (self._unless((), "GET", path, call) or {}).get("items") or []
+    def _items(self, path: str, call: ApiCall) -> list[ApiObject]:
+        found: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
         return found
 
     def _unless(
@@ -192,42 +235,50 @@ class Api:
         nothing: tuple[int, ...],
         method: str,
         path: str,
-        call: Call,
-        body: Object | None = None,
+        call: ApiCall,
+        body: ApiObject | None = None,
         patience: Patience | None = None,
-    ) -> Object | None:
+    ) -> ApiObject | None:
         """The answer; None where it is one of `nothing` and about the object itself."""
         try:
-            return self._answer(method, path, call, body, patience or self.patience)
-        except _Refused as refused:
-            answer = refused.answer
+            return self._call(method, path, body, patience)
+        except Refused as error:
+            answer = error.answer
             if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
                 return None
-            raise refusal(call, answer) from None
+            raise error_from_response(call, answer) from None
 
-    def _answer(self, method: str, path: str, call: Call, body: Object | None, patience: Patience) -> Object:
+    def _call(
+        self, method: str, path: str, body: ApiObject | None = None, patience: Patience | None = None
+    ) -> ApiObject:
+        """The answer, after as many attempts as it takes.
+
+        Raises:
+            Refused: An answer of 400 and above.
+            RetryableError: No answer.
+        """
+        patience = patience or self.patience
         signed_in_again = False
         for attempt in range(1, patience.attempts + 1):
-            told = self._once(method, path, body, patience)
-            if isinstance(told, dict):
-                return told
-            wait_s = None
-            if isinstance(told, Answer):
-                if told.status == 401 and not signed_in_again:
+            is_last, wait_s = attempt == patience.attempts, None
+            try:
+                return self._once(method, path, body, patience)
+            except Refused as error:
+                if error.answer.status == 401 and not signed_in_again and not is_last:
                     signed_in_again = True
                     self._connection = connect()  # a token may have been replaced
-                elif told.status not in RETRIED:
-                    raise _Refused(told)
-                wait_s, told = told.retry_after_s, refusal(call, told)
-            if attempt == patience.attempts:
-                raise told
-            log.debug("%s %s: %s; trying again", call.verb, call.resource, told)
+                elif error.answer.status not in RETRIED or is_last:
+                    raise
+                wait_s = error.answer.retry_after_s
+                log.debug("%s %s: %s; trying again", method, path, error)
+            except RetryableError as error:
+                if is_last:
+                    raise
+                log.debug("%s %s: %s; trying again", method, path, error)
             time.sleep(_pause(patience, attempt, wait_s))
         raise AssertionError("at least one attempt")
 
-    def _once(
-        self, method: str, path: str, body: Object | None, patience: Patience
-    ) -> Object | Answer | AnadilError:
+    def _once(self, method: str, path: str, body: ApiObject | None, patience: Patience) -> ApiObject:
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError, SSLError
 
@@ -238,40 +289,36 @@ class Api:
         content = None if body is None else json.dumps(body).encode()
         try:
             answer = self._connection.request(method, path, body=content, headers=headers, timeout=timeout)
+            if answer.status >= 300:
+                raise Refused(error_response(answer.status, answer.data, answer.headers))
+            found = json.loads(answer.data)
         except SSLError as error:
             if "CERTIFICATE" not in str(error).upper():
-                return self._away(error)
+                raise self._away(error) from None
             raise PreflightError(
-                f"{self._connection.host}: its certificate is not trusted ({_short(error)}); correct "
+                f"{self.host}: its certificate is not trusted ({short(error)}); correct "
                 "certificate-authority-data in the kubeconfig, or this machine's clock"
             ) from None
-        except (HTTPError, OSError) as error:
-            return self._away(error)
-        if answer.status >= 300:
-            return answer_of(answer.status, answer.data, answer.headers)
-        try:
-            found = json.loads(answer.data)
-        except ValueError as error:
-            return self._away(error)
-        return found if isinstance(found, dict) else self._away(ValueError("answers no object"))
+        except (HTTPError, OSError, ValueError) as error:
+            raise self._away(error) from None
+        if not isinstance(found, dict):
+            raise self._away(ValueError("answers no object"))
+        return found
 
     def _away(self, error: Exception) -> RetryableError:
         return RetryableError(
-            f"{self._connection.host}: the Kubernetes API does not answer ({_short(error)}); run the same command "
-            "again, which finds the job"
+            f"{self.host}: the Kubernetes API does not answer ({short(error)}); run the same command again, which "
+            "finds the job"
         )
 
-    def _about(self, verb: str, kind: Kind, name: str = "") -> Call:
-        return Call(
+    def _about(self, verb: str, kind: JobKind, name: str = "") -> ApiCall:
+        return ApiCall(
             verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
             operator=kind.operator,
         )  # fmt: skip
 
-    def _core(self, resource: str) -> str:
-        return f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
 
-
-def _path(namespace: str, kind: Kind, name: str = "") -> str:
+def _path(namespace: str, kind: JobKind, name: str = "") -> str:
     base = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(namespace)}/{kind.plural}"
     return f"{base}/{quote(name)}" if name else base
 
@@ -283,11 +330,7 @@ def _pause(patience: Patience, attempt: int, wait_s: float | None) -> float:
     return min(wanted, patience.longest_pause_s)
 
 
-def _no_log(call: Call, answer: Answer) -> AnadilError:
+def _no_log(call: ApiCall, answer: ErrorResponse) -> AnadilError:
     if answer.status in (401, 403):
-        return refusal(call, answer)
+        return error_from_response(call, answer)
     return NotReady(f"log of {call.name}: {answer.status} {answer.message}")
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

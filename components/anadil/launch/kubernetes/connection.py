@@ -1,4 +1,4 @@
-"""Where the cluster is and who asks: from the pod that we run in, or from a kubeconfig."""
+"""Which cluster and namespace every command of ours talks to, and with whose rights."""
 
 import os
 from dataclasses import dataclass
@@ -18,11 +18,13 @@ class Connection:
     client: Any
     """`kubernetes.client.ApiClient`, for its credentials and its pool of TLS connections."""
     host: str
+    context: str
+    """Context of the kubeconfig; empty for the cluster that this pod runs in."""
     namespace: str
     """Of the pod, or of the kubeconfig's context."""
 
     def headers(self) -> dict[str, str]:
-        """Who asks; a token that has run out is read anew."""
+        """Credentials; an expired token is read again."""
         settings = self.client.configuration.auth_settings().values()
         return {str(each["key"]): str(each["value"]) for each in settings}
 
@@ -39,38 +41,51 @@ class Connection:
 def connect() -> Connection:
     """A connection with a pool of its own.
 
+    The one rule for doctor, launcher, sweeper and exit handler. The cluster is
+
+    1. that of the kubeconfig which `KUBECONFIG` names, also inside a pod: whoever sets it means it;
+    2. inside a pod without it, the cluster of the pod, with the pod's ServiceAccount;
+    3. else that of `~/.kube/config`.
+
+    The namespace is `cluster.namespace` of the recipe (or `--namespace`), else that of the kubeconfig's
+    context, in case 2 that of the pod. Calibration on a cluster prints manifests with the recipe's
+    namespace; `kubectl apply` takes them where its own configuration leads.
+
     Raises:
         PreflightError: The client is not installed, or nothing says where the cluster is.
     """
     try:
         from kubernetes import client, config
+        from yaml import YAMLError
     except ImportError:
         raise PreflightError(
             "the Kubernetes client is not installed; run pip install 'anadil[launch]'"
         ) from None
     settings = client.Configuration()
+    # Passed by name: the library reads the variable only once, when it is imported.
+    file = os.environ.get("KUBECONFIG") or None
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and POD_NAMESPACE.is_file()
     try:
-        if in_pod:
+        if in_pod and not file:
             config.load_incluster_config(client_configuration=settings)
-            namespace = POD_NAMESPACE.read_text(encoding="utf-8").strip()
+            context, namespace = "", POD_NAMESPACE.read_text(encoding="utf-8").strip()
         else:
-            # The client itself looks at the variable only once, when it is imported.
-            file = os.environ.get("KUBECONFIG") or None
             config.load_kube_config(config_file=file, client_configuration=settings)
-            _, context = config.list_kube_config_contexts(config_file=file)
-            namespace = context["context"].get("namespace") or "default"
-    except (config.ConfigException, OSError, LookupError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+            _, active = config.list_kube_config_contexts(config_file=file)
+            context, namespace = active["name"], active["context"].get("namespace") or "default"
+    except (config.ConfigException, YAMLError, OSError, LookupError, TypeError, ValueError) as error:
         raise PreflightError(
-            f"no cluster: {reason}; set KUBECONFIG, run `aws eks update-kubeconfig --name CLUSTER`, or give the pod "
-            "a ServiceAccount token"
+            f"no cluster: {short(error)}; set KUBECONFIG, run `aws eks update-kubeconfig --name CLUSTER`, or give the "
+            "pod a ServiceAccount token"
         ) from None
     return Connection(
-        client=client.ApiClient(settings), host=str(settings.host).rstrip("/"), namespace=namespace
+        client=client.ApiClient(settings),
+        host=str(settings.host).rstrip("/"),
+        context=context,
+        namespace=namespace,
     )
 
 
-def own_namespace() -> str | None:
-    """Namespace of the pod that we run in; None outside a cluster."""
-    return POD_NAMESPACE.read_text(encoding="utf-8").strip() if POD_NAMESPACE.is_file() else None
+def short(error: BaseException) -> str:
+    """An error's text in one line of 200 characters at most."""
+    return " ".join(str(error).split())[:200]

@@ -1,4 +1,4 @@
-"""A job that is there exactly once: made, found again, or made anew after a failure."""
+"""A job that is there exactly once: made, found again, or made again after a failure."""
 
 import logging
 import os
@@ -7,32 +7,30 @@ import time
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, RecipeError, RetryableError
 from anadil.launch.job import (
-    DETACHED_ANNOTATION,
-    HEARTBEAT_ANNOTATION,
     RUN_LABEL,
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
 )
-from anadil.launch.kubernetes.claim import LAUNCHER_ANNOTATION, POD_VARIABLE, Claim
 from anadil.launch.kubernetes.client import Api
-from anadil.launch.kubernetes.connection import own_namespace
-from anadil.launch.kubernetes.diagnosis import first_cause
-from anadil.launch.kubernetes.kinds import Kind, Object, annotations, labels, true_conditions
-from anadil.launch.kubernetes.pods import workers_of
-from anadil.launch.kubernetes.restarts import LEDGER_ANNOTATION, Ledger
-from anadil.launch.kubernetes.watcher import Pace, now
-from anadil.runtime.entry_point import ends_the_same
+from anadil.launch.kubernetes.diagnosis import find_root_cause
+from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations, labels, true_conditions
+from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
+from anadil.launch.kubernetes.pods import read_workers
+from anadil.launch.kubernetes.watcher import Pace
+from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
+CREATE_ATTEMPTS = 5
 """Jobs of the same name that may come and go while we make ours."""
 START_UP_S = 3_600
 """Added to a deadline that the operator counts from its first look at a job: twice the time that pods have to
 start (`Pace.startup_s`)."""
 
 
-def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, detach: bool) -> Object:
+def find_or_create(
+    api: Api, kind: JobKind, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
+) -> ApiObject:
     """The job of a manifest: a new one, or the one of the same name that does the same.
 
     Args:
@@ -40,19 +38,19 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, d
         kind: Of the job.
         manifest: As rendered.
         pace: How long to wait for an old job to go.
-        claim: Learns whose the job is.
+        ledger: Learns who follows the job.
         detach: Whether nobody will follow it.
 
     Raises:
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = prepared(api, kind, manifest, claim, detach=detach)
+    body = job_body(api, kind, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
-    for _ in range(ATTEMPTS):
+    for _ in range(CREATE_ATTEMPTS):
         made = api.create(kind, body)
         if made is not None:
-            claim.see(made)
+            ledger.see(made)
             log.info("made %s %s in namespace %s", kind.title, name, api.namespace)
             return made
         found = api.get(kind, name)
@@ -60,26 +58,21 @@ def start(api: Api, kind: Kind, manifest: Object, pace: Pace, claim: Claim, *, d
             continue  # gone in this moment
         if "deletionTimestamp" not in found["metadata"]:
             if not _is_useless(kind, found, body) or _would_fail_again(api, kind, found):
-                return _adopted(api, kind, found, claim, detach=detach)
-            log.info("%s: of an earlier start; deleting it and starting anew", name)
+                return _adopted(api, kind, found, ledger, detach=detach)
+            log.info("%s: of an earlier start; deleting it and starting over", name)
             api.delete(kind, name, found["metadata"]["uid"])
         await_gone(api, kind, name, found["metadata"]["uid"], pace)
     raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
 
 
-def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bool) -> Object:
+def job_body(api: Api, kind: JobKind, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     """The manifest with all that is not of the work itself: place, owner, who follows it.
 
     A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
     pods are there, then only ends what has lost its launcher.
     """
     metadata = manifest["metadata"]
-    followed = {
-        HEARTBEAT_ANNOTATION: now(),
-        LAUNCHER_ANNOTATION: claim.launcher,
-        LEDGER_ANNOTATION: Ledger().dump(),
-    }
-    added = {DETACHED_ANNOTATION: "true"} if detach else followed
+    added = ledger.adoption(detach=True) if detach else ledger.heartbeat()
     owners = [] if detach else workflow_owner(api)
     return {
         **(manifest if detach else kind.with_later_deadline(manifest, START_UP_S)),
@@ -92,13 +85,13 @@ def prepared(api: Api, kind: Kind, manifest: Object, claim: Claim, *, detach: bo
     }
 
 
-def workflow_owner(api: Api) -> list[Object]:
+def workflow_owner(api: Api) -> list[ApiObject]:
     """The workflow as owner, so that the job goes with the run; none outside the workflow's namespace.
 
-    An owner in another namespace counts as absent, and the job would be collected at once.
+    An owner in another namespace or cluster counts as absent, and the job would be collected at once.
     """
     pod = os.environ.get(POD_VARIABLE, "")
-    if not pod or own_namespace() != api.namespace:
+    if not pod or not api.is_in_own_namespace:
         return []
     try:
         found = api.pod(pod)
@@ -114,7 +107,7 @@ def workflow_owner(api: Api) -> list[Object]:
     ]
 
 
-def await_gone(api: Api, kind: Kind, name: str, uid: str, pace: Pace) -> None:
+def await_gone(api: Api, kind: JobKind, name: str, uid: str, pace: Pace) -> None:
     """Wait until a deleted job and its pods are gone: new pods have the names of the old.
 
     Raises:
@@ -134,7 +127,7 @@ def await_gone(api: Api, kind: Kind, name: str, uid: str, pace: Pace) -> None:
         time.sleep(min(pace.poll_s, 2.0))
 
 
-def _is_useless(kind: Kind, found: Object, body: Object) -> bool:
+def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
     """Whether a job of our name has ended without what we want of it.
 
     Raises:
@@ -154,33 +147,28 @@ def _is_useless(kind: Kind, found: Object, body: Object) -> bool:
     return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
 
 
-def _would_fail_again(api: Api, kind: Kind, found: Object) -> bool:
+def _would_fail_again(api: Api, kind: JobKind, found: ApiObject) -> bool:
     """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
 
     Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
-    once more tells the failure again, and costs no machines.
+    once more tells the failure again, and costs no workers.
     """
-    told = labels(found)
-    if told.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
+    job_labels = labels(found)
+    if job_labels.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
         return False
-    cause = first_cause(
-        api, kind, workers_of(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
+    cause = find_root_cause(
+        api, kind, read_workers(kind, api.pods(kind.pods_of(found["metadata"]["name"]))), [], []
     )
-    return cause is not None and ends_the_same(cause.exit_code, cause.message)
+    return cause is not None and is_deterministic(cause.exit_code, cause.message)
 
 
-def _adopted(api: Api, kind: Kind, found: Object, claim: Claim, *, detach: bool) -> Object:
+def _adopted(api: Api, kind: JobKind, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     name = found["metadata"]["name"]
     log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
-    claim.see(found)
-    if claim.is_guest and not detach:
+    ledger.see(found)
+    if ledger.is_guest and not detach:
         return found
-    change = (
-        {DETACHED_ANNOTATION: "true"}
-        if detach
-        else {DETACHED_ANNOTATION: None, LAUNCHER_ANNOTATION: claim.launcher}
-    )
-    adopted = api.patch(kind, name, {"metadata": {"annotations": change}})
+    adopted = api.patch(kind, name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
     if adopted is None:
         raise RetryableError(f"{name}: deleted in this moment; run the same command again")
     return adopted

@@ -1,28 +1,28 @@
-"""Why a job failed: the machine that failed first, its last lines, and what the cluster says.
+"""Why a job failed: the worker that failed first, its last lines, and what the cluster says.
 
-When one machine fails, the others follow minutes later with errors of their own; the last error
-of machine 0 is seldom the reason.
+When one worker fails, the others follow minutes later with errors of their own; the last error
+of worker 0 is seldom the reason.
 """
 
-import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from anadil.core.errors import AnadilError
-from anadil.launch.exit_codes import error_of
+from anadil.launch.backend import log_fields
+from anadil.launch.exit_codes import error_from_exit_code
 from anadil.launch.kubernetes.client import Api
-from anadil.launch.kubernetes.kinds import Kind, Object, true_conditions
-from anadil.launch.kubernetes.pod_log import tail
+from anadil.launch.kubernetes.kinds import ApiObject, JobKind, true_conditions
+from anadil.launch.kubernetes.pod_log import tail, write_log_line
 from anadil.launch.kubernetes.pods import (
-    BEGINNING,
     INFRASTRUCTURE,
-    Failure,
+    NO_TIME,
+    ContainerFailure,
     Worker,
-    last_words,
-    moment,
-    rank_of,
+    blame_rank,
+    parse_time,
+    read_termination_message,
 )
 from anadil.launch.kubernetes.restarts import TOGETHER_S
 
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 
 TAIL_LINES = 200
 MOST_LOGS = 8
-"""Machines whose logs are compared."""
+"""Workers whose logs are compared."""
 MOST_EVENTS = 15
 MAX_MESSAGE_CHARS = 1_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class RootCause:
     """The failure that came first."""
 
-    failure: Failure
+    failure: ContainerFailure
     lines: tuple[str, ...]
     """End of its log."""
     when: datetime
@@ -53,11 +53,13 @@ class Cause:
     @property
     def message(self) -> str:
         """Its last words."""
-        said = last_words(self.failure.message).message
-        if said or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
-            return said or self.failure.message
-        errors = [line for line in self.lines if (told := _told(line)) and told.get("level") == "error"]
-        return str(_told(errors[-1])["msg"]) if errors else self.failure.message
+        text = read_termination_message(self.failure.message).message
+        if text or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
+            return text or self.failure.message
+        errors = [
+            line for line in self.lines if (fields := log_fields(line)) and fields.get("level") == "error"
+        ]
+        return str(log_fields(errors[-1])["msg"]) if errors else self.failure.message
 
     @property
     def text(self) -> str:
@@ -65,44 +67,47 @@ class Cause:
         failure = self.failure
         node = f", node {failure.node}" if failure.node else ""
         code = "" if self.exit_code is None else f", exit code {self.exit_code}"
-        said = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
+        text = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
         reason = "" if failure.reason == "Error" else f" {failure.reason}"
-        return f"machine {failure.index} (pod {failure.pod}{node}) failed first:{reason} {said or 'no last words'}{code}"
+        return f"worker {failure.index} (pod {failure.pod}{node}) failed first:{reason} {text or 'no last words'}{code}"
 
 
-def first_cause(
-    api: Api, kind: Kind, workers: Sequence[Worker], seen: Sequence[Failure], streamed: Sequence[str]
-) -> Cause | None:
+def find_root_cause(
+    api: Api,
+    kind: JobKind,
+    workers: Sequence[Worker],
+    seen: Sequence[ContainerFailure],
+    streamed: Sequence[str],
+) -> RootCause | None:
     """The failure that the others followed; None where no pod tells of one.
 
     Args:
         api: Where the logs are.
         kind: Of the job.
-        workers: The machines that are still there.
+        workers: The workers that are still there.
         seen: Failures of this round that were seen before; their pods may be gone.
-        streamed: Last lines of machine 0, for the case that its log is gone.
+        streamed: Last lines of worker 0, for the case that its log is gone.
     """
-    latest: dict[str, Failure] = {each.life: each for each in seen}
+    latest: dict[str, ContainerFailure] = {each.life: each for each in seen}
     if not latest:
         latest = {each.life: each for worker in workers for each in worker.failures}
-        end = max((each.finished for each in latest.values()), default=BEGINNING)
-        if end > BEGINNING:
+        end = max((each.finished for each in latest.values()), default=NO_TIME)
+        if end > NO_TIME:
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
     found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
     causes = [_cause(api, kind, failure, workers, streamed) for failure in found]
-    # Whoever was told to stop, or lost another machine, did not begin it; the rest by the time of their last
+    # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
-    return min(causes, key=lambda each: (rank_of(each.exit_code, each.message), each.when), default=None)
+    return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
 
 
-def explain(
+def report_failure(
     api: Api,
-    kind: Kind,
-    job: Object,
-    cause: Cause | None,
+    kind: JobKind,
+    job: ApiObject,
+    cause: RootCause | None,
     workers: Sequence[Worker],
-    write: Callable[[str], None],
 ) -> AnadilError:
     """Show what is known of a failed job; the error that its end is.
 
@@ -111,38 +116,41 @@ def explain(
         kind: Of the job.
         job: As it was seen last.
         cause: The failure that came first.
-        workers: The machines that are still there.
-        write: Takes lines of the log.
+        workers: The workers that are still there.
     """
     failed = true_conditions(job).get("Failed", {})
-    said = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
+    text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
     if cause:
-        log.error("%s: the last %d lines of machine %d:", name, len(cause.lines), cause.failure.index)
+        log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
         for line in cause.lines:
-            write(line)
+            write_log_line(line)
     for line in _circumstances(api, name, cause, workers):
         log.error("%s", line)
-    if said:
-        log.error("%s %s: %s", kind.title, name, said)
-    over = failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in said
-    if over:
-        return error_of(7, f"{name}: {said}")
+    if text:
+        log.error("%s %s: %s", kind.title, name, text)
+    is_deadline = (
+        failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text
+    )
+    if is_deadline:
+        return error_from_exit_code(7, f"{name}: {text}")
     if cause is None:
-        return error_of(None, f"{name}: failed, and no pod tells why ({said or 'no reason given'})")
-    return error_of(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
+        return error_from_exit_code(
+            None, f"{name}: failed, and no pod tells why ({text or 'no reason given'})"
+        )
+    return error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
 
 
 def _cause(
-    api: Api, kind: Kind, failure: Failure, workers: Sequence[Worker], streamed: Sequence[str]
-) -> Cause:
+    api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
+) -> RootCause:
     lines = _tail(api, kind, failure, workers)
     if not lines and failure.index == 0:
         lines = list(streamed)[-TAIL_LINES:]
-    return Cause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
+    return RootCause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
 
 
-def _tail(api: Api, kind: Kind, failure: Failure, workers: Sequence[Worker]) -> list[str]:
+def _tail(api: Api, kind: JobKind, failure: ContainerFailure, workers: Sequence[Worker]) -> list[str]:
     """The end of the log of a start, if its container is the current one or that before."""
     uid, _, number = failure.life.rpartition(":")
     pod = next((worker for worker in workers if worker.uid == uid), None)
@@ -154,28 +162,20 @@ def _tail(api: Api, kind: Kind, failure: Failure, workers: Sequence[Worker]) -> 
 def _error_time(lines: Sequence[str]) -> datetime | None:
     """When the last error of a log was written, by its own clock."""
     for line in reversed(lines):
-        told = _told(line)
-        if told.get("level") == "error":
-            when = moment(told.get("ts"))
-            return when if when > BEGINNING else None
+        fields = log_fields(line)
+        if fields.get("level") == "error":
+            when = parse_time(fields.get("ts"))
+            return when if when > NO_TIME else None
     return None
 
 
-def _told(line: str) -> dict[str, object]:
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _circumstances(api: Api, name: str, cause: Cause | None, workers: Sequence[Worker]) -> list[str]:
-    """Other machines' ends, and events of the job and of the machine that failed first."""
+def _circumstances(api: Api, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
+    """Other workers' ends, and events of the job and of the worker that failed first."""
     lines = []
     for worker in workers:
         for failure in worker.failures[-1:]:
             code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
-            lines.append(f"machine {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
+            lines.append(f"worker {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
     for about in [name, cause.failure.pod] if cause else [name]:
         try:
             events = api.events(about)[-MOST_EVENTS:]
@@ -183,6 +183,6 @@ def _circumstances(api: Api, name: str, cause: Cause | None, workers: Sequence[W
             lines.append(f"events of {about} cannot be read: {error}")
             continue
         for event in events:
-            said = " ".join(str(event.get("message", "")).split())[:300]
-            lines.append(f"event of {about}: {event.get('reason', '')}: {said}")
+            text = " ".join(str(event.get("message", "")).split())[:300]
+            lines.append(f"event of {about}: {event.get('reason', '')}: {text}")
     return lines

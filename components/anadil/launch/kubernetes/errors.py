@@ -7,16 +7,16 @@ from typing import Any
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 
-USER = re.compile(r'User "([^"]+)"')
+USER_IN_MESSAGE = re.compile(r'User "([^"]+)"')
 MAX_CHARS = 600
 
 
-class AbsentKind(PreflightError):
+class MissingResourceKind(PreflightError):
     """The cluster does not know the kind of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """What was asked of the API."""
 
     verb: str
@@ -31,7 +31,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ErrorResponse:
     """An answer of 400 and above."""
 
     status: int
@@ -40,30 +40,30 @@ class Answer:
     details: dict[str, Any] = field(default_factory=dict)
     """What the answer is about, where the API server itself speaks."""
 
-    def is_about(self, call: Call) -> bool:
+    def is_about(self, call: ApiCall) -> bool:
         """Whether the object itself was not found, not its kind or namespace."""
         return self.details.get("name") == call.name and self.details.get("kind") != "namespaces"
 
 
-def answer_of(status: int, body: bytes, headers: Any) -> Answer:
+def error_response(status: int, body: bytes, headers: Any) -> ErrorResponse:
     """Read an error answer; proxies in front of the API server speak no JSON."""
     try:
-        told = json.loads(body)
+        parsed = json.loads(body)
     except ValueError:
-        told = None
+        parsed = None
     plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
-    said: dict[str, Any] = told if isinstance(told, dict) else plain
-    details: dict[str, Any] = said.get("details") or {}
+    fields: dict[str, Any] = parsed if isinstance(parsed, dict) else plain
+    details: dict[str, Any] = fields.get("details") or {}
     wait = str(headers.get("Retry-After") or details.get("retryAfterSeconds") or "")
-    return Answer(
+    return ErrorResponse(
         status=status,
-        message=" ".join(str(said.get("message") or "").split())[:MAX_CHARS],
+        message=" ".join(str(fields.get("message") or "").split())[:MAX_CHARS],
         retry_after_s=float(wait) if wait.isdigit() else None,
         details=details,
     )
 
 
-def refusal(call: Call, answer: Answer) -> AnadilError:
+def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
     """The error that an answer is; the rule or the object that is missing, by name."""
     where = f"namespace {call.namespace}"
     if answer.status == 401:
@@ -72,7 +72,7 @@ def refusal(call: Call, answer: Answer) -> AnadilError:
             "again, such as with `aws eks update-kubeconfig --name CLUSTER`"
         )
     if answer.status == 403 and " cannot " in answer.message:
-        found = USER.search(answer.message)
+        found = USER_IN_MESSAGE.search(answer.message)
         return PreflightError(
             f"{found[1] if found else 'whoever asks'} may not {call.verb} {call.resource} in {where}; add this rule "
             f"to a Role that is bound to it: {rule(call)}"
@@ -80,7 +80,7 @@ def refusal(call: Call, answer: Answer) -> AnadilError:
     if answer.status == 404 and answer.details.get("kind") == "namespaces":
         return PreflightError(f"{where}: not there; create it or correct cluster.namespace")
     if answer.status == 404 and call.operator:
-        return AbsentKind(
+        return MissingResourceKind(
             f"the cluster has no {call.resource}.{call.group}; install {call.operator}, or choose another "
             "cluster.backend"
         )
@@ -95,6 +95,6 @@ def refusal(call: Call, answer: Answer) -> AnadilError:
     )
 
 
-def rule(call: Call) -> str:
+def rule(call: ApiCall) -> str:
     """The line of a Role that allows a call."""
     return json.dumps({"apiGroups": [call.group], "resources": [call.resource], "verbs": [call.verb]})

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from anadil.core.errors import RecipeError
-from anadil.launch.backend import State
+from anadil.launch.backend import JobState
 
-Object = dict[str, Any]
+ApiObject = dict[str, Any]
 """A Kubernetes object as JSON."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Source: Kueue, pkg/controller/constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class JobKind:
     """One custom resource that runs a training job."""
 
     name: str
@@ -24,11 +25,11 @@ class Kind:
     version: str
     plural: str
     container: str
-    """The one that trains."""
+    """The one that trains: operator and runtime look for this name, and a runtime's job has it too."""
     job_label: str
     """Label of a pod: the job that it belongs to."""
     index_label: str
-    """Label of a pod: its number among the machines."""
+    """Label of a pod: its number among the workers."""
     selector: str
     """More labels of the pods that train."""
     suspend: tuple[str, ...]
@@ -38,20 +39,25 @@ class Kind:
     operator: str
     """What makes pods of it, and how to look at it."""
 
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` of the manifest."""
+        return f"{self.group}/{self.version}"
+
     def pods_of(self, job: str) -> str:
         """Label selector of the pods of a job."""
         return f"{self.job_label}={job}{self.selector}"
 
-    def suspending(self, *, yes: bool) -> Object:
-        """Merge patch of the spec that suspends a job or lets it go on."""
+    def suspending(self, *, yes: bool) -> ApiObject:
+        """Merge patch of the spec that suspends a job or resumes it."""
         patch: Any = yes
         for key in reversed(self.suspend):
             patch = {key: patch}
         return {"spec": patch}
 
-    def with_later_deadline(self, manifest: Object, seconds: int) -> Object:
+    def with_later_deadline(self, manifest: ApiObject, seconds: int) -> ApiObject:
         """The manifest, its `activeDeadlineSeconds` so much later; as it is where it has none."""
-        later: Object = copy.deepcopy(manifest)
+        later: ApiObject = copy.deepcopy(manifest)
         policy = later["spec"]
         for key in self.suspend[:-1]:
             policy = policy[key]
@@ -59,14 +65,14 @@ class Kind:
             policy["activeDeadlineSeconds"] += seconds
         return later
 
-    def is_suspended(self, job: Object) -> bool:
+    def is_suspended(self, job: ApiObject) -> bool:
         """Whether the job shall not run now: queued, preempted or swept."""
         wanted: Any = job.get("spec") or {}
         for key in self.suspend:
             wanted = wanted.get(key) or {}
         return wanted is True or "Suspended" in true_conditions(job)
 
-    def state(self, job: Object, *, running: int) -> State:
+    def state(self, job: ApiObject, *, running: int) -> JobState:
         """Where a job stands.
 
         Conditions of earlier states stay in the list with status False, and their order says
@@ -74,7 +80,7 @@ class Kind:
 
         Args:
             job: As the API gives it.
-            running: Machines that run.
+            running: Workers that run.
 
         Source: kubeflow/trainer v1.9.4, pkg/util/status.go; v2.3.0, pkg/controller.
         """
@@ -90,7 +96,7 @@ class Kind:
         return "running" if running else "starting"
 
 
-PYTORCHJOB = Kind(
+PYTORCHJOB = JobKind(
     name="pytorchjob",
     title="PyTorchJob",
     group="kubeflow.org",
@@ -104,7 +110,7 @@ PYTORCHJOB = Kind(
     done="Succeeded",
     operator="the Kubeflow training operator 1.7 to 1.9; look for it with `kubectl get deployments -A | grep training-operator`",
 )
-TRAINJOB = Kind(
+TRAINJOB = JobKind(
     name="trainjob",
     title="TrainJob",
     group="trainer.kubeflow.org",
@@ -118,38 +124,38 @@ TRAINJOB = Kind(
     done="Complete",
     operator="Kubeflow Trainer 2 with JobSet; look for it with `kubectl get deployments -A | grep trainer`",
 )
-KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
+JOB_KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
 
 
-def kind_of(name: str) -> Kind:
+def job_kind(name: str) -> JobKind:
     """The kind that a recipe's `cluster.backend` names.
 
     Raises:
         RecipeError: There is no such kind.
     """
-    if name not in KINDS:
-        raise RecipeError(f"backend {name!r}: no Kubernetes job; choose one of {', '.join(KINDS)}")
-    return KINDS[name]
+    if name not in JOB_KINDS:
+        raise RecipeError(f"backend {name!r}: no Kubernetes job; choose one of {', '.join(JOB_KINDS)}")
+    return JOB_KINDS[name]
 
 
-def true_conditions(job: Object) -> dict[str, Object]:
+def true_conditions(job: ApiObject) -> dict[str, ApiObject]:
     """Conditions of a job that hold now, by type."""
     listed = (job.get("status") or {}).get("conditions") or []
     return {each["type"]: each for each in listed if each.get("status") == "True"}
 
 
-def is_final(kind: Kind, job: Object) -> bool:
+def is_final(kind: JobKind, job: ApiObject) -> bool:
     """Whether a job has ended, well or not."""
     return not {"Failed", kind.done}.isdisjoint(true_conditions(job))
 
 
-def annotations(job: Object) -> dict[str, str]:
+def annotations(job: ApiObject) -> dict[str, str]:
     """Annotations of an object."""
     found: dict[str, str] = job["metadata"].get("annotations") or {}
     return found
 
 
-def labels(job: Object) -> dict[str, str]:
+def labels(job: ApiObject) -> dict[str, str]:
     """Labels of an object."""
     found: dict[str, str] = job["metadata"].get("labels") or {}
     return found

@@ -1,6 +1,7 @@
-"""The log of one machine, live, whatever happens to connections, containers and pods."""
+"""The log of one worker, live, whatever happens to connections, containers and pods."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -12,7 +13,7 @@ SILENCE_S = 90.0
 """Without a byte for so long the connection counts as lost: stages speak every ten seconds when they train."""
 SLACK_S = 60
 """Asked for once more when a connection is made again; what was seen already is left out."""
-MAX_LINE_BYTES = 1024 * 1024
+MAX_LOG_LINE_BYTES = 1024 * 1024
 """A longer line is cut. Ours have 16 kB at most."""
 Moment = tuple[int, int]
 """Seconds since 1970 and nanoseconds."""
@@ -118,11 +119,17 @@ def tail(api: Api, pod: str, container: str, *, lines: int, previous: bool = Fal
     return text.splitlines()[-lines:]
 
 
+def write_log_line(line: str) -> None:
+    """Show a line of a job's log as it is: stages write JSON."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def _lines_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
-        rest = rest[:MAX_LINE_BYTES]
+        rest = rest[:MAX_LOG_LINE_BYTES]
         yield from whole
 
 

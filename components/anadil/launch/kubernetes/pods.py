@@ -1,16 +1,16 @@
 """The pods of a job: which run, which wait and why, which have failed and how."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from anadil.core.errors import BUG, RetryableError, Stopped
-from anadil.launch.kubernetes.kinds import Kind, Object, labels
-from anadil.runtime.entry_point import DETERMINISTIC, FOLLOWS, ends_the_same
+from anadil.launch.backend import log_fields
+from anadil.launch.kubernetes.kinds import ApiObject, JobKind, labels
+from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 
-NEVER_HEALS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
 INFRASTRUCTURE = frozenset(
     {
@@ -24,11 +24,11 @@ INFRASTRUCTURE = frozenset(
     }
 )
 """Reasons of a failed pod that are not its own doing. Source: kubelet, eviction, nodeshutdown, preemption."""
-BEGINNING = datetime.min.replace(tzinfo=UTC)
+NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class TerminationMessage:
     """The last words of a stage: what it wrote to its termination log."""
 
     exit_code: int | None = None
@@ -36,11 +36,11 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The end of one start of a machine's container, which was not well."""
+class ContainerFailure:
+    """The end of one start of a worker's container, which was not well."""
 
     index: int
-    """Number of the machine."""
+    """Number of the worker."""
     pod: str
     life: str
     """Pod and start of its container: no two failures have the same."""
@@ -48,28 +48,28 @@ class Failure:
     exit_code: int | None
     reason: str
     message: str = ""
-    finished: datetime = BEGINNING
+    finished: datetime = NO_TIME
     previous: bool = False
     """Whether its log is that of the container before the one that runs."""
 
     @property
     def stage_code(self) -> int | None:
         """Exit code of the stage itself where it says so."""
-        said = last_words(self.message).exit_code
+        last = read_termination_message(self.message).exit_code
         # The last word may be that of a process that was told to stop, or lost the one that had failed.
-        outdone = said in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
-        return self.exit_code if said is None or outdone else said
+        outdone = last in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
+        return self.exit_code if last is None or outdone else last
 
     @property
     def would_come_again(self) -> bool:
         """Whether the stage says that another start would end the same."""
-        said = last_words(self.message)
-        return said.exit_code is not None and ends_the_same(self.stage_code, said.message)
+        last = read_termination_message(self.message)
+        return last.exit_code is not None and is_deterministic(self.stage_code, last.message)
 
     @property
     def rank(self) -> int:
         """Its place among the failures of a round, the lowest is the cause."""
-        return rank_of(self.stage_code, self.message)
+        return blame_rank(self.stage_code, self.message)
 
     @property
     def is_infrastructure(self) -> bool:
@@ -79,7 +79,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One machine of a job."""
+    """One worker of a job."""
 
     index: int
     pod: str
@@ -93,7 +93,7 @@ class Worker:
     reason: str
     """Why it waits, such as `Unschedulable` or `ImagePullBackOff`; empty where it does not."""
     message: str
-    failures: tuple[Failure, ...]
+    failures: tuple[ContainerFailure, ...]
     """Of the container that runs or ran last, and of the one before it."""
 
     @property
@@ -102,44 +102,41 @@ class Worker:
         return self.phase in ("Pending", "Running") and not self.is_leaving
 
 
-def workers_of(kind: Kind, pods: Sequence[Object]) -> list[Worker]:
-    """The machines of a job, in order; of two pods with one number the one that stays."""
+def read_workers(kind: JobKind, pods: Sequence[ApiObject]) -> list[Worker]:
+    """The workers of a job, in order; of two pods with one number the one that stays."""
     read = [_worker(kind, pod) for pod in pods]
     newest = {worker.index: worker for worker in sorted(read, key=lambda each: not each.is_leaving)}
     return [newest[index] for index in sorted(newest)]
 
 
-def last_words(message: str) -> Words:
+def read_termination_message(message: str) -> TerminationMessage:
     """Read a termination message: our JSON, or the end of the log where there was none."""
     for line in reversed(message.strip().splitlines()):
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and isinstance(told.get("exit_code"), int):
-            return Words(exit_code=told["exit_code"], message=str(told.get("message", "")))
-        if isinstance(told, dict) and told.get("level") == "error" and told.get("msg"):
-            return Words(message=str(told["msg"]))
-    return Words()
+        fields = log_fields(line)
+        if isinstance(fields.get("exit_code"), int):
+            return TerminationMessage(exit_code=fields["exit_code"], message=str(fields.get("message", "")))
+        if fields.get("level") == "error" and fields.get("msg"):
+            return TerminationMessage(message=str(fields["msg"]))
+    return TerminationMessage()
 
 
-def rank_of(exit_code: int | None, message: str) -> int:
-    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another machine."""
-    said = last_words(message).message or message
-    if exit_code in (RetryableError.exit_code, BUG) and FOLLOWS.search(said):
+def blame_rank(exit_code: int | None, message: str) -> int:
+    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
+    last = read_termination_message(message).message or message
+    if exit_code in (RetryableError.exit_code, BUG) and CAUSED_BY_PEER.search(last):
         return 2
     return int(exit_code == Stopped.exit_code)
 
 
-def moment(text: object) -> datetime:
+def parse_time(text: object) -> datetime:
     """A time of the Kubernetes API; the beginning of all time where there is none."""
     try:
         return datetime.fromisoformat(str(text))
     except ValueError:
-        return BEGINNING
+        return NO_TIME
 
 
-def _worker(kind: Kind, pod: Object) -> Worker:
+def _worker(kind: JobKind, pod: ApiObject) -> Worker:
     status = pod.get("status") or {}
     metadata = pod["metadata"]
     container = _container(kind, status)
@@ -161,17 +158,17 @@ def _worker(kind: Kind, pod: Object) -> Worker:
     )
 
 
-def _index(kind: Kind, pod: Object) -> int:
+def _index(kind: JobKind, pod: ApiObject) -> int:
     text = labels(pod).get(kind.index_label, "")
     return int(text) if text.isdigit() else 0
 
 
-def _container(kind: Kind, status: Object) -> Object:
+def _container(kind: JobKind, status: ApiObject) -> ApiObject:
     listed = status.get("containerStatuses") or []
     return next((each for each in listed if each.get("name") == kind.container), {})
 
 
-def _waiting(status: Object, state: Object) -> tuple[str, str]:
+def _waiting(status: ApiObject, state: ApiObject) -> tuple[str, str]:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("reason", "Unschedulable")), str(condition.get("message", ""))
@@ -179,7 +176,7 @@ def _waiting(status: Object, state: Object) -> tuple[str, str]:
     return str(waiting.get("reason", "")), str(waiting.get("message", ""))
 
 
-def _failures(kind: Kind, pod: Object, container: Object) -> tuple[Failure, ...]:
+def _failures(kind: JobKind, pod: ApiObject, container: ApiObject) -> tuple[ContainerFailure, ...]:
     restarts = int(container.get("restartCount", 0))
     # A container that waits to be started again still has the number of the start that has ended.
     back = 0 if "waiting" in (container.get("state") or {}) else 1
@@ -194,11 +191,13 @@ def _failures(kind: Kind, pod: Object, container: Object) -> tuple[Failure, ...]
     return tuple(found)
 
 
-def _failure(kind: Kind, pod: Object, ended: Any, number: int, *, previous: bool = False) -> Failure:
+def _failure(
+    kind: JobKind, pod: ApiObject, ended: Any, number: int, *, previous: bool = False
+) -> ContainerFailure:
     status, metadata = pod.get("status") or {}, pod["metadata"]
     # `Evicted` says more than the `Error` of the container that was killed for it.
     reason = status.get("reason") if not previous else None
-    return Failure(
+    return ContainerFailure(
         index=_index(kind, pod),
         pod=metadata["name"],
         life=f"{metadata['uid']}:{number}",
@@ -206,6 +205,6 @@ def _failure(kind: Kind, pod: Object, ended: Any, number: int, *, previous: bool
         exit_code=ended.get("exitCode"),
         reason=str(reason or ended.get("reason") or "Failed"),
         message=str(ended.get("message") or status.get("message") or ""),
-        finished=moment(ended.get("finishedAt")),
+        finished=parse_time(ended.get("finishedAt")),
         previous=previous,
     )

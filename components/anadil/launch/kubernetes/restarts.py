@@ -1,8 +1,8 @@
 """What a job has used up: time, restarts, and whether it fails at the same step each time.
 
-The training operator does not count pods that were made anew, and looks at its deadline only when
+The training operator does not count pods that were replaced, and looks at its deadline only when
 something happens; so the launcher counts. The counts live in an annotation of the job, so that
-a launcher that takes over goes on counting.
+a launcher that takes over keeps counting.
 
 Source: kubeflow/trainer v1.9.4, pkg/util/fake_workqueue.go, pkg/controller.v1/common/job.go.
 """
@@ -14,50 +14,47 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anadil.launch.job import DOMAIN
-from anadil.launch.kubernetes.pods import Failure, Worker
+from anadil.launch.kubernetes.pods import ContainerFailure, Worker
 
 log = logging.getLogger(__name__)
 
-LEDGER_ANNOTATION = f"{DOMAIN}/ledger"
-"""Counts of the launcher, as JSON."""
 SAME_STEP = 3
 """Failures at one step after which another start would fail there too."""
 TOGETHER_S = 1_800.0
-"""Failures of several machines within this time, with no step between, are one: those that wait for
+"""Failures of several workers within this time, with no step between, are one: those that wait for
 a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits."""
-ID_CHARS = 8
-"""Of a pod's uid; enough among the pods of one machine."""
-Life = tuple[int, str, int]
-"""One start of a container: machine, pod, number."""
+UID_CHARS = 8
+"""Of a pod's uid; enough among the pods of one worker."""
+ContainerStart = tuple[int, str, int]
+"""One start of a container: worker, pod, number."""
 
 
 @dataclass(slots=True)
-class Round:
-    """Failures that belong together: one machine fails, the others follow."""
+class FailureRound:
+    """Failures that belong together: one worker fails, the others follow."""
 
     began: float
     step: int | None
     """Last step that was logged before."""
-    failures: list[Failure] = field(default_factory=list[Failure])
-    machines: set[int] = field(default_factory=set[int])
+    failures: list[ContainerFailure] = field(default_factory=list[ContainerFailure])
+    workers: set[int] = field(default_factory=set[int])
 
 
-class Ledger:
+class RestartCounter:
     """Counts one job's time, restarts and failures."""
 
     def __init__(self) -> None:
         self.run_s = 0.0
-        """Time with a running machine; queueing is not in it."""
+        """Time with a running worker; queueing is not in it."""
         self.ended = 0
         """Rounds of failures; all of them but a last one led to a restart."""
-        self.round: Round | None = None
+        self.round: FailureRound | None = None
         """The latest that this launcher saw."""
         self._steps: list[int | None] = []
         """Last step before each round; None where it is not known, or a node was to blame."""
         self._lives: dict[int, tuple[str, int]] = {}
-        """Machine -> pod and number of the start that was seen last."""
-        self._dead: dict[Life, int] = {}
+        """Worker -> pod and number of the start that was seen last."""
+        self._dead: dict[ContainerStart, int] = {}
         """Start that has ended -> its round."""
         self._start_time = ""
 
@@ -69,14 +66,14 @@ class Ledger:
 
     def dump(self) -> str:
         """As text for the annotation."""
-        told = {
+        counts = {
             "run_s": round(self.run_s),
             "ended": self.ended,
             "steps": self._steps[-SAME_STEP:],
             "lives": {str(index): life for index, life in self._lives.items()},
             "start": self._start_time,
         }
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(counts, separators=(",", ":"))
 
     def load(self, text: str, idle_s: float) -> None:
         """Take over what another launcher counted.
@@ -86,13 +83,15 @@ class Ledger:
             idle_s: Since it was written; a job that ran then has run on.
         """
         try:
-            told: dict[str, Any] = json.loads(text)
-            run_s, self.ended = float(told["run_s"]), int(told["ended"])
-            self._steps = [None if each is None else int(each) for each in told["steps"]]
-            self._lives = {int(key): (str(uid), int(number)) for key, (uid, number) in told["lives"].items()}
-            self._start_time = str(told["start"])
+            counts: dict[str, Any] = json.loads(text)
+            run_s, self.ended = float(counts["run_s"]), int(counts["ended"])
+            self._steps = [None if each is None else int(each) for each in counts["steps"]]
+            self._lives = {
+                int(key): (str(uid), int(number)) for key, (uid, number) in counts["lives"].items()
+            }
+            self._start_time = str(counts["start"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            log.warning("%s: not ours (%s); counting from now on", LEDGER_ANNOTATION, error)
+            log.warning("the counts of the launcher before cannot be read (%s); counting from now on", error)
             return
         self.run_s = run_s + max(0.0, idle_s) if run_s else 0.0
 
@@ -100,14 +99,16 @@ class Ledger:
         """Pods that are gone now were taken away; none has failed."""
         self._lives.clear()
 
-    def observe(self, workers: Sequence[Worker], start_time: str, steps: "Steps", *, recovered: bool) -> bool:
+    def observe(
+        self, workers: Sequence[Worker], start_time: str, steps: "StepCounter", *, recovered: bool
+    ) -> bool:
         """Count what has failed since the last look; whether anything has.
 
         Args:
-            workers: The machines as they are.
+            workers: The workers as they are.
             start_time: `status.startTime`, which is another after a suspension.
             steps: That the log has told of.
-            recovered: Whether all machines ran and logged a step since the last failure.
+            recovered: Whether all workers ran and logged a step since the last failure.
         """
         if self._start_time and start_time != self._start_time:
             self.suspended()  # and resumed, between two looks
@@ -119,19 +120,19 @@ class Ledger:
                 if life not in self._dead:
                     self._count(worker.index, step, recovered=recovered and self.ended == before[0])
                     self._dead[life] = self.ended
-            self._lives[worker.index] = (worker.uid[:ID_CHARS], worker.restarts)
+            self._lives[worker.index] = (worker.uid[:UID_CHARS], worker.restarts)
         self._collect(workers)
         return (self.ended, len(self._dead)) != before
 
-    def _ended(self, worker: Worker) -> Iterator[Life]:
-        """Starts of a machine that have ended, as far as can be told from its pod."""
-        pod = worker.uid[:ID_CHARS]
+    def _ended(self, worker: Worker) -> Iterator[ContainerStart]:
+        """Starts of a worker that have ended, as far as can be told from its pod."""
+        pod = worker.uid[:UID_CHARS]
         known = self._lives.get(worker.index)
         first = 0
         if known and known[0] == pod:
             first = known[1]
         elif known:
-            yield worker.index, *known  # its pod was made anew
+            yield worker.index, *known  # its pod was replaced
         for number in range(first, worker.restarts):
             yield worker.index, pod, number
         # A pod that leaves may belong to a suspension; if not, its successor tells.
@@ -142,20 +143,20 @@ class Ledger:
     def _count(self, index: int, step: int | None, *, recovered: bool) -> None:
         now = time.monotonic()
         last = self.round
-        if last is None or recovered or index in last.machines or now - last.began > TOGETHER_S:
-            last = self.round = Round(began=now, step=step)
+        if last is None or recovered or index in last.workers or now - last.began > TOGETHER_S:
+            last = self.round = FailureRound(began=now, step=step)
             self.ended += 1
             self._steps.append(step)
-        last.machines.add(index)
+        last.workers.add(index)
 
     def _collect(self, workers: Sequence[Worker]) -> None:
-        """Keep how the machines of the latest round ended: their pods may soon be gone."""
+        """Keep how the workers of the latest round ended: their pods may soon be gone."""
         if self.round is None:
             return
         kept = {failure.life for failure in self.round.failures}
         for failure in (each for worker in workers for each in worker.failures):
             uid, _, number = failure.life.rpartition(":")
-            life = (failure.index, uid[:ID_CHARS], int(number))
+            life = (failure.index, uid[:UID_CHARS], int(number))
             if failure.life not in kept and self._dead.get(life) == self.ended:
                 self.round.failures.append(failure)
         failures = self.round.failures
@@ -163,7 +164,7 @@ class Ledger:
         self._steps[-1] = None if blameless else self.round.step
 
 
-class Steps:
+class StepCounter:
     """The training steps that a log tells of."""
 
     def __init__(self) -> None:
@@ -175,7 +176,7 @@ class Steps:
     def add(self, step: int) -> None:
         """A step was logged."""
         if self._last is not None and step <= self._last:
-            self._before = self._last  # it began anew, from a checkpoint
+            self._before = self._last  # it started over, from a checkpoint
         self._last = step
         self.num += 1
 

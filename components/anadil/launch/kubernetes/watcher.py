@@ -6,30 +6,25 @@ then unknown. Whatever fails here leaves the job alone, so that the next launche
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal, NoReturn
 
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_seconds
-from anadil.launch.backend import FINAL, State
-from anadil.launch.exit_codes import AGAIN
-from anadil.launch.job import DOMAIN, HEARTBEAT_ANNOTATION, SPEC_ANNOTATION
-from anadil.launch.kubernetes.claim import LAUNCHER_ANNOTATION, Claim
+from anadil.launch.backend import FINAL, JobState
+from anadil.launch.exit_codes import RESUME_HINT
+from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.client import Api
-from anadil.launch.kubernetes.diagnosis import explain, first_cause
-from anadil.launch.kubernetes.kinds import Kind, Object, annotations
-from anadil.launch.kubernetes.log_stream import Stream
-from anadil.launch.kubernetes.pending import absent_image, queue_text, remedy_for, waiting_text
-from anadil.launch.kubernetes.pods import NEVER_HEALS, Worker, moment, workers_of
-from anadil.launch.kubernetes.restarts import LEDGER_ANNOTATION, SAME_STEP, Ledger
+from anadil.launch.kubernetes.diagnosis import find_root_cause, report_failure
+from anadil.launch.kubernetes.kinds import ApiObject, JobKind, annotations
+from anadil.launch.kubernetes.ledger import JobLedger, resume_if_swept
+from anadil.launch.kubernetes.log_stream import LogRelay
+from anadil.launch.kubernetes.pending import missing_image, pending_message, queue_message, remedy_for
+from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker, read_workers
+from anadil.launch.kubernetes.restarts import SAME_STEP
 
 log = logging.getLogger(__name__)
-
-SWEPT_ANNOTATION = f"{DOMAIN}/swept"
-"""When the job was suspended because nobody followed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +38,11 @@ class Pace:
     operator_s: float = 300.0
     """Until an operator says its first word about a job."""
     startup_s: float = 1_800.0
-    """Until all machines run for the first time; queueing is not counted."""
+    """Until all workers run for the first time; queueing is not counted."""
     image_s: float = 120.0
     """Until an image is there that its registry does not have; one that was just pushed may take a while."""
     replacement_s: float = 7_200.0
-    """Until all machines run again; HyperPod replaces a node in the meantime."""
+    """Until all workers run again; HyperPod replaces a node in the meantime."""
     api_s: float = 1_800.0
     """Without an answer of the API; an upgrade of a control plane takes some minutes."""
     deletion_s: float = 600.0
@@ -56,29 +51,17 @@ class Pace:
     """Until storage shows the artifact of a job that has ended well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a job may use."""
-
-    nodes: int
-    restarts: int
-    deadline_s: float | None
-    target: str
-    """URI of its artifact."""
-
-
-class Follower:
+class Watcher:
     """Follows one job."""
 
     def __init__(
         self,
         api: Api,
-        kind: Kind,
-        job: Object,
-        limits: Limits,
+        kind: JobKind,
+        job: ApiObject,
+        training: TrainingJob,
         pace: Pace,
-        claim: Claim,
-        write: Callable[[str], None],
+        ledger: JobLedger,
     ) -> None:
         """Take over what an earlier launcher has counted.
 
@@ -86,28 +69,28 @@ class Follower:
             api: Where the job is.
             kind: Of the job.
             job: As the API gave it.
-            limits: What it may use.
+            training: What it is to do, and what it may use.
             pace: How often to look.
-            claim: Whose the job is.
-            write: Takes each line of the log.
+            ledger: Who follows the job, and what it has used.
         """
         self._api = api
         self._kind = kind
         self._job = job
-        self._limits = limits
+        self._training = training
+        self._cluster = training.recipe.cluster
         self._pace = pace
-        self._claim = claim
+        self._ledger = ledger
+        self._counter = ledger.counter
         self._workers: list[Worker] = []
-        self._ledger = Ledger()
         self._said = ""
         self._looked = self._answered = self._next_heartbeat = time.monotonic()
         self._pending_s = self._silent_s = self._absent_s = 0.0
         self._recovered_at: int | None = None
         self._exhausted = ""
         self._has_looked = False
-        self._write = write
-        since_s = self._take_over()
-        self._stream = Stream(api, kind, job, self._first_pod, write, retry_s=pace.poll_s, since_s=since_s)
+        idle_s = ledger.load(kind, job)
+        since_s = None if idle_s is None else idle_s + pace.poll_s
+        self._stream = LogRelay(api, kind, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
 
     @property
     def name(self) -> str:
@@ -129,15 +112,6 @@ class Follower:
             self._stream.stop()
         self._await_artifact()
 
-    def _take_over(self) -> float | None:
-        """Go on counting where another launcher stopped; the age of the first line to show, in seconds."""
-        told = annotations(self._job)
-        if LEDGER_ANNOTATION not in told:
-            return None
-        idle_s = (datetime.now(UTC) - moment(told.get(HEARTBEAT_ANNOTATION))).total_seconds()
-        self._ledger.load(told[LEDGER_ANNOTATION], 0.0 if self._kind.is_suspended(self._job) else idle_s)
-        return idle_s + self._pace.poll_s
-
     def _first_pod(self) -> str:
         return next((worker.pod for worker in self._workers if worker.index == 0), "")
 
@@ -157,11 +131,15 @@ class Follower:
         self._beat()
         if state == "queued":
             self._pending_s = self._silent_s = 0.0
-            self._ledger.suspended()
-            self._go_on_if_swept()
-            self._say(queue_text(self._job))
+            self._counter.suspended()
+            try:
+                resume_if_swept(self._api, self._kind, self._job)
+            except AnadilError as error:
+                self._say(f"cannot be resumed yet: {error}")
+            else:
+                self._say(queue_message(self._job))
             return False
-        self._ledger.run_s += elapsed_s if self._num_running else 0.0
+        self._counter.run_s += elapsed_s if self._num_running else 0.0
         self._count_failures()
         self._check_deadline()
         self._check_start(elapsed_s)
@@ -178,8 +156,8 @@ class Follower:
             pods = self._api.pods(self._kind.pods_of(self.name)) if found else []
         except (RetryableError, PreflightError) as error:
             if isinstance(error, PreflightError) and not self._has_looked:
-                self._give_up(error)  # whoever may not look cannot look after it
-            # A right, a token or a certificate that was good is refused while an API server starts anew.
+                self._give_up(error)  # whoever may not look cannot follow it
+            # A right, a token or a certificate that was good is refused while an API server restarts.
             gone_s = time.monotonic() - self._answered
             if gone_s > self._pace.api_s:
                 raise
@@ -191,40 +169,40 @@ class Follower:
             return "gone"
         if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
             if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
-                raise Stopped(f"{self.name}: somebody replaced it by another job; {AGAIN}")
-            log.info("%s: another launcher has started it anew; following that one", self.name)
+                raise Stopped(f"{self.name}: somebody replaced it by another job; {RESUME_HINT}")
+            log.info("%s: another launcher has started it again; following that one", self.name)
         self._job = found
-        self._claim.see(found)
-        self._workers = workers_of(self._kind, pods)
+        self._ledger.see(found)
+        self._workers = read_workers(self._kind, pods)
         return "there"
 
-    def _ended(self, state: State, *, gone: bool) -> bool:
+    def _ended(self, state: JobState, *, gone: bool) -> bool:
         if state == "failed" and not gone:
             error = self._diagnosed()
-            # A failed job's other machines would wait for it, and cost.
+            # A failed job's other workers would wait for it, and cost.
             if any(worker.holds_node for worker in self._workers):
                 self._give_up(error)
             raise error
         if not gone:
             log.info("%s: ended well", self.name)
-        elif artifact.read_manifest(self._limits.target) is None:
-            raise Stopped(f"{self.name}: somebody deleted it while it was followed; {AGAIN}")
+        elif artifact.read_manifest(self._training.target) is None:
+            raise Stopped(f"{self.name}: somebody deleted it while it was followed; {RESUME_HINT}")
         else:
             log.info("%s: it is gone, but its artifact is there", self.name)
         return True
 
     def _diagnosed(self, why: str = "") -> AnadilError:
         """Show why the job failed; the error that its end is."""
-        seen = self._ledger.round.failures if self._ledger.round else []
-        cause = first_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
-        error = explain(self._api, self._kind, self._job, cause, self._workers, self._write)
+        seen = self._counter.round.failures if self._counter.round else []
+        cause = find_root_cause(self._api, self._kind, self._workers, seen, self._stream.last_lines)
+        error = report_failure(self._api, self._kind, self._job, cause, self._workers)
         if why:
             error.args = (f"{why}; {error}",)
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
-        """End the job, so that it does not use up machines for nothing; not where another launcher looks after it."""
-        if self._claim.is_guest:
+        """End the job, so that it does not use up workers for nothing; not where another launcher follows it."""
+        if self._ledger.is_guest:
             raise error
         try:
             self._api.delete(self._kind, self.name, self._job["metadata"]["uid"])
@@ -234,17 +212,17 @@ class Follower:
 
     def _count_failures(self) -> None:
         steps = self._stream.steps
-        if self._num_running == self._limits.nodes and self._recovered_at is None:
+        if self._num_running == self._training.nodes and self._recovered_at is None:
             self._recovered_at = steps.num
         recovered = self._recovered_at is not None and steps.num > self._recovered_at
         start = str((self._job.get("status") or {}).get("startTime", ""))
-        ended = self._ledger.ended
-        if not self._ledger.observe(self._workers, start, steps, recovered=recovered):
+        ended = self._counter.ended
+        if not self._counter.observe(self._workers, start, steps, recovered=recovered):
             return
         self._recovered_at = None
         self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
-        allowed, step = self._limits.restarts, self._ledger.failing_step
-        failures = self._ledger.round.failures if self._ledger.round else []
+        allowed, step = self._cluster.restarts, self._counter.failing_step
+        failures = self._counter.round.failures if self._counter.round else []
         final = [each.stage_code for each in failures if each.would_come_again]
         if final:
             self._exhausted = f"exit code {final[0]}: another start would end the same"
@@ -252,24 +230,26 @@ class Follower:
             self._exhausted = (
                 f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
             )
-        elif self._ledger.ended > allowed:
-            self._exhausted = f"failed {self._ledger.ended} times, cluster.restarts allows {allowed} restarts"
-        elif self._ledger.ended > ended:
-            log.warning("%s: a machine failed; restart %d of %d", self.name, self._ledger.ended, allowed)
+        elif self._counter.ended > allowed:
+            self._exhausted = (
+                f"failed {self._counter.ended} times, cluster.restarts allows {allowed} restarts"
+            )
+        elif self._counter.ended > ended:
+            log.warning("%s: a worker failed; restart %d of %d", self.name, self._counter.ended, allowed)
 
     def _check_deadline(self) -> None:
-        allowed_s = self._limits.deadline_s
-        if allowed_s is not None and self._ledger.run_s > allowed_s:
+        hours = self._cluster.deadline_hours
+        if hours and self._counter.run_s > hours * 3_600:
             self._give_up(
                 BudgetReached(
-                    f"{self.name}: ran for {human_seconds(self._ledger.run_s)}, cluster.deadline_hours allows "
-                    f"{allowed_s / 3_600:g} h; raise it and {AGAIN}"
+                    f"{self.name}: ran for {human_seconds(self._counter.run_s)}, cluster.deadline_hours allows "
+                    f"{hours:g} h; raise it and {RESUME_HINT}"
                 )
             )
 
     def _check_start(self, elapsed_s: float) -> None:
-        """Say what machines wait for, and end what waits in vain."""
-        missing = self._limits.nodes - sum(
+        """Say what workers wait for, and end what waits in vain."""
+        missing = self._training.nodes - sum(
             each.running or each.phase == "Succeeded" for each in self._workers
         )
         if missing <= 0:
@@ -280,9 +260,9 @@ class Follower:
             return
         self._pending_s += elapsed_s
         events = self._events()
-        text = waiting_text(self._kind, self._workers, events, self._limits.nodes)
+        text = pending_message(self._kind, self._workers, events, self._training.nodes)
         self._say(text)
-        self._check_image(absent_image(self._workers, events), elapsed_s)
+        self._check_image(missing_image(self._workers, events), elapsed_s)
         self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
         if self._silent_s > self._pace.operator_s:
             waited = human_seconds(self._silent_s)
@@ -291,20 +271,20 @@ class Follower:
                     f"{self.name}: nobody has acted on it for {waited}; start {self._kind.operator}"
                 )
             )
-        limit_s = self._pace.replacement_s if self._ledger.run_s else self._pace.startup_s
+        limit_s = self._pace.replacement_s if self._counter.run_s else self._pace.startup_s
         if self._pending_s > limit_s:
             self._give_up(PreflightError(f"{self.name}: not started after {human_seconds(limit_s)}: {text}"))
 
     def _check_image(self, absent: str, elapsed_s: float) -> None:
         """End what waits for an image that will not come; a registry that is out of reach is waited for."""
-        hopeless = [each for each in self._workers if each.reason in NEVER_HEALS]
+        hopeless = [each for each in self._workers if each.reason in PERMANENT_WAITS]
         reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
         self._absent_s = self._absent_s + elapsed_s if absent else 0.0
         if hopeless or self._absent_s > self._pace.image_s:
             self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
-    def _events(self) -> list[Object]:
-        """Of the job, then of a machine that waits."""
+    def _events(self) -> list[ApiObject]:
+        """Of the job, then of a worker that waits."""
         waiting = [each.pod for each in self._workers if not each.running][:1]
         try:
             return [event for about in (self.name, *waiting) for event in self._api.events(about)]
@@ -313,32 +293,15 @@ class Follower:
             return []
 
     def _beat(self) -> None:
-        """Tell the sweeper and other launchers that somebody looks after the job, and what it has used."""
-        if time.monotonic() < self._next_heartbeat or self._claim.is_guest:
+        """Tell the sweeper and other launchers that somebody follows the job, and what it has used."""
+        if time.monotonic() < self._next_heartbeat or self._ledger.is_guest:
             return
         self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
-        told = {
-            HEARTBEAT_ANNOTATION: now(),
-            LAUNCHER_ANNOTATION: self._claim.launcher,
-            LEDGER_ANNOTATION: self._ledger.dump(),
-        }
         try:
-            self._api.patch(self._kind, self.name, {"metadata": {"annotations": told}})
+            self._api.patch(self._kind, self.name, {"metadata": {"annotations": self._ledger.heartbeat()}})
         except AnadilError as error:
             # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
             log.warning("%s: no heartbeat: %s", self.name, error)
-
-    def _go_on_if_swept(self) -> None:
-        """Resume what was suspended while no launcher followed it."""
-        if SWEPT_ANNOTATION not in annotations(self._job):
-            return
-        change = {"metadata": {"annotations": {SWEPT_ANNOTATION: None}}, **self._kind.suspending(yes=False)}
-        try:
-            self._api.patch(self._kind, self.name, change)
-        except AnadilError as error:
-            self._say(f"cannot be resumed yet: {error}")
-        else:
-            log.info("%s: resumed; it was suspended while nobody followed it", self.name)
 
     def _say(self, text: str) -> None:
         if text != self._said:
@@ -346,17 +309,12 @@ class Follower:
             self._said = text
 
     def _await_artifact(self) -> None:
-        """Make sure that the artifact is there: of an elastic job one machine's good end is enough."""
+        """Make sure that the artifact is there: of an elastic job one worker's good end is enough."""
         deadline = time.monotonic() + self._pace.artifact_s
-        while artifact.read_manifest(self._limits.target) is None:
+        while artifact.read_manifest(self._training.target) is None:
             if time.monotonic() > deadline:
                 raise DataError(
-                    f"{self._limits.target}: no artifact there, though {self.name} ended well; look at its log, and "
+                    f"{self._training.target}: no artifact there, though {self.name} ended well; look at its log, and "
                     "whether this machine sees the same storage"
                 )
             time.sleep(self._pace.poll_s)
-
-
-def now() -> str:
-    """This moment, for an annotation."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

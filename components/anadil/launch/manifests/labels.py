@@ -5,9 +5,9 @@ from typing import Any
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import TARGET_ANNOTATION, TrainingJob
+from anadil.launch.kubernetes.kinds import QUEUE_LABEL
 from anadil.recipe.cluster import Cluster
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 """Source: Kueue, pkg/controller/constants."""
 TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
@@ -17,9 +17,9 @@ RETRIES_ANNOTATION = "sagemaker.amazonaws.com/job-max-retry-count"
 """Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli."""
 MAX_NAME = 52
 """Characters of a job's name: the operator adds `-worker-999`, and a label holds 63."""
-NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """Source: RFC 1035 label, which the operator asks for."""
-LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 """Source: Kubernetes, "Labels and Selectors"."""
 
 
@@ -31,7 +31,7 @@ def metadata_of(job: TrainingJob) -> dict[str, Any]:
     """
     labels = job.labels | queue_labels(job.recipe.cluster)
     for name, value in labels.items():
-        if not LABEL.fullmatch(value):
+        if not LABEL_VALUE.fullmatch(value):
             raise RecipeError(
                 f"label {name}: {value!r} is no label of Kubernetes; use up to 63 letters, digits, `-`, `_` "
                 "and `.`, the first and last a letter or digit (--run gives the name of a run)"
@@ -98,7 +98,7 @@ def checked_name(name: str) -> str:
     Raises:
         RecipeError: They cannot.
     """
-    if len(name) > MAX_NAME or not NAME.fullmatch(name):
+    if len(name) > MAX_NAME or not JOB_NAME.fullmatch(name):
         raise RecipeError(
             f"job name {name!r}: use {MAX_NAME} characters at most, small letters, digits and `-`, "
             "beginning with a letter and not ending with `-`"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anadil.core.errors import RecipeError
-from anadil.launch.job import HOME, SPEC_ANNOTATION, USER, TrainingJob
+from anadil.launch.job import HOME, IMAGE_USER, SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests.labels import topology_annotations
 from anadil.launch.manifests.resources import EFA, requirements
 from anadil.plan.instances import LOCAL, Machine
@@ -19,22 +19,22 @@ from anadil.runtime.threads import ASLEEP
 
 METRICS_PORT = 9_464
 """Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus."""
-GRACE_S = 150
+TERMINATION_GRACE_S = 150
 """Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes."""
 SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
 """Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
 What is used counts as memory of the pod."""
 TMP = "/tmp"  # noqa: S108  a volume of the pod's own
 SHM = "/dev/shm"  # noqa: S108  as above
-WORK = f"{HOME}/work"
+POD_WORK = f"{HOME}/work"
 """What a restarted container finds again, and a new pod does not."""
-PLAIN = {
+COMMON_ENVIRONMENT = {
     "HOME": HOME,
     "USER": "anadil",  # libraries ask for a name, which a number alone does not have
     "PYTHONDONTWRITEBYTECODE": "1",
     **ASLEEP,
 }
-WITH_GPUS = {
+GPU_ENVIRONMENT = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "NCCL_DEBUG": "WARN",
     "TORCH_FR_BUFFER_SIZE": "20000",
@@ -43,7 +43,7 @@ WITH_GPUS = {
 }
 """With the flight recorder: which collective each rank was in when one hung.
 Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training."""
-WITH_EFA = {
+EFA_ENVIRONMENT = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_HUGE_PAGE": "0",  # so that the pod need not ask for huge pages, which a node may not have
     "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
@@ -78,7 +78,7 @@ def container_of(job: TrainingJob, name: str, command: tuple[str, ...] = ()) -> 
             "ANADIL_LOG": "json",
             "ANADIL_IMAGE": job.image,
             "ANADIL_RUN_ID": job.run or job.name,
-            "ANADIL_WORK": job.recipe.cluster.work or WORK,
+            "ANADIL_WORK": job.recipe.cluster.work or POD_WORK,
             "ANADIL_METRICS_PORT": str(METRICS_PORT),
         },
         ports=(("metrics", METRICS_PORT),),
@@ -112,9 +112,9 @@ def template(
 ) -> dict[str, Any]:
     """A pod template with one container; see `requirements` for the arguments."""
     needs = requirements(machine, devices, nodes, asked, key=key)
-    environment = PLAIN | container.environment
+    environment = COMMON_ENVIRONMENT | container.environment
     if devices:
-        environment |= WITH_GPUS | (WITH_EFA if EFA in needs["requests"] else {})
+        environment |= GPU_ENVIRONMENT | (EFA_ENVIRONMENT if EFA in needs["requests"] else {})
     mounts, volumes = _volumes(cluster, "gpu" if devices else "cpu")
     ports = [{"name": name, "containerPort": port} for name, port in container.ports]
     annotations = topology_annotations(cluster)
@@ -129,13 +129,13 @@ def template(
             ),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": GRACE_S,
+            "terminationGracePeriodSeconds": TERMINATION_GRACE_S,
             **_placement(cluster, machine),
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "fsGroup": USER,
+                "runAsUser": IMAGE_USER,
+                "runAsGroup": IMAGE_USER,
+                "fsGroup": IMAGE_USER,
                 # Not each file of a file system with checkpoints at each start of a pod.
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},

@@ -12,15 +12,12 @@ from typing import Any
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import TrainingJob
+from anadil.launch.kubernetes.kinds import PYTORCHJOB
 from anadil.launch.manifests.labels import checked_name, metadata_of, resume_annotations
 from anadil.launch.manifests.pod import container_of, template_of, with_hash
 
 log = logging.getLogger(__name__)
 
-API_VERSION = "kubeflow.org/v1"
-KIND = "PyTorchJob"
-CONTAINER = "pytorch"
-"""The operator looks for this name."""
 KEPT_S = 86_400
 """How long a finished job stays, so that its log can be read and a launcher that comes back finds it."""
 RENDEZVOUS = {"join_timeout": "1800", "read_timeout": "600"}
@@ -32,7 +29,7 @@ RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
 CLEAN_UPS = ("None", "Running", "All")
 
 
-def render(job: TrainingJob) -> dict[str, Any]:
+def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
     """The manifest.
 
     Raises:
@@ -44,7 +41,7 @@ def render(job: TrainingJob) -> dict[str, Any]:
     warn_of_lost_work(job)
     manifest = pytorchjob(
         metadata,
-        template_of(job, container_of(job, CONTAINER)),
+        template_of(job, container_of(job, PYTORCHJOB.container)),
         nodes=job.nodes,
         processes=job.processes,
         restarts=cluster.restarts,
@@ -76,8 +73,8 @@ def pytorchjob(
     # the operator's limit of 0 fails it at the first pod that failed.
     backoff = restarts * nodes + 1 if restarts else 0
     manifest = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": PYTORCHJOB.api_version,
+        "kind": PYTORCHJOB.title,
         "metadata": metadata,
         "spec": {
             "nprocPerNode": str(processes),
@@ -107,7 +104,7 @@ def pytorchjob(
             },
         },
     }
-    check(manifest)
+    check_pytorchjob(manifest)
     return manifest
 
 
@@ -118,15 +115,15 @@ def deadline_s(job: TrainingJob) -> int | None:
 
 
 def warn_of_lost_work(job: TrainingJob) -> None:
-    """Say it where a replaced pod would begin anew."""
+    """Warn where a replaced pod would start over."""
     if "://" in job.target and job.recipe.cluster.work is None:
         log.warning(
-            "%s: checkpoints stay in the pod: a container that is restarted goes on from them, a pod on "
-            "another node begins anew; name a directory of a shared volume as cluster.work", job.name
+            "%s: checkpoints stay in the pod: a restarted container resumes from them, a pod on "
+            "another node starts over; name a directory of a shared volume as cluster.work", job.name
         )  # fmt: skip
 
 
-def check(manifest: dict[str, Any]) -> None:
+def check_pytorchjob(manifest: dict[str, Any]) -> None:
     """Refuse what the resource's definition lets through and the operator does not run.
 
     Raises:
@@ -148,7 +145,9 @@ def check(manifest: dict[str, Any]) -> None:
     if "standalone" in policy:
         found.append("elasticPolicy.standalone: torchrun does not take what the operator makes of it")
     if found:
-        raise RecipeError("\n".join([f"{KIND}: {len(found)} mistake(s)", *(f"  {text}" for text in found)]))
+        raise RecipeError(
+            "\n".join([f"{PYTORCHJOB.title}: {len(found)} mistake(s)", *(f"  {text}" for text in found)])
+        )
 
 
 def _unknown_words(spec: dict[str, Any]) -> list[str]:
@@ -162,11 +161,13 @@ def _unknown_words(spec: dict[str, Any]) -> list[str]:
             found.append(f"{where}.restartPolicy: {restart} is not one of {', '.join(RESTARTS)}")
         if replica.get("replicas", 1) < 1:
             found.append(f"{where}.replicas: {replica['replicas']} is less than 1")
-        named = [each for each in replica["template"]["spec"]["containers"] if each["name"] == CONTAINER]
+        named = [
+            each for each in replica["template"]["spec"]["containers"] if each["name"] == PYTORCHJOB.container
+        ]
         if not named:
-            found.append(f"{where}: no container is called {CONTAINER}")
+            found.append(f"{where}: no container is called {PYTORCHJOB.container}")
         elif not named[0].get("image"):
-            found.append(f"{where}: container {CONTAINER} has no image")
+            found.append(f"{where}: container {PYTORCHJOB.container} has no image")
     clean_up = spec.get("runPolicy", {}).get("cleanPodPolicy", "None")
     if clean_up not in CLEAN_UPS:
         found.append(f"runPolicy.cleanPodPolicy: {clean_up} is not one of {', '.join(CLEAN_UPS)}")

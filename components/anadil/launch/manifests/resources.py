@@ -18,8 +18,8 @@ MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.0
 CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
 """What a node keeps for itself: cores or GiB, the share of them, and a constant; more than EKS keeps.
 Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92)."""
-SMALL = {"cpu": "500m", "memory": "2Gi"}
-SMALL_LIMIT = "4Gi"
+CPU_JOB_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+CPU_JOB_MEMORY_LIMIT = "4Gi"
 """Of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`."""
 CPUS_PER_GPU, GIB_PER_GPU = 4, 16
 """Of a GPU of a machine that the recipe does not name: one process and the libraries of CUDA. Assumption."""
@@ -90,7 +90,7 @@ def _reserved(total: float, tiers: tuple[tuple[float, float], ...]) -> float:
 def _cpu_and_memory(machine: Machine | None, devices: int) -> tuple[dict[str, str], str]:
     """Requests and the limit of memory: the share of the node that the pod's GPUs are of all of them."""
     if not devices:
-        return dict(SMALL), SMALL_LIMIT
+        return dict(CPU_JOB_REQUESTS), CPU_JOB_MEMORY_LIMIT
     if machine is None or machine.device == CPU:
         cpus, gib = CPUS_PER_GPU * devices, GIB_PER_GPU * devices
     else:

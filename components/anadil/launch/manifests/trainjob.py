@@ -11,18 +11,15 @@ import logging
 from typing import Any
 
 from anadil.launch.job import DOMAIN, TrainingJob
+from anadil.launch.kubernetes.kinds import TRAINJOB
 from anadil.launch.manifests.labels import metadata_of
 from anadil.launch.manifests.pod import container_of, template_of, with_hash
 from anadil.launch.manifests.pytorchjob import deadline_s, warn_of_lost_work
 
 log = logging.getLogger(__name__)
 
-API_VERSION = "trainer.kubeflow.org/v1alpha1"
-KIND = "TrainJob"
 RUNTIME = "torch-distributed"
 """ClusterTrainingRuntime that Trainer 2 installs."""
-CONTAINER = "node"
-"""Name of the runtime's container, and of its job."""
 MANAGER = f"{DOMAIN}/launch"
 PATCHED = (
     "serviceAccountName",
@@ -37,7 +34,7 @@ PATCHED = (
 """Fields of a pod that a patch of the runtime may hold."""
 
 
-def render(job: TrainingJob) -> dict[str, Any]:
+def render_trainjob(job: TrainingJob) -> dict[str, Any]:
     """The manifest.
 
     Raises:
@@ -49,7 +46,9 @@ def render(job: TrainingJob) -> dict[str, Any]:
         )
     warn_of_lost_work(job)
     # The runtime has a command of its own, so the image's entrypoint has to be said.
-    template = template_of(job, container_of(job, CONTAINER, ("python", "-m", f"anadil.{job.stage}")))
+    template = template_of(
+        job, container_of(job, TRAINJOB.container, ("python", "-m", f"anadil.{job.stage}"))
+    )
     pod = template["spec"]
     container = pod["containers"][0]
     deadline = deadline_s(job)
@@ -61,12 +60,12 @@ def render(job: TrainingJob) -> dict[str, Any]:
         },
     }
     manifest = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": TRAINJOB.api_version,
+        "kind": TRAINJOB.title,
         "metadata": metadata_of(job),
         "spec": {
             "runtimeRef": {
-                "apiGroup": "trainer.kubeflow.org",
+                "apiGroup": TRAINJOB.group,
                 "kind": "ClusterTrainingRuntime",
                 "name": RUNTIME,
             },
@@ -85,5 +84,5 @@ def render(job: TrainingJob) -> dict[str, Any]:
 
 def _around(template: dict[str, Any]) -> dict[str, Any]:
     """The runtime, down to the pod template of its one job."""
-    job = {"name": CONTAINER, "template": {"spec": {"template": template}}}
+    job = {"name": TRAINJOB.container, "template": {"spec": {"template": template}}}
     return {"template": {"spec": {"replicatedJobs": [job]}}}

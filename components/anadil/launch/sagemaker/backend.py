@@ -17,13 +17,12 @@ from anadil.artifacts import artifact
 from anadil.core.aws import aws_client, aws_errors, error_code, request_differences
 from anadil.core.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
 from anadil.core.format import human_seconds
-from anadil.launch.backend import FINAL, State, Status
-from anadil.launch.exit_codes import error_of
+from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
+from anadil.launch.exit_codes import error_from_exit_code
 from anadil.launch.job import TrainingJob
-from anadil.launch.log_format import said
 from anadil.launch.sagemaker.log import Tail, exit_code_in, log_lines
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
-from anadil.runtime.job import Stop
+from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ class SageMakerBackend:
                 log.info("stopping %s: it has 120 s to save", name)
             raise
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> JobStatus:
         """Where the newest start of a job stands."""
         return status_of(self._newest(name), name)
 
@@ -217,14 +216,14 @@ class SageMakerBackend:
                     raise
 
 
-def status_of(described: dict[str, Any], name: str) -> Status:
+def status_of(described: dict[str, Any], name: str) -> JobStatus:
     """What DescribeTrainingJob says, in the words of every backend."""
     main, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
     state = _state(main, second)
     transitions = described.get("SecondaryStatusTransitions", [])
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
     reason = described.get("FailureReason", "")
-    return Status(
+    return JobStatus(
         name=name,
         state=state,
         reason=second,
@@ -238,8 +237,8 @@ def status_of(described: dict[str, Any], name: str) -> Status:
     )
 
 
-def _state(main: str, second: str) -> State:
-    final: dict[str, State] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+def _state(main: str, second: str) -> JobState:
+    final: dict[str, JobState] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
     if main in final:
         return final[main]
     if second in QUEUED:
@@ -296,7 +295,7 @@ def _words(transition: dict[str, Any], described: dict[str, Any]) -> str:
 def _relay(line: str) -> None:
     """The line of the job as it is for collectors, as a sentence for people."""
     for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
-    sys.stderr.write(f"{said(line) if for_people else line}\n")
+    sys.stderr.write(f"{format_log_line(line) if for_people else line}\n")
 
 
 def _judge(described: dict[str, Any], tail: Tail) -> None:
@@ -326,9 +325,9 @@ def _stopped(name: str, second: str) -> AnadilError:
 
 
 def _failed(name: str, reason: str, tail: Tail) -> AnadilError:
-    lines = "".join(f"\n  {said(line)[:500]}" for line in list(tail.last)[-15:])
+    lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
     if reason.startswith(CAPACITY):
         return RetryableError(
             f"{name}: {reason}; run the same command again, or take another cluster.instance"
         )
-    return error_of(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
+    return error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")

@@ -13,7 +13,7 @@ from typing import Any
 from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.manifests.pod import WITH_EFA, WITH_GPUS
+from anadil.launch.manifests.pod import EFA_ENVIRONMENT, GPU_ENVIRONMENT
 from anadil.plan.instances import LOCAL, Machine
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 
@@ -225,9 +225,9 @@ def _environment(job: TrainingJob) -> dict[str, str]:
     if cluster.secrets:
         environment[SECRETS] = json.dumps({name: list(keys) for name, keys in cluster.secrets.items()})
     if job.devices:
-        environment |= WITH_GPUS
+        environment |= GPU_ENVIRONMENT
     if job.nodes > 1 and machine is not None and machine.efa:
-        environment |= WITH_EFA
+        environment |= EFA_ENVIRONMENT
     for name, value in environment.items():
         if len(value) > MAX_ENVIRONMENT_CHARS:
             raise RecipeError(

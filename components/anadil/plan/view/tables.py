@@ -1,36 +1,27 @@
-"""What a plan says, as text in rows: the same for the terminal (`table.py`) and the page."""
+"""What a plan says, as text in rows: the same for the terminal (`terminal.py`) and the page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from anadil.plan.view.values import (
+from anadil.core.format import (
     DASH,
-    Plan,
-    at,
-    count,
-    days,
-    dollars,
-    flop,
-    gb,
-    gb_per_s,
-    gib,
-    hours,
-    items,
-    pairs,
-    percent,
-    seconds,
+    hours_and_days,
+    human_bandwidth,
+    human_bytes,
+    human_count,
+    human_dollars,
+    human_flop,
+    human_hours,
+    human_percent,
+    human_range,
+    human_seconds,
+    one_line,
     short_count,
-    short_hours,
-    span,
-    text,
+    stored_bytes,
 )
+from anadil.plan.schema import LayoutOption, Plan
 
-Fields = Sequence[tuple[str, str, Callable[[object], str]]]
-"""Name for people, place in the plan, and who writes the value."""
-
-PHASES = {"embeddings": "embeddings", "all": "whole model"}
-PURCHASES = {"on_demand": "on demand", "spot": "spot", "training_plan": "training plan"}
-SAME_LAYOUT = ("name", "micro_batch_size", "micro_batches", "activation_checkpointing")
+PHASE_LABELS = {"embeddings": "embeddings", "all": "whole model"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,80 +39,88 @@ class Grid:
 
 def phase_names(plan: Plan) -> list[str]:
     """What each phase trains."""
-    found = [text(at(phase, "trains"), 24) for phase in items(plan, "phases")]
-    return [PHASES.get(name, name) for name in found]
+    return [PHASE_LABELS[phase.trains] for phase in plan.phases]
 
 
-def parts(plan: Plan, place: str) -> dict[str, list[float]]:
+def memory_parts(plan: Plan) -> dict[str, list[float]]:
+    """Bytes of each part of the allocator's memory, by phase."""
+    return _by_phase([phase.memory.parts for phase in plan.phases])
+
+
+def outside_parts(plan: Plan) -> dict[str, list[float]]:
+    """Bytes of what lies beside the allocator, by phase."""
+    return _by_phase([phase.memory.outside for phase in plan.phases])
+
+
+def step_parts(plan: Plan) -> dict[str, list[float]]:
+    """Seconds of each part of a step, by phase; none where the device's speed is not known."""
+    return _by_phase([phase.step_parts_s or {} for phase in plan.phases])
+
+
+def _by_phase(phases: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     """A part's value in each phase, of the parts that are more than nothing in one of them."""
-    tables = [pairs(phase, place) for phase in items(plan, "phases")]
-    names = dict.fromkeys(name for table in tables for name in table)
-    found = {name: [table.get(name, 0.0) for table in tables] for name in names}
-    return {name: values for name, values in found.items() if any(value > 0 for value in values)}
+    names = dict.fromkeys(name for parts in phases for name in parts)
+    values = {name: [parts.get(name, 0.0) for parts in phases] for name in names}
+    return {name: row for name, row in values.items() if any(value > 0 for value in row)}
 
 
-def memory(plan: Plan) -> Grid:
+def memory_table(plan: Plan) -> Grid:
     """Bytes of one device at the worst moment of each phase, by part, and what there is."""
-    inside, outside = parts(plan, "memory.parts"), parts(plan, "memory.outside")
-    sums = (
-        ("allocated", "allocated_bytes"),
-        ("in all", "total_bytes"),
-        ("safe up to", "limit_bytes"),
-        ("device", "device_bytes"),
-    )
-    each = items(plan, "phases")
-    rows = [
-        (text(name, 30), *(gib(value) for value in values)) for name, values in (inside | outside).items()
+    phases = [phase.memory for phase in plan.phases]
+    parts = memory_parts(plan) | outside_parts(plan)
+    rows = [(name, *map(human_bytes, values)) for name, values in parts.items()]
+    rows += [
+        ("allocated", *(human_bytes(each.allocated_bytes) for each in phases)),
+        ("in all", *(human_bytes(each.total_bytes) for each in phases)),
+        ("safe up to", *(human_bytes(each.limit_bytes) for each in phases)),
+        ("device", *(human_bytes(each.device_bytes) for each in phases)),
+        ("worst moment", *(each.moment for each in phases)),
     ]
-    rows += [(name, *(gib(at(phase, f"memory.{key}")) for phase in each)) for name, key in sums]
-    rows.append(("worst moment", *(text(at(phase, "memory.moment")) for phase in each)))
-    return Grid(caption="Memory of one device", columns=("part", *phase_names(plan)), rows=_if(each, rows))
+    return Grid(caption="Memory of one device", columns=("part", *phase_names(plan)), rows=tuple(rows))
 
 
-def step(plan: Plan) -> Grid:
+def step_table(plan: Plan) -> Grid:
     """Seconds of one optimizer step of each phase, by part."""
-    each = items(plan, "phases")
-    rows = [
-        (text(name, 30), *map(seconds, values)) for name, values in parts(plan, "step_parts_s").items()
-    ] + [("step", *(seconds(at(phase, "step_s")) for phase in each))]
-    return Grid(caption="Time of one step", columns=("part", *phase_names(plan)), rows=_if(each, rows))
+    rows = [(name, *map(human_seconds, values)) for name, values in step_parts(plan).items()]
+    rows.append(("step", *(human_seconds(phase.step_s) for phase in plan.phases)))
+    return Grid(caption="Time of one step", columns=("part", *phase_names(plan)), rows=tuple(rows))
 
 
-def phases(plan: Plan) -> Grid:
+def phases_table(plan: Plan) -> Grid:
     """Rates of each phase."""
     rows = [
         (
             name,
-            count(at(phase, "steps")),
-            short_count(at(phase, "tokens")),
-            count(at(phase, "tokens_per_s")),
-            count(at(phase, "tokens_per_s_per_device")),
-            percent(at(phase, "mfu")),
-            hours(at(phase, "hours")),
-            text(at(phase, "bound")),
+            human_count(phase.steps),
+            short_count(phase.tokens),
+            human_count(phase.tokens_per_s),
+            human_count(phase.tokens_per_s_per_device),
+            human_percent(phase.mfu),
+            human_hours(phase.hours),
+            phase.bound or DASH,
         )
-        for name, phase in zip(phase_names(plan), items(plan, "phases"), strict=True)
+        for name, phase in zip(phase_names(plan), plan.phases, strict=True)
     ]
     columns = ("phase", "steps", "tokens", "tokens/s", "per device", "MFU", "time", "bound by")
     return Grid(caption="Phases", columns=columns, rows=tuple(rows), words=(7,))
 
 
-def layouts(plan: Plan, limit: int = 10, name_length: int = 60) -> Grid:
+def layouts_table(plan: Plan, name_length: int = 60) -> Grid:
     """The best layouts of the search, the plan's own one marked."""
-    best = items(plan, "search.best")[:limit]
-    chosen = [place for place, item in enumerate(best) if is_chosen(plan, item)]
+    best = plan.search.best if plan.search else ()
+    chosen = [number for number, option in enumerate(best) if is_chosen(plan, option)]
     rows = [
         (
-            text(at(item, "name"), name_length),
-            count(at(item, "micro_batch_size")),
-            text(at(item, "activation_checkpointing")),
-            gib(at(item, "total_bytes")),
-            text(at(item, "verdict")),
-            count(at(item, "tokens_per_s_per_device")),
-            short_hours(at(item, "hours")),
-            dollars(at(item, "cost")).removeprefix("USD "),
+            one_line(option.layout.name(), name_length),
+            human_count(option.layout.micro_batch_size),
+            option.layout.recompute,
+            human_bytes(option.total_bytes),
+            option.verdict,
+            human_count(option.tokens_per_s_per_device),
+            human_hours(option.hours),
+            human_dollars(option.cost).removeprefix("USD "),
         )
-        for item in best
+        for option in best
     ]
     columns = ("layout", "batch", "recompute", "memory", "verdict", "tokens/s", "time", "USD")
     return Grid(
@@ -133,132 +132,122 @@ def layouts(plan: Plan, limit: int = 10, name_length: int = 60) -> Grid:
     )
 
 
-def is_chosen(plan: Plan, item: object) -> bool:
-    """Whether a row of the search is the plan's layout, by the keys that both tell."""
-    told = [(at(item, key), at(plan, f"layout.{key}")) for key in SAME_LAYOUT]
-    known = [(one, other) for one, other in told if one is not None and other is not None]
-    return len(known) >= 2 and all(one == other for one, other in known)
+def is_chosen(plan: Plan, option: LayoutOption) -> bool:
+    """Whether a row of the search is the plan's layout."""
+    return option.layout == plan.layout.layout
 
 
-def choices(plan: Plan) -> Grid:
+def choices_table(plan: Plan) -> Grid:
     """Each setting, its value, and why."""
-    rows = [
-        (text(at(item, "setting")), text(at(item, "value")), text(at(item, "why"), 600))
-        for item in items(plan, "choices")
-    ]
-    return Grid(
-        caption="Settings and why", columns=("setting", "value", "why"), rows=tuple(rows), words=(1, 2)
-    )
+    rows = [(each.setting, each.value, one_line(each.why, 600)) for each in plan.choices]
+    columns = ("setting", "value", "why")
+    return Grid(caption="Settings and why", columns=columns, rows=tuple(rows), words=(1, 2))
 
 
-def intervals(plan: Plan) -> Grid:
+def intervals_table(plan: Plan) -> Grid:
     """The rules for the distance of checkpoints, side by side."""
     rows = [
-        (
-            text(at(item, "rule")),
-            seconds(at(item, "interval_s")),
-            count(at(item, "steps")),
-            percent(at(item, "waste")),
-        )
-        for item in items(plan, "checkpoints.intervals")
+        (each.rule, human_seconds(each.interval_s), human_count(each.steps), human_percent(each.waste))
+        for each in plan.checkpoints.intervals
     ]
     columns = ("rule", "a checkpoint every", "steps", "time lost")
     return Grid(caption="How often to save", columns=columns, rows=tuple(rows))
 
 
-def layout(plan: Plan) -> Grid:
-    """Model, machine and layout."""
-    fields: Fields = (
-        ("model", "model.name", text),
-        ("parameters", "model.parameters", short_count),
-        ("vocabulary", "model.vocabulary", lambda value: count(value, "tokens")),
-        ("layout", "layout.name", text),
-        ("batch of a device", "layout.micro_batch_size", lambda value: count(value, "sequences")),
-        ("passes in a step", "layout.micro_batches", count),
-        ("batch", "layout.batch_size", lambda value: count(value, "sequences")),
-        ("sequence", "layout.sequence_length", lambda value: count(value, "tokens")),
-        ("recomputed activations", "layout.activation_checkpointing", text),
-        ("precision", "layout.precision", text),
-        ("precision of the state", "layout.state", text),
-        ("kernels", "layout.kernels", text),
-        ("network of a node", "machine.network_bytes_per_s", gb_per_s),
+def layout_table(plan: Plan) -> Grid:
+    """Model, node and layout."""
+    model, each, layout = plan.model, plan.layout, plan.layout.layout
+    return _list(
+        "Layout",
+        ("model", one_line(model.name)),
+        ("parameters", short_count(model.parameters)),
+        ("vocabulary", human_count(model.vocabulary, "tokens")),
+        ("layout", layout.name()),
+        ("batch of a device", human_count(layout.micro_batch_size, "sequences")),
+        ("micro-batches in a step", human_count(layout.micro_batches)),
+        ("batch", human_count(each.batch_size, "sequences")),
+        ("sequence", human_count(each.sequence_length, "tokens")),
+        ("recomputed activations", layout.recompute),
+        ("precision", each.precision),
+        ("precision of the state", each.state),
+        ("kernels", each.kernels),
+        ("network of a node", human_bandwidth(plan.machine.network_bytes_per_s)),
     )
-    return _list("Layout", plan, fields)
 
 
-def time(plan: Plan) -> Grid:
+def time_table(plan: Plan) -> Grid:
     """Steps, tokens and hours, with the range they lie in."""
-    fields: Fields = (
-        ("predicted time", "time.hours", days),
-        ("range", "time", lambda value: span(at(value, "hours_low"), at(value, "hours_high"), hours)),
-        ("device time", "time.gpu_hours", lambda value: count(value, "h")),
-        ("steps", "time.steps", count),
-        ("tokens", "time.tokens", short_count),
-        ("compute", "time.flops", flop),
-        ("tokens of an epoch", "time.epoch_tokens", short_count),
-        ("time of an epoch", "time.hours_per_epoch", hours),
-        ("epochs", "time.epochs", count),
+    time = plan.time
+    return _list(
+        "Time",
+        ("predicted time", hours_and_days(time.hours)),
+        ("range", human_range(time.hours_low, time.hours_high, human_hours) or DASH),
+        ("device time", human_count(time.gpu_hours, "h")),
+        ("steps", human_count(time.steps)),
+        ("tokens", short_count(time.tokens)),
+        ("compute", human_flop(time.flops)),
+        ("tokens of an epoch", short_count(time.epoch_tokens)),
+        ("time of an epoch", human_hours(time.hours_per_epoch)),
+        ("epochs", human_count(time.epochs)),
     )
-    return _list("Time", plan, fields)
 
 
-def cost(plan: Plan) -> Grid:
-    """What the hours cost, by the way of buying them."""
+def cost_table(plan: Plan) -> Grid:
+    """What the hours cost, by the way of buying them; no rows where no price is known."""
+    cost = plan.cost
+    prices = (("on demand", cost.on_demand), ("spot", cost.spot), ("training plan", cost.training_plan))
     rows = [
         (
-            words,
-            dollars(at(plan, f"cost.per_hour.{key}")),
-            dollars(at(plan, f"cost.{key}")),
-            span(at(plan, f"cost.{key}_low"), at(plan, f"cost.{key}_high"), dollars) or DASH,
+            name,
+            human_dollars(price.per_hour),
+            human_dollars(price.predicted),
+            human_range(price.low, price.high, human_dollars) or DASH,
         )
-        for key, words in PURCHASES.items()
+        for name, price in prices
     ]
+    known = any(price.per_hour is not None for _, price in prices)
     columns = ("bought", "an hour", "predicted", "range")
-    known = any(row[1] != DASH for row in rows)
-    return Grid(caption="Cost", columns=columns, rows=_if(known, rows))
+    return Grid(caption="Cost", columns=columns, rows=tuple(rows) if known else ())
 
 
-def checkpoints(plan: Plan) -> Grid:
+def checkpoints_table(plan: Plan) -> Grid:
     """Size of checkpoints and of what they need."""
-    fields: Fields = (
-        ("checkpoint", "checkpoints.bytes", gb),
-        ("bytes a parameter", "checkpoints.bytes_per_parameter", count),
-        ("training waits for", "checkpoints.stall_s", seconds),
-        ("writing rate", "checkpoints.bandwidth_bytes_per_s", gb_per_s),
-        ("generations kept", "checkpoints.generations", count),
-        ("kept in all", "checkpoints.storage_bytes", gb),
+    each = plan.checkpoints
+    return _list(
+        "Checkpoints",
+        ("checkpoint", stored_bytes(each.bytes)),
+        ("bytes a parameter", human_count(each.bytes_per_parameter)),
+        ("training waits for", human_seconds(each.stall_s)),
+        ("writing rate", human_bandwidth(each.bandwidth_bytes_per_s)),
+        ("checkpoints kept", human_count(each.generations)),
+        ("kept in all", stored_bytes(each.storage_bytes)),
     )
-    return _list("Checkpoints", plan, fields)
 
 
-def storage(plan: Plan) -> Grid:
+def storage_table(plan: Plan) -> Grid:
     """What has to be stored, and how long the data take to arrive."""
-    fields: Fields = (
-        ("data", "storage.data_bytes", gb),
-        ("checkpoints", "storage.checkpoints_bytes", gb),
-        ("in all", "storage.total_bytes", gb),
-        ("loading before the start", "storage.preload_s", seconds),
+    storage = plan.storage
+    return _list(
+        "Storage",
+        ("data", stored_bytes(storage.data_bytes)),
+        ("checkpoints", stored_bytes(storage.checkpoints_bytes)),
+        ("in all", stored_bytes(storage.total_bytes)),
+        ("loading before the start", human_seconds(storage.preload_s)),
     )
-    return _list("Storage", plan, fields)
 
 
-def reliability(plan: Plan) -> Grid:
+def reliability_table(plan: Plan) -> Grid:
     """How often a run of this size fails, and what that costs."""
-    fields: Fields = (
-        ("mean time between failures", "reliability.mtbf_s", seconds),
-        ("failures to expect", "reliability.expected_failures", count),
-        ("restart", "reliability.restart_s", seconds),
-        ("lost by a failure", "reliability.lost_s_per_failure", seconds),
-        ("share of time that trains", "reliability.effective_training_time_ratio", percent),
+    each = plan.reliability
+    return _list(
+        "Reliability",
+        ("mean time between failures", human_seconds(each.mtbf_s)),
+        ("failures to expect", human_count(each.expected_failures)),
+        ("restart", human_seconds(each.restart_s)),
+        ("lost by a failure", human_seconds(each.lost_s_per_failure)),
+        ("share of time that trains", human_percent(each.effective_training_time_ratio)),
     )
-    return _list("Reliability", plan, fields)
 
 
-def _list(caption: str, plan: Plan, fields: Fields) -> Grid:
-    rows = [(name, say(at(plan, place)) or DASH) for name, place, say in fields]
-    rows = rows if any(value != DASH for _, value in rows) else []
-    return Grid(caption=caption, columns=("", "value"), rows=tuple(rows))
-
-
-def _if(known: object, rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(rows) if known else ()
+def _list(caption: str, *rows: tuple[str, str]) -> Grid:
+    return Grid(caption=caption, columns=("", "value"), rows=rows)

@@ -1,99 +1,201 @@
 """A plan for the terminal: plain lines of at most 100 columns, the answer first."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from anadil.plan.view import summary, tables
-from anadil.plan.view import values as words
+from anadil.core.format import (
+    DASH,
+    hours_and_days,
+    human_bytes,
+    human_count,
+    human_dollars,
+    human_flop,
+    human_hours,
+    human_percent,
+    human_range,
+    human_seconds,
+    one_line,
+    short_count,
+)
+from anadil.plan.memory_limit import FitVerdict
+from anadil.plan.schema import Plan
+from anadil.plan.view import tables
 from anadil.plan.view.tables import Grid
-from anadil.plan.view.values import DASH, Plan, at, items
 
-COLUMNS = 96
-BAR = 20
-"""Columns of the longest bar."""
-INDENT = "  "
-NAME = 28
-"""Columns of a layout's name in the table of layouts."""
+LINE_COLUMNS = 96
+BAR_COLUMNS = 20
+"""Of the longest bar."""
+LEFT_MARGIN = "  "
+LAYOUT_COLUMNS = 27
+"""Of a layout's name in the table of layouts."""
 NARROWEST = 20
 """Columns that a wrapped text keeps, however long its name is."""
+VERDICTS: dict[FitVerdict, str] = {"fits": "Fits", "tight": "Tight", "no": "Does not fit"}
 
 
-def lines(plan: Mapping[str, object]) -> list[str]:
+def plan_lines(plan: Plan) -> list[str]:
     """Every section of a plan as lines of plain text; fields that are not known are dashes."""
-    shown: Sequence[list[str]] = (
+    memory = tables.memory_parts(plan) | tables.outside_parts(plan)
+    blocks: Sequence[list[str]] = (
         [*_answer(plan)],
-        [*_parts(plan, tables.memory(plan), "memory.parts", "memory.outside")],
-        [*_parts(plan, tables.step(plan), "step_parts_s")],
-        [*_grid(tables.phases(plan)), *_wrapped(INDENT, summary.calibrated(plan))],
+        [*_bars(plan, tables.memory_table(plan), memory)],
+        [*_bars(plan, tables.step_table(plan), tables.step_parts(plan))],
+        [*_grid(tables.phases_table(plan)), *_wrapped(LEFT_MARGIN, calibration_sentence(plan))],
         [*_choices(plan)],
-        [*_grid(tables.cost(plan)), *_wrapped(INDENT, summary.priced(plan))],
-        [*_list(tables.checkpoints(plan))],
-        [*_grid(tables.intervals(plan))],
-        [*_list(tables.storage(plan))],
-        [*_list(tables.reliability(plan))],
-        [*_grid(tables.layouts(plan, name_length=NAME)), *_wrapped(INDENT, summary.searched(plan))],
-        [*_assumptions(plan)],
+        [*_grid(tables.cost_table(plan)), *_wrapped(LEFT_MARGIN, price_sentence(plan))],
+        [*_list(tables.checkpoints_table(plan))],
+        [*_grid(tables.intervals_table(plan))],
+        [*_list(tables.storage_table(plan))],
+        [*_list(tables.reliability_table(plan))],
+        [*_grid(tables.layouts_table(plan, LAYOUT_COLUMNS)), *_wrapped(LEFT_MARGIN, search_sentence(plan))],
+        [
+            "Assumptions",
+            *(line for each in plan.assumptions for line in _wrapped(LEFT_MARGIN, each, mark="- ")),
+        ],
     )
-    return "\n\n".join("\n".join(block) for block in shown if block).splitlines()
+    return "\n\n".join("\n".join(block) for block in blocks if block).splitlines()
+
+
+def cluster_name(plan: Plan) -> str:
+    """Text such as `2 x p4d.24xlarge (16 x A100 40 GB)`."""
+    machine = plan.machine
+    kind, device = one_line(machine.instance), one_line(machine.device)
+    return f"{human_count(machine.nodes)} x {kind} ({human_count(machine.devices)} x {device})"
+
+
+def time_range(plan: Plan) -> str:
+    """Text such as `between 8 h and 12 h`; empty where no range is known."""
+    return _between(plan.time.hours_low, plan.time.hours_high, human_hours)
+
+
+def cost_range(plan: Plan) -> str:
+    """The same of the price on demand."""
+    return _between(plan.cost.on_demand.low, plan.cost.on_demand.high, human_dollars)
+
+
+def _between(low: float | None, high: float | None, say: Callable[[float], str]) -> str:
+    text = human_range(low, high, say)
+    return f"between {text.replace(' to ', ' and ')}" if text else ""
+
+
+def answer_sentence(plan: Plan) -> str:
+    """The plan in one sentence: whether it fits, on what, how long, and what it costs."""
+    memory, times, costs = plan.peak.memory, time_range(plan), cost_range(plan)
+    duration = hours_and_days(plan.expected_hours)
+    ending = f"{duration} ({times})" if times else duration
+    if plan.expected_cost is not None:
+        ending += f" and {human_dollars(plan.expected_cost)} on demand" + (f" ({costs})" if costs else "")
+    if times and plan.calibration is None:
+        ending = f"about {ending}"
+    if plan.verdict == "no":
+        ending = f"it would take {ending}"
+    total, limit, device = map(human_bytes, (memory.total_bytes, memory.limit_bytes, memory.device_bytes))
+    return (
+        f"{VERDICTS[plan.verdict]}: {total} per device (safe up to {limit} of {device}) on "
+        f"{cluster_name(plan)}; {ending}."
+    )
+
+
+def headlines(plan: Plan) -> list[tuple[str, str]]:
+    """Layout, rate, time and cost, each with its range where one is known."""
+    layout, peak, time = plan.layout.layout, plan.peak, plan.time
+    times, costs = time_range(plan), cost_range(plan)
+    epochs = "" if time.epochs is None else f" {human_count(time.epochs)} epochs,"
+    # Nothing in the way: the time beside it is longer, as published runs took longer.
+    best = "at best " if plan.calibration is None and peak.tokens_per_s is not None else ""
+    rate, each = human_count(peak.tokens_per_s, "tokens/s"), human_count(peak.tokens_per_s_per_device)
+    batch, whole = human_count(layout.micro_batch_size), human_count(plan.layout.batch_size)
+    length = human_count(plan.layout.sequence_length)
+    work = f"{human_count(time.steps)} steps, {short_count(time.tokens)} tokens,{epochs} {human_flop(time.flops)}"
+    price = f"{human_dollars(plan.expected_cost)} on demand" + (f", {costs}" if costs else "")
+    return [
+        (
+            "layout",
+            f"{layout.name()}, batch {batch} per device and {whole} in all, {length} tokens a sequence",
+        ),
+        ("rate", f"{best}{rate}, {each} per device, {human_percent(peak.mfu)} of the peak"),
+        ("work", work),
+        ("time", hours_and_days(plan.expected_hours) + (f", {times}" if times else "")),
+        ("cost", DASH if plan.expected_cost is None else price),
+    ]
+
+
+def exact_sentence(plan: Plan) -> str:
+    """How far the prediction lies from the real model's run without a device; empty where there was none."""
+    if plan.exact is None:
+        return ""
+    real, duration = human_bytes(plan.exact.allocated_bytes), human_seconds(plan.exact.seconds)
+    return (
+        f"the real model's step allocates {real}, {plan.exact.difference_percent:+.2g} % from the formulas "
+        f"({duration})"
+    )
+
+
+def search_sentence(plan: Plan) -> str:
+    """How many layouts were looked at; empty where there was no search."""
+    search = plan.search
+    if search is None:
+        return ""
+    return (
+        f"{human_count(search.considered)} layouts were computed in {human_seconds(search.seconds)}, "
+        f"{human_count(search.fitting)} of them fit."
+    )
+
+
+def price_sentence(plan: Plan) -> str:
+    """Where the prices come from; empty where nothing says it."""
+    return f"Prices: {one_line(plan.machine.price_checked)}." if plan.machine.price_checked else ""
+
+
+def calibration_sentence(plan: Plan) -> str:
+    """Whether the rates were set by short runs."""
+    if plan.calibration is None:
+        return (
+            "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "
+            "predictions, and the plan leads with the middle of the range that published runs span."
+        )
+    factor, runs = human_count(plan.calibration.factor), human_count(plan.calibration.measured)
+    return f"Calibrated: rates are the predicted ones times {factor}, from {runs} measured runs."
 
 
 def _answer(plan: Plan) -> Iterator[str]:
-    yield from _wrapped("", f"{words.text(at(plan, 'recipe'))}. {summary.answer(plan)}")
+    yield from _wrapped("", f"{one_line(plan.recipe)}. {answer_sentence(plan)}")
     yield ""
-    told = [*summary.headlines(plan), ("checked", summary.checked(plan))]
-    known = [(name, value) for name, value in told if value and value != DASH]
-    yield from _named(known)
+    rows = [*headlines(plan), ("checked", exact_sentence(plan))]
+    yield from _named([(name, value) for name, value in rows if value and value != DASH])
 
 
-def _parts(plan: Plan, grid: Grid, *places: str) -> Iterator[str]:
+def _bars(plan: Plan, grid: Grid, parts: dict[str, list[float]]) -> Iterator[str]:
     """The parts, with bars for the phase where they add up to the most, and under them their sums."""
-    if not grid.rows:
-        return
-    values: dict[str, list[float]] = {}
-    for place in places:
-        values |= tables.parts(plan, place)
-    sums = [sum(column) for column in zip(*values.values(), strict=True)]
+    sums = [sum(column) for column in zip(*parts.values(), strict=True)]
     heaviest = sums.index(max(sums)) if sums else 0
-    column = [row[heaviest] for row in values.values()]
+    column = [row[heaviest] for row in parts.values()]
     caption, *rows = _grid(grid)
-    if len(sums) > 1:
-        caption = f"{caption}, bars for: {tables.phase_names(plan)[heaviest]}"
-    yield caption
+    yield f"{caption}, bars for: {tables.phase_names(plan)[heaviest]}" if len(sums) > 1 else caption
     for line_number, line in enumerate(rows):
         share = column[line_number - 1] / max(column) if 1 <= line_number <= len(column) else 0
         if line_number == len(column) + 1 and column:
             yield ""
-        yield f"{line}{INDENT}{'#' * round(share * BAR)}".rstrip()
+        yield f"{line}{LEFT_MARGIN}{'#' * round(share * BAR_COLUMNS)}".rstrip()
 
 
 def _choices(plan: Plan) -> Iterator[str]:
-    grid = tables.choices(plan)
-    if grid.rows:
-        yield grid.caption
+    grid = tables.choices_table(plan)
+    yield grid.caption
     for name, value, why in grid.rows:
-        yield from _wrapped(INDENT, f"{name}: {value}")
-        if why != DASH:
-            yield from _wrapped(INDENT * 3, why)
-
-
-def _assumptions(plan: Plan) -> Iterator[str]:
-    told = [words.text(item, 600) for item in items(plan, "assumptions")]
-    if told:
-        yield "Assumptions"
-    for sentence in told:
-        yield from _wrapped(INDENT, sentence, mark="- ")
+        yield from _wrapped(LEFT_MARGIN, f"{name}: {value}")
+        yield from _wrapped(LEFT_MARGIN * 3, why)
 
 
 def _list(grid: Grid) -> Iterator[str]:
-    if grid.rows:
-        yield grid.caption
+    yield grid.caption
     yield from _named([(row[0], row[1]) for row in grid.rows])
 
 
 def _named(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    width = max((len(name) for name, _ in rows), default=0)
+    width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        yield from _wrapped(INDENT, value, mark=f"{name:{width}}{INDENT}")
+        yield from _wrapped(LEFT_MARGIN, value, mark=f"{name:{width}}{LEFT_MARGIN}")
 
 
 def _grid(grid: Grid) -> Iterator[str]:
@@ -104,16 +206,16 @@ def _grid(grid: Grid) -> Iterator[str]:
     cells = (grid.columns, *grid.rows)
     widths = [max(len(row[place]) for row in cells) for place in range(len(grid.columns))]
     for number_of_row, row in enumerate(cells):
-        star = "* " if grid.marked is not None and number_of_row == grid.marked + 1 else INDENT
+        star = "* " if grid.marked is not None and number_of_row == grid.marked + 1 else LEFT_MARGIN
         texts = [
             f"{cell:<{width}}" if place == 0 or place in grid.words else f"{cell:>{width}}"
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        yield f"{star}{INDENT.join(texts)}".rstrip()
+        yield f"{star}{LEFT_MARGIN.join(texts)}".rstrip()
 
 
 def _wrapped(indent: str, sentence: str, mark: str = "") -> list[str]:
-    room = max(COLUMNS, len(indent) + len(mark) + NARROWEST)
+    room = max(LINE_COLUMNS, len(indent) + len(mark) + NARROWEST)
     return textwrap.wrap(
         sentence,
         room,

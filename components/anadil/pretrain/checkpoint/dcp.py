@@ -1,4 +1,4 @@
-"""Tensors of a generation: to its files and back, through torch.distributed.checkpoint (torch 2.13)."""
+"""Tensors of a checkpoint: to its files and back, through torch.distributed.checkpoint (torch 2.13)."""
 
 import errno
 import warnings
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoint.directory import held
-from anadil.pretrain.checkpoint.state import Found
+from anadil.pretrain.checkpoint.state import VerifiedCheckpoint
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -31,7 +31,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Staging:
-    """Copies in main memory, from which files are written while training goes on.
+    """Copies in main memory, from which files are written while training continues.
 
     The memory is kept from one checkpoint to the next: as much as this process holds of the
     model and its moments, page-locked where there is a GPU.
@@ -80,21 +80,21 @@ class _Reader(FileSystemReader):
         return self._metadata
 
 
-def write_tensors(staged: Tensors, folder: Path, together: "dist.ProcessGroup | None") -> None:
+def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | None") -> None:
     """Write tensors into `<folder>/__<rank>_<n>.distcp`, each of them once, and `.metadata`.
 
     Args:
         staged: Copies in main memory, by name.
         folder: An empty directory.
-        together: The processes that hold parts of the tensors; None where this one holds all.
+        writers: The processes that hold parts of the tensors; None where this one holds all.
 
     Raises:
         CheckpointException: Some process has failed (it is no `Exception`).
         OSError: This one has, and is alone.
     """
     writer = _Writer(folder, overwrite=False)
-    if together is not None:
-        save(dict(staged), storage_writer=writer, process_group=together)
+    if writers is not None:
+        save(dict(staged), storage_writer=writer, process_group=writers)
         return
     # What dcp.save does without other processes, but for its warning that there are none.
     planner = DefaultSavePlanner()
@@ -105,16 +105,16 @@ def write_tensors(staged: Tensors, folder: Path, together: "dist.ProcessGroup | 
     writer.finish(metadata, [writer.write_data(plan, planner).wait()])
 
 
-def read_tensors(found: Found, tensors: Tensors, together: "dist.ProcessGroup | None") -> None:
+def read_tensors(found: VerifiedCheckpoint, tensors: Tensors, readers: "dist.ProcessGroup | None") -> None:
     """Fill tensors in place, whatever layout and number of processes they were written from.
 
     Args:
-        found: The generation.
+        found: The checkpoint.
         tensors: By name; each process gives those that it holds, sharded or whole.
-        together: The processes that read; None for this one alone.
+        readers: The processes that read; None for this one alone.
 
     Raises:
-        DataError: The generation has been removed meanwhile.
+        DataError: The checkpoint has been removed meanwhile.
         IntegrityError: A tensor is not in it, or has another shape or type.
         RetryableError: A file cannot be read.
     """
@@ -124,7 +124,7 @@ def read_tensors(found: Found, tensors: Tensors, together: "dist.ProcessGroup | 
     with held(found.path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
-            load(dict(targets), storage_reader=reader, process_group=together, no_dist=together is None)
+            load(dict(targets), storage_reader=reader, process_group=readers, no_dist=readers is None)
         except CheckpointException as error:
             first = next(iter(error.failures.values()))[0]
             if isinstance(first, OSError):
@@ -139,7 +139,7 @@ def failure(error: BaseException, place: Path, step: int) -> PreflightError | Re
 
     Args:
         error: What was raised.
-        place: Where the generation was to be written.
+        place: Where the checkpoint was to be written.
         step: Its step.
     """
     if isinstance(error, CheckpointException):
@@ -170,14 +170,14 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _check(found: Found, tensors: Tensors) -> None:
+def _check(found: VerifiedCheckpoint, tensors: Tensors) -> None:
     known: dict[str, Any] = found.metadata.state_dict_metadata
     missing = sorted(tensors.keys() - known.keys())
     if missing:
         raise IntegrityError(
             f"{found.path}: holds {len(known)} tensors, but not {missing[0]}"
             f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
-            "go on with the version and the phases that wrote it, or remove it"
+            "resume with the version and the phases that wrote it, or remove it"
         )
     for name, tensor in tensors.items():
         saved = known[name]

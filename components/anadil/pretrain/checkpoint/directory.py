@@ -1,7 +1,7 @@
-"""One generation on disk: `step-N/`, complete under that name or not there under it.
+"""One checkpoint on disk: `step-N/`, complete under that name or not there under it.
 
 It is written as `step-N.partial`, sealed by its manifest and renamed; removed ones are renamed
-first too. So `step-N` is never half a generation, whenever the process is killed.
+first too. So `step-N` is never half a checkpoint, whenever the process is killed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.pretrain.checkpoint.state import State
 
@@ -31,15 +31,15 @@ STATE = "state.json"
 PARTIAL = ".partial"
 """Being written."""
 REPLACED = ".old"
-"""The generation of the same step that a new one takes the place of."""
+"""The checkpoint of the same step that a new one takes the place of."""
 REMOVED = ".removed"
 """Being removed."""
 UPLOAD = ".upload"
-"""More names for a generation's files, while they are copied to the archive."""
+"""More names for a checkpoint's files, while they are copied to the archive."""
 DOWNLOAD = ".download"
-"""Being fetched from the archive; a later start goes on with it."""
+"""Being fetched from the archive; a later start resumes it."""
 LATER = ".later"
-"""Set aside, since the run goes on from an earlier step; removed when it has come past this one."""
+"""Set aside, since the run resumed from an earlier step; removed when it has come past this one."""
 DAMAGED = ".damaged"
 """Set aside, since it differs from its manifest."""
 MOST_LISTED = 8
@@ -53,21 +53,21 @@ Entries = dict[str, dict[str, str | int]]
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the generation of a step lies."""
+    """Where the checkpoint of a step lies."""
     return folder / f"step-{step:08}"
 
 
-def step_of(name: str) -> int | None:
-    """The step of a generation's name; None where it is no such name."""
+def step_in_name(name: str) -> int | None:
+    """The step of a checkpoint's name; None where it is no such name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def steps(folder: Path) -> list[int]:
-    """Steps of the generations that have a manifest, the newest first."""
+    """Steps of the checkpoints that have a manifest, the newest first."""
     found = []
     for path in folder.glob("step-*"):
-        step = step_of(path.name)
+        step = step_in_name(path.name)
         if step is None:
             continue
         if (path / MANIFEST).is_file():
@@ -82,12 +82,12 @@ def listed(numbers: list[int]) -> str:
     return ", ".join(f"{step:,}" for step in numbers) or "none"
 
 
-def who_has(told: list[tuple[str, list[int]]]) -> str:
-    """Which steps each process has; those of one machine with the same ones are named once."""
+def who_has(listings: list[tuple[str, list[int]]]) -> str:
+    """Which steps each process has; those of one node with the same ones are named once."""
     shown = [
         f"rank {rank} on {host}: {listed(listing)}"
-        for rank, (host, listing) in enumerate(told)
-        if rank == 0 or told[rank - 1] != (host, listing)
+        for rank, (host, listing) in enumerate(listings)
+        if rank == 0 or listings[rank - 1] != (host, listing)
     ]
     more = [f"and {len(shown) - MOST_LISTED} more"] if len(shown) > MOST_LISTED else []
     return "; ".join([*shown[:MOST_LISTED], *more])
@@ -95,7 +95,7 @@ def who_has(told: list[tuple[str, list[int]]]) -> str:
 
 def settle(folder: Path) -> None:
     """Remove what killed processes have left in the middle of writing or removing."""
-    # A download fills an empty folder; where there is a generation, nobody goes on with it.
+    # A download fills an empty folder; where there is a checkpoint, nobody resumes it.
     for suffix in (PARTIAL, REMOVED, UPLOAD, *([DOWNLOAD] if steps(folder) else [])):
         for half in folder.glob(f"step-*{suffix}"):
             shutil.rmtree(half, ignore_errors=True)
@@ -108,22 +108,23 @@ def settle(folder: Path) -> None:
 
 
 def fresh(partial: Path) -> None:
-    """An empty directory to write a generation into."""
+    """An empty directory to write a checkpoint into."""
     if partial.exists():
         shutil.rmtree(partial)
     partial.mkdir(parents=True)
 
 
-def describe(paths: list[Path]) -> Entries:
+def describe_files(paths: list[Path]) -> Entries:
     """Bytes and SHA-256 of files, by name."""
     with ThreadPoolExecutor(HASHING_THREADS) as threads:
         return {
-            path.name: entry for path, entry in zip(paths, threads.map(artifact.describe, paths), strict=True)
+            path.name: entry
+            for path, entry in zip(paths, threads.map(artifact.file_entry, paths), strict=True)
         }
 
 
 def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entries) -> Path:
-    """Seal a generation whose tensors are written, and give it its name.
+    """Seal a checkpoint whose tensors are written, and give it its name.
 
     Args:
         partial: The directory that holds them, flushed.
@@ -137,15 +138,15 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
     for name, entry in files.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != entry["bytes"]:
             raise PreflightError(
-                f"{partial}/{name}: written by another process and not to be seen here; "
-                "put storage.root on a file system that all machines share"
+                f"{partial}/{name}: not visible on this host, though another process wrote it; "
+                "put storage.root on a file system that all nodes share"
             )
     write_flushed(partial / STATE, state.to_json())
     manifest = Manifest(
         kind=KIND,
-        key=artifact.key_of(origin),
+        key=artifact.origin_key(origin),
         origin=dict(origin),
-        files={**dict(sorted(files.items())), STATE: artifact.describe(partial / STATE)},
+        files={**dict(sorted(files.items())), STATE: artifact.file_entry(partial / STATE)},
         records={"step": state.step, "tokens": state.tokens},
         program={"version": __version__},
     )
@@ -163,12 +164,12 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
 
 
 def retain(folder: Path, keep: int, written: int) -> None:
-    """Remove generations beyond the newest `keep`, but neither the one just written nor one being read.
+    """Remove checkpoints beyond the newest `keep`, but neither the one just written nor one being read.
 
-    Those that were set aside as later than where the run went on go when it has come past them.
+    Those that were set aside as later than where the run resumed go when it has come past them.
     """
     for aside in folder.glob(f"step-*{LATER}"):
-        if (step_of(aside.stem) or 0) <= written:
+        if (step_in_name(aside.stem) or 0) <= written:
             shutil.rmtree(aside, ignore_errors=True)
     for step in steps(folder)[keep:]:
         path = path_of(folder, step)
@@ -188,7 +189,7 @@ def retain(folder: Path, keep: int, written: int) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep a generation from being removed while it is read.
+    """Keep a checkpoint from being removed while it is read.
 
     Raises:
         DataError: It has been removed already.
@@ -211,7 +212,7 @@ def sealed(manifest: Manifest) -> str:
 
 
 def manifest_of(path: Path) -> Manifest:
-    """The manifest of a generation, which is that of its step.
+    """The manifest of a checkpoint, which is that of its step.
 
     Raises:
         IntegrityError: It has none, or that of something else.
@@ -223,7 +224,7 @@ def manifest_of(path: Path) -> Manifest:
         raise IntegrityError(f"{path}/{MANIFEST}: is not as it was written")
     if manifest.kind != KIND:
         raise IntegrityError(f"{path}: holds a {manifest.kind}, not a {KIND}")
-    step = step_of(path.with_suffix("").name)
+    step = step_in_name(path.with_suffix("").name)
     if manifest.records.get("step") != step:
         raise IntegrityError(f"{path}: its manifest is that of step {manifest.records.get('step')}")
     foreign = [name for name in manifest.files if "/" in name or name in {"", ".", ".."}]
@@ -232,11 +233,11 @@ def manifest_of(path: Path) -> Manifest:
     return manifest
 
 
-def verify(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) -> None:
-    """Compare a generation with its manifest: all names and sizes, and the bytes of a share of the files.
+def verify_part(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) -> None:
+    """Compare a checkpoint with its manifest: all names and sizes, and the bytes of a share of the files.
 
     Args:
-        path: The generation.
+        path: The checkpoint.
         manifest: Its manifest.
         rank: This process among those that share the work.
         size: Processes that share the work.
@@ -251,15 +252,17 @@ def verify(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) -> None
         raise IntegrityError(f"{path}/{extra}: not in its manifest")
     for name, entry in manifest.files.items():
         if (path / name).stat().st_size != entry["bytes"]:
-            raise IntegrityError(f"{path}/{name}: has not the {entry['bytes']} bytes that its manifest says")
+            raise IntegrityError(
+                f"{path}/{name}: size differs from the manifest: {entry['bytes']} bytes expected"
+            )
     by_size = sorted(manifest.files, key=lambda name: (int(manifest.files[name]["bytes"]), name))
-    for name, entry in describe([path / name for name in by_size[rank::size]]).items():
+    for name, entry in describe_files([path / name for name in by_size[rank::size]]).items():
         if entry != manifest.files[name]:
             raise IntegrityError(f"{path}/{name}: differs from its manifest")
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged generation, so that it can be looked at and is not read again."""
+    """Rename a damaged checkpoint, so that it can be looked at and is not read again."""
     aside = path.with_suffix(DAMAGED)
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
@@ -267,7 +270,7 @@ def set_aside(path: Path) -> Path:
 
 
 def leave_behind(folder: Path, step: int, *, remove: bool) -> None:
-    """Let generations later than `step` neither count nor come back: rename them, or remove them."""
+    """Let checkpoints later than `step` neither count nor come back: rename them, or remove them."""
     later = [each for each in steps(folder) if each > step]
     for each in later:
         path = path_of(folder, each)
@@ -278,7 +281,7 @@ def leave_behind(folder: Path, step: int, *, remove: bool) -> None:
             shutil.rmtree(aside, ignore_errors=True)
     if later:
         log.warning(
-            "%s: the run goes on from step %s; checkpoints of later steps (%s) are %s",
+            "%s: the run resumes from step %s; checkpoints of later steps (%s) are %s",
             folder,
             f"{max(step, 0):,}",
             listed(later),

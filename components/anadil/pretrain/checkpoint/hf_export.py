@@ -1,4 +1,4 @@
-"""A generation as a Hugging Face model directory, without the machines that trained it.
+"""A checkpoint as a Hugging Face model directory, without the nodes that trained it.
 
 Everything is verified first. Tensors are read one file's worth at a time, so that the model
 never has to fit into memory as a whole.
@@ -14,28 +14,27 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import Metadata
 from transformers import AutoConfig, GenerationConfig
 
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.base_model import model_config
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
-from anadil.model.families import check_family
-from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer, read_config
+from anadil.model.family_table import check_family, families
+from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
-from anadil.pretrain.checkpoint.state import Found, State
+from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.data.tokens import digest_of
 from anadil.pretrain.parallel.safetensors_slices import Weights
 from anadil.pretrain.parallel.sharded_load import empty_model
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
-INPUT = "model.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
 
 
-def open_generation(path: Path) -> Found:
-    """One generation, whoever wrote it, every byte compared with its manifest.
+def open_checkpoint(path: Path) -> VerifiedCheckpoint:
+    """One checkpoint, whoever wrote it, every byte compared with its manifest.
 
     Raises:
         DataError: There is none.
@@ -44,13 +43,13 @@ def open_generation(path: Path) -> Found:
     if not (path / MANIFEST).is_file():
         raise DataError(f"{path}: no finished checkpoint there (no {MANIFEST}); give a step-N directory")
     manifest = directory.manifest_of(path)
-    directory.verify(path, manifest)
+    directory.verify_part(path, manifest)
     file = path / directory.STATE
     state = State.from_json(file.read_bytes(), str(file))
-    return Found(path=path, state=state, metadata=read_metadata(path, manifest.files))
+    return VerifiedCheckpoint(path=path, state=state, metadata=read_metadata(path, manifest.files))
 
 
-def export(
+def export_checkpoint(
     path: Path,
     base: Path,
     tokenizer: Path,
@@ -62,7 +61,7 @@ def export(
     """Write a directory that transformers 4 and 5 and vLLM load as it is; what it holds, in numbers.
 
     Args:
-        path: The generation, `.../checkpoints/step-N`.
+        path: The checkpoint, `.../checkpoints/step-N`.
         base: Hugging Face directory of the base model, of which the config is read.
         tokenizer: Directory of the run's tokenizer.
         out: Directory to write, made if it is not there.
@@ -70,12 +69,12 @@ def export(
         shard_bytes: Most bytes of a file; a larger tensor has one of its own.
 
     Raises:
-        DataError: There is no such generation, or it is not of this base model and tokenizer.
+        DataError: There is no such checkpoint, or it is not of this base model and tokenizer.
         IntegrityError: It is damaged, or was made to run code.
         PreflightError: The base model is of a type that is not trained.
     """
-    check_family(read_config(base), {})
-    found = open_generation(path)
+    check_family(model_config(base), {})
+    found = open_checkpoint(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
@@ -134,7 +133,11 @@ def _constants(base: Path) -> dict[str, torch.Tensor]:
 
 
 def _write_shard(
-    found: Found, names: list[str], kept: Mapping[str, torch.Tensor], file: Path, dtype: torch.dtype | None
+    found: VerifiedCheckpoint,
+    names: list[str],
+    kept: Mapping[str, torch.Tensor],
+    file: Path,
+    dtype: torch.dtype | None,
 ) -> int:
     tensors = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in kept.items()}
     for name in names:
@@ -152,10 +155,13 @@ def _write_config(
 ) -> None:
     """The base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
     tensors: dict[str, Any] = metadata.state_dict_metadata
-    if INPUT not in tensors:
-        raise DataError(f"{base}: the checkpoint holds no {INPUT}; only Llama's architecture can be exported")
     config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
-    rows, width = tensors[INPUT].size
+    inputs, outputs = families()[config.model_type].names.tables
+    if inputs not in tensors:
+        raise DataError(
+            f"{base}: the checkpoint holds no {inputs}; give the base model that it was trained from"
+        )
+    rows, width = tensors[inputs].size
     if width != config.hidden_size:
         raise DataError(
             f"{base}: hidden size {config.hidden_size}, and the checkpoint has {width}; "
@@ -165,8 +171,8 @@ def _write_config(
     ends = end_ids(used)
     config.architectures = config.architectures or [type(empty_model(base)).__name__]
     config.vocab_size = rows
-    config.tie_word_embeddings = OUTPUT not in tensors
-    config.dtype = dtype or tensors[INPUT].properties.dtype
+    config.tie_word_embeddings = outputs not in tensors
+    config.dtype = dtype or tensors[inputs].properties.dtype
     config.bos_token_id = used.bos_token_id
     config.eos_token_id = ends[0] if ends else None
     config.pad_token_id = used.pad_token_id

@@ -13,27 +13,28 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import distributed as dist
 
 from anadil.artifacts import artifact
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, IntegrityError, PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, local_part, read_tensors, write_tensors
 from anadil.pretrain.checkpoint.replica import Archive
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
-from anadil.pretrain.checkpoint.state import Found, State
-from anadil.pretrain.parallel.collective import FAILURES, Together
-from anadil.pretrain.parallel.process_group import Group
+from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
+from anadil.pretrain.parallel.process_group import FAILURES, Group
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for the slowest to write. Assumption; 30 min write 1 TiB at 0.6 GB/s."""
@@ -41,8 +42,8 @@ NOTABLE_S = 1.0
 """A wait for the checkpoint before that is worth a warning."""
 
 
-class Checkpoints:
-    """The generations in one directory: `save`, `wait`, `newest`, `load`, `close`."""
+class CheckpointManager:
+    """The checkpoints in one directory: `save`, `wait`, `newest`, `load`, `close`."""
 
     def __init__(
         self,
@@ -60,24 +61,22 @@ class Checkpoints:
         """Every process makes one, at the same point of the program.
 
         Args:
-            folder: Where all generations are, on a disk that all processes share.
+            folder: Where all checkpoints are, on a disk that all processes share.
             group: The processes of the run.
             origin: What decides the losses; a resume with another one is refused.
-            keep: Generations to keep.
-            own: `folder` is this process's own, on its machine's disk: it holds this process's
+            keep: Checkpoints to keep.
+            own: `folder` is this process's own, on its node's disk: it holds this process's
                 part alone, and is of use to the same layout and processes only.
-            optional: With `own`: a generation that cannot be written is only warned of, since
+            optional: With `own`: a checkpoint that cannot be written is only warned of, since
                 another tier has one.
-            archive: Where finished generations are copied to.
-            on_saved: Called on the first process, in another thread, when a generation is sealed.
-            beat: Called as long as a download from the archive goes on: it is no hang.
+            archive: Where finished checkpoints are copied to.
+            on_saved: Called on the first process, in another thread, when a checkpoint is sealed.
+            beat: Called as long as a download from the archive continues: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
         """
         self.folder = folder
-        self.seconds = 0.0
-        """Time that training stood still for `save`, over all calls."""
         self._own = own
         self._optional = optional
         self._origin = dict(origin)
@@ -85,51 +84,46 @@ class Checkpoints:
         self._archive = archive
         self._on_saved = on_saved
         self._beat = beat
-        self._all = Together(rank=group.rank, size=group.size, host=group.host)
-        self._writers = Together() if own else self._all
+        self._all = group
+        self._writers = Group() if own else group
         if self._writers.host is not None:
             # Its own group: the thread's messages must not mix with those of training.
             background: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
-            self._writers = Together(rank=group.rank, size=group.size, host=background)
+            self._writers = replace(group, host=background)
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: tuple[State, Future[None]] | None = None
         if archive is not None:
-            self._all.once(archive.claim)
+            self._all.run_on_first(archive.claim)
 
-    def save(self, state: State, tensors: Tensors) -> float:
-        """Begin to write a generation and return the seconds that training stood still.
+    def save(self, state: State, tensors: Tensors) -> None:
+        """Begin to write a checkpoint; training stands still until the tensors are copied.
 
-        Waits for the generation before, if that is still being written. Every process calls it.
+        Waits for the checkpoint before, if that is still being written. Every process calls it.
 
         Args:
             state: Where the run stands.
             tensors: What this process holds, by name; sharded ones as DTensors.
 
         Raises:
-            PreflightError: The generation before could not be written: no space, no right.
+            PreflightError: The checkpoint before could not be written: no space, no right.
             RetryableError: It could not be written for another reason.
         """
         started = time.monotonic()
         before = self._running
-        try:
-            self.wait()
-            waited = time.monotonic() - started
-            if before is not None and waited > NOTABLE_S and self._all.is_first:
-                log.warning(
-                    "training waited %.1f s for the checkpoint of step %s; "
-                    "raise pretrain.checkpoint_every or write to a faster disk",
-                    waited,
-                    f"{before[0].step:,}",
-                )
-            if self._own:
-                tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
-            staged = self._staging.copy(tensors)
-            self._running = (state, self._thread.submit(self._write, state, staged))
-        finally:
-            stall = time.monotonic() - started
-            self.seconds += stall
-        return stall
+        self.wait()
+        waited = time.monotonic() - started
+        if before is not None and waited > NOTABLE_S and self._all.is_first:
+            log.warning(
+                "training waited %.1f s for the checkpoint of step %s; "
+                "raise pretrain.checkpoint_every or write to a faster disk",
+                waited,
+                f"{before[0].step:,}",
+            )
+        if self._own:
+            tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
+        staged = self._staging.copy(tensors)
+        self._running = (state, self._thread.submit(self._write, state, staged))
 
     def wait(self) -> None:
         """Return when nothing is being written here any more; raises as `save` does."""
@@ -148,10 +142,10 @@ class Checkpoints:
             self._archive.wait()
 
     def remove(self) -> None:
-        """Remove all generations of this process, whose disk is its own."""
+        """Remove all checkpoints of this process, whose disk is its own."""
         self.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other processes of the machine still have theirs
+        with contextlib.suppress(OSError):  # other processes of the node still have theirs
             self.folder.parent.rmdir()
 
     def close(self) -> None:
@@ -166,8 +160,8 @@ class Checkpoints:
             if self._archive is not None and self._all.is_first:
                 self._archive.close()
 
-    def newest(self, above: int = -1) -> Found | None:
-        """The newest generation that every process can read and whose every byte is right.
+    def newest(self, above: int = -1) -> VerifiedCheckpoint | None:
+        """The newest checkpoint that every process can read and whose every byte is right.
 
         Damaged ones are set aside as `step-N.damaged`, and the one before is taken. Every
         process calls it and gets the same step.
@@ -176,26 +170,27 @@ class Checkpoints:
             above: Look at later steps only; what another tier has need not be read.
 
         Raises:
-            IntegrityError: A generation was made to run code.
+            IntegrityError: A checkpoint was made to run code.
             RecipeError: It belongs to a run with other settings, data or base.
             PreflightError: The directory cannot be read.
         """
         found = self._newest(above)
-        if found is not None or self._archive is None or not self._all.once(self._is_empty):
+        if found is not None or self._archive is None:
             return found
+        if self._all.run_on_first(lambda: directory.steps(self.folder)):
+            return None
         self._fetch(self._archive, above)
         return self._newest(above)
 
     def resumed(self, step: int) -> None:
-        """The run goes on from `step`: what is later does not count any more.
+        """The run resumes from `step`: what is later does not count any more.
 
-        Every process calls it, for each tier. The archive gets the generation if it lacks it.
+        Every process calls it, for each tier. The archive gets the checkpoint if it lacks it.
 
         Args:
-            step: Of the generation that was taken; -1 where there was none.
+            step: Of the checkpoint that was taken; -1 where there was none.
         """
-        tidy = self._all.each if self._own else self._all.once
-        tidy(lambda: directory.leave_behind(self.folder, step, remove=self._optional))
+        self._tidy(lambda: directory.leave_behind(self.folder, step, remove=self._optional))
         path = directory.path_of(self.folder, max(step, 0))
         if self._archive is not None and self._all.is_first and (path / MANIFEST).is_file():
             self._archive.offer(path)
@@ -203,12 +198,11 @@ class Checkpoints:
     def distrust(self, since: int) -> None:
         """Set aside, here and in the archive, what was saved after a step; every process calls it."""
         self.wait()
-        tidy = self._all.each if self._own else self._all.once
-        tidy(lambda: directory.leave_behind(self.folder, since, remove=self._optional))
+        self._tidy(lambda: directory.leave_behind(self.folder, since, remove=self._optional))
         if self._archive is not None and self._all.is_first:
             self._archive.distrust(since)
 
-    def load(self, found: Found, tensors: Tensors) -> None:
+    def load(self, found: VerifiedCheckpoint, tensors: Tensors) -> None:
         """Fill tensors in place, whatever the layout that they were saved from.
 
         Args:
@@ -230,12 +224,12 @@ class Checkpoints:
         target = directory.path_of(self.folder, state.step)
         partial = target.with_name(target.name + directory.PARTIAL)
         try:
-            writers.once(lambda: directory.fresh(partial))
+            writers.run_on_first(lambda: directory.fresh(partial))
             write_tensors(staged, partial, writers.host)
             del staged
-            parts = writers.each(lambda: directory.describe(self._written(partial)))
+            parts = writers.run_everywhere(lambda: directory.describe_files(self._written(partial)))
             files = {name: entry for part in parts for name, entry in part.items()}
-            writers.once(lambda: directory.commit(partial, state, self._origin, files))
+            writers.run_on_first(lambda: directory.commit(partial, state, self._origin, files))
         except FAILURES as error:
             if writers.is_first:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -243,7 +237,7 @@ class Checkpoints:
                 raise
             raise failure(error, self.folder, state.step) from None
         if self._archive is not None:
-            writers.once(self._archive.check)
+            writers.run_on_first(self._archive.check)
         if not writers.is_first:
             return
         if self._archive is not None:
@@ -259,14 +253,13 @@ class Checkpoints:
         mine = sorted(partial.glob(f"__{self._writers.rank}_*"))
         return [*mine, partial / METADATA] if self._writers.is_first else mine
 
-    def _newest(self, above: int) -> Found | None:
+    def _newest(self, above: int) -> VerifiedCheckpoint | None:
         readers = self._all
-        tidy = readers.each if self._own else readers.once
-        tidy(lambda: directory.settle(self.folder))
-        told = readers.each(lambda: (socket.gethostname(), directory.steps(self.folder)))
-        common = set(told[0][1]).intersection(*(listing for _, listing in told))
+        self._tidy(lambda: directory.settle(self.folder))
+        listings = readers.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
+        common = set(listings[0][1]).intersection(*(listing for _, listing in listings))
         if readers.is_first:
-            self._compare(told, common)
+            self._compare(listings, common)
         for step in sorted(common, reverse=True):
             if step <= above:
                 break
@@ -275,17 +268,17 @@ class Checkpoints:
                 return found
         return None
 
-    def _compare(self, told: list[tuple[str, list[int]]], common: set[int]) -> None:
-        """Say who has which generations, where that is not as it should be."""
+    def _compare(self, listings: list[tuple[str, list[int]]], common: set[int]) -> None:
+        """Say who has which checkpoints, where that is not as it should be."""
         latest = max(common, default=-1)
-        odd = [listing for _, listing in told if set(listing) != common]
+        odd = [listing for _, listing in listings if set(listing) != common]
         if not odd or (self._own and all(max(listing, default=-1) <= latest for listing in odd)):
-            return  # of its own generations a process may still have an older one
+            return  # of its own checkpoints a process may still have an older one
         log.warning(
             "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
             self.folder,
-            directory.who_has(told),
-            "" if self._own else "; all machines have to share its disk",
+            directory.who_has(listings),
+            "" if self._own else "; all nodes have to share its disk",
         )
 
     def _fetch(self, archive: Archive, above: int) -> None:
@@ -294,59 +287,60 @@ class Checkpoints:
             archive.fetch(self.folder, self._origin, above)
         done, before = False, -1
         while not done:
-            done, moved = self._all.once(archive.fetched)
+            done, moved = self._all.run_on_first(archive.fetched)
             if moved != before:
                 self._beat()
             before = moved
 
-    def _verified(self, path: Path) -> Found | None:
-        """The generation, or None where some process finds it damaged, which then sets it aside."""
+    def _verified(self, path: Path) -> VerifiedCheckpoint | None:
+        """The checkpoint, or None where some process finds it damaged, which then sets it aside."""
         share = (0, 1) if self._own else (self._all.rank, self._all.size)
-        words = self._all.each(lambda: _damage(path, *share))
+        words = self._all.run_everywhere(lambda: _damage(path, *share))
         damages = [text for text in words if text]
         if damages:
             damaged = words[self._all.rank] if self._own else damages[0]
-            tidy = self._all.each if self._own else self._all.once
-            asides = tidy(lambda: str(directory.set_aside(path)) if damaged else "")
+            aside = self._tidy(lambda: str(directory.set_aside(path)) if damaged else "")
             if damaged and (self._own or self._all.is_first):
-                aside = asides[self._all.rank] if self._own else asides
                 log.warning(
                     "damaged checkpoint set aside as %s, going back to the one before: %s", aside, damaged
                 )
             return None
         manifest = directory.manifest_of(path)
-        causes = artifact.differences(manifest.origin, self._origin)
+        causes = artifact.origin_differences(manifest.origin, self._origin)
         if causes:
             raise RecipeError(
                 f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
-                f"restore them, give another --out, or remove {self.folder} to begin anew"
+                f"restore them, give another --out, or remove {self.folder} to start over"
             )
         read: list[Metadata] = []
-        self._all.each(lambda: read.append(read_metadata(path, manifest.files)))
+        self._all.run_everywhere(lambda: read.append(read_metadata(path, manifest.files)))
         name = path / directory.STATE
         state = State.from_json(name.read_bytes(), str(name))
         if state.step != manifest.records["step"]:
             raise IntegrityError(f"{name}: says step {state.step}; remove {path}")
-        return Found(path=path, state=state, metadata=read[0])
+        return VerifiedCheckpoint(path=path, state=state, metadata=read[0])
 
     def _agree(self, written: Future[None]) -> None:
-        """End as the worst of all processes, each of which has written a generation of its own."""
+        """End as the worst of all processes, each of which has written a checkpoint of its own."""
         try:
             if self._optional:
                 written.result()
             else:
-                self._all.each(written.result)
+                self._all.run_everywhere(written.result)
         except AnadilError as error:
             if not self._optional:
                 raise
             log.warning("%s", error)
 
-    def _is_empty(self) -> bool:
-        return not directory.steps(self.folder)
+    def _tidy(self, work: Callable[[], T]) -> T:
+        """Change the directory: each process its own, the first one that of all."""
+        if self._own:
+            return self._all.run_everywhere(work)[self._all.rank]
+        return self._all.run_on_first(work)
 
 
 def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Group) -> Path:
-    """Where a process keeps generations of its own on its machine's disk.
+    """Where a process keeps checkpoints of its own on its node's disk.
 
     Another layout or origin has another directory, so that what cannot be read is not found.
 
@@ -356,33 +350,18 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
         layout: The degrees of parallelism, such as their JSON.
         group: The processes of the run.
     """
-    key = artifact.key_of({**origin, "layout": layout, "processes": str(group.size)})
+    key = artifact.origin_key({**origin, "layout": layout, "processes": str(group.size)})
     return path / key / f"rank-{group.rank}"
 
 
-def newest_of(tiers: list[Checkpoints]) -> tuple[Checkpoints, Found] | None:
-    """The newest generation of several tiers, the nearest first; a farther one must be newer.
-
-    Raises:
-        RecipeError: A generation belongs to a run with other settings.
-        IntegrityError: A generation was made to run code.
-    """
-    best: tuple[Checkpoints, Found] | None = None
-    for tier in tiers:
-        found = tier.newest(above=best[1].state.step if best else -1)
-        if found is not None:
-            best = (tier, found)
-    return best
-
-
 def _damage(path: Path, rank: int, size: int) -> str:
-    """What is wrong with a generation; empty where nothing is.
+    """What is wrong with a checkpoint; empty where nothing is.
 
     Raises:
         IntegrityError: It was made to run code.
     """
     try:
-        directory.verify(path, directory.manifest_of(path), rank, size)
+        directory.verify_part(path, directory.manifest_of(path), rank, size)
     except IntegrityError as error:
         refuse_hostile(path)
         return str(error)

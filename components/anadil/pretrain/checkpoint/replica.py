@@ -1,5 +1,11 @@
-"""Copies of finished generations far away: an `s3://` prefix or another directory."""
+"""Replicas of finished checkpoints in another place: an `s3://` prefix or another directory.
 
+One run at a time may write there. In S3 a lock object, written only if it is still as it was seen last
+(conditional writes), is renewed while the run lives; a run that is silent may be succeeded. In a
+directory, a file lock.
+"""
+
+import fcntl
 import logging
 import os
 import shutil
@@ -8,38 +14,40 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from time import monotonic
+from typing import IO
 
 from anadil.artifacts import artifact, prefetch, storage
 from anadil.artifacts.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
-from anadil.artifacts.storage import MANIFEST
+from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.replica_lock import REMEDY, FileLock, Lock
 
 log = logging.getLogger(__name__)
 
 LOCK = "writer.json"
+REMEDY = "stop that run, or give this one another pretrain.copies.archive"
+"""What to do where another run writes."""
 LOOK_S = 10.0
 """Between two looks at a download: far below the silence that the watchdog takes for a hang."""
 
 
 class Archive:
-    """Copies each generation offered to it, in the background; the manifest last."""
+    """Copies each checkpoint offered to it, in the background; the manifest last."""
 
     def __init__(self, uri: str, keep: int, *, renew_s: float = RENEW_S, silent_s: float = SILENT_S) -> None:
         """Every process may make one; the first alone uses it.
 
         Args:
             uri: `pretrain.copies.archive`.
-            keep: Generations to keep there.
+            keep: Checkpoints to keep there.
             renew_s: Seconds between renewals of the lock.
             silent_s: Seconds without a renewal after which another run may take the lock over.
         """
         self.uri = uri
         self._keep = keep
         self._is_remote = "://" in uri
-        self._lock: Lock = (
-            ObjectLock(storage.join(uri, LOCK), REMEDY, renew_s, silent_s)
+        self._lock: ObjectLock | FileLock = (
+            ObjectLock(join(uri, LOCK), REMEDY, renew_s, silent_s)
             if self._is_remote
             else FileLock(Path(uri) / LOCK)
         )
@@ -74,24 +82,24 @@ class Archive:
         except Taken:
             raise
         except AnadilError as error:
-            log.warning("%s: the lock cannot be looked at; training goes on: %s", self.uri, error)
+            log.warning("%s: the lock cannot be looked at; training continues: %s", self.uri, error)
 
     def offer(self, path: Path) -> None:
-        """Copy a generation when the one before is done; of several that wait the newest is copied.
+        """Copy a checkpoint when the one before is done; of several that wait the newest is copied.
 
-        It is taken for the newest of the run: copies of later steps are removed.
+        It is taken for the newest of the run: replicas of later steps are removed.
         """
         self._offered = path
         self._working = self._thread.submit(self._copy_offered)
 
     def distrust(self, since: int) -> None:
-        """Remove the copies of later steps, when what is being copied is there."""
+        """Remove the replicas of later steps, when what is being copied is there."""
         self.wait()
         try:
             self._lock.check()
             self._remove(step for step in self._steps() if step > since)
         except (AnadilError, OSError) as error:
-            log.warning("%s: copies of steps after %s have to be removed there: %s", self.uri, since, error)
+            log.warning("%s: replicas of steps after %s have to be removed there: %s", self.uri, since, error)
 
     def wait(self) -> None:
         """Return when nothing is being copied any more."""
@@ -107,10 +115,10 @@ class Archive:
             self._held = False
 
     def fetch(self, folder: Path, origin: Mapping[str, str], above: int = -1) -> None:
-        """Begin to bring the newest sound generation back; `fetched` tells how far that is.
+        """Begin to bring the newest sound checkpoint back; `fetched` tells how far that is.
 
         Args:
-            folder: Where generations are.
+            folder: Where checkpoints are.
             origin: What decides the losses.
             above: Of later steps only.
         """
@@ -120,7 +128,7 @@ class Archive:
         """Whether that is over, after `LOOK_S` at most, and the bytes that have come.
 
         Raises:
-            RecipeError: The newest generation belongs to a run with other settings.
+            RecipeError: The newest checkpoint belongs to a run with other settings.
             PreflightError: The disk has too little space.
         """
         assert self._working is not None
@@ -133,24 +141,24 @@ class Archive:
         for step in self._steps():
             if step <= above:
                 return
-            source = storage.join(self.uri, directory.path_of(Path(), step).name)
+            source = join(self.uri, directory.path_of(Path(), step).name)
             target = directory.path_of(folder, step)
             draft = target.with_suffix(directory.DOWNLOAD)
             try:
                 self._download(source, draft, origin)
             except IntegrityError as error:
-                log.warning("damaged copy in the archive left out: %s", error)
+                log.warning("damaged replica in the archive skipped: %s", error)
                 shutil.rmtree(draft, ignore_errors=True)
                 continue
-            storage.Local().put_directory(draft, str(target))
+            storage.LocalStore().put_directory(draft, str(target))
             log.info("checkpoint of step %s comes from %s", f"{step:,}", self.uri)
             return
 
     def _download(self, source: str, draft: Path, origin: Mapping[str, str]) -> None:
-        """Make `draft` hold a generation; what an earlier start has fetched of it is kept."""
+        """Make `draft` hold a checkpoint; what an earlier start has fetched of it is kept."""
         fetch = prefetch.fetch_from(source)
 
-        def counted(name: str, path: Path, count: storage.Count) -> None:
+        def counted(name: str, path: Path, count: Count) -> None:
             def both(num: int) -> None:
                 count(num)
                 self._count(num)
@@ -160,7 +168,7 @@ class Archive:
         try:
             fetch(MANIFEST, draft / MANIFEST, self._count)
             manifest = directory.manifest_of(draft)
-            causes = artifact.differences(manifest.origin, origin)
+            causes = artifact.origin_differences(manifest.origin, origin)
             if causes:
                 raise RecipeError(
                     f"{source}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "
@@ -187,16 +195,16 @@ class Archive:
         except CancelledError:
             log.info("%s: copying %s is broken off; the next start does it", self.uri, path.name)
         except (AnadilError, OSError) as error:
-            # Training goes on: the next generation is tried anew, and `check` tells of a lost lock.
+            # Training continues: the next checkpoint is tried anew, and `check` tells of a lost lock.
             log.warning("%s: %s is not copied there: %s", self.uri, path.name, error)
 
     def _has(self, path: Path) -> bool:
-        """Whether this very generation was copied, to be told from one of the same step before a roll-back."""
-        store, manifest = storage.store(self.uri), storage.join(self.uri, path.name, MANIFEST)
+        """Whether this very checkpoint was copied, to be told from one of the same step before a roll-back."""
+        store, manifest = storage.store(self.uri), join(self.uri, path.name, MANIFEST)
         return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
 
     def _copy(self, path: Path) -> None:
-        target = storage.join(self.uri, path.name)
+        target = join(self.uri, path.name)
         store = storage.store(self.uri)
         # put_directory moves its source: for an upload, names of their own for the same files.
         source = path.with_suffix(directory.UPLOAD) if self._is_remote else Path(target + directory.PARTIAL)
@@ -204,7 +212,7 @@ class Archive:
         try:
             with directory.held(path):
                 shutil.copytree(path, source, copy_function=_link if self._is_remote else self._copy_file)
-            if store.exists(storage.join(target, MANIFEST)):
+            if store.exists(join(target, MANIFEST)):
                 store.remove_directory(target)
             if self._is_remote:
                 from anadil.artifacts.s3 import S3
@@ -216,7 +224,7 @@ class Archive:
             shutil.rmtree(source, ignore_errors=True)
 
     def _copy_file(self, source: str, target: str) -> None:
-        storage.Local().download(source, Path(target), self._count)
+        storage.LocalStore().download(source, Path(target), self._count)
 
     def _count(self, num: int) -> None:
         """A piece has gone or come; raises where the run ends."""
@@ -227,13 +235,13 @@ class Archive:
 
     def _remove_others(self, path: Path) -> None:
         """Keep the newest few up to a step; those above are of a run that has gone back since."""
-        written = directory.step_of(path.name)
+        written = directory.step_in_name(path.name)
         assert written is not None
         steps = self._steps()
         later = [step for step in steps if step > written]
         if later:
             log.warning(
-                "%s: the run went on from an earlier step; removing the copies of steps %s",
+                "%s: the run resumed from an earlier step; removing the replicas of steps %s",
                 self.uri,
                 directory.listed(later),
             )
@@ -242,7 +250,7 @@ class Archive:
     def _remove(self, steps: Iterable[int]) -> None:
         for step in steps:
             name = directory.path_of(Path(), step).name
-            storage.store(self.uri).remove_directory(storage.join(self.uri, name))
+            storage.store(self.uri).remove_directory(join(self.uri, name))
 
     def _settle(self) -> None:
         """Remove what has no manifest, or not its final name; nobody else writes here."""
@@ -251,7 +259,7 @@ class Archive:
         present = {PurePosixPath(file).relative_to(self.uri).parts[0] for file in store.files(self.uri)}
         for name in sorted(present - finished):
             if name.startswith("step-"):
-                store.remove_directory(storage.join(self.uri, name))
+                store.remove_directory(join(self.uri, name))
         if self._is_remote:
             from anadil.artifacts.s3 import S3
 
@@ -260,7 +268,9 @@ class Archive:
     def _steps(self) -> list[int]:
         """Steps of the finished copies, the newest first."""
         names = [uri.rpartition("/")[2] for uri in storage.store(self.uri).directories(self.uri)]
-        return sorted((step for name in names if (step := directory.step_of(name)) is not None), reverse=True)
+        return sorted(
+            (step for name in names if (step := directory.step_in_name(name)) is not None), reverse=True
+        )
 
 
 def _link(source: str, target: str) -> None:
@@ -269,3 +279,31 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+class FileLock:
+    """A lock on a file, which the kernel gives back when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def take(self) -> None:
+        """Lock the file, where the file system has locks."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise Taken(f"{self._path.parent}: another run writes there now; {REMEDY}") from None
+        except OSError as error:
+            log.warning("%s: no lock against a second run (%s)", self._path, error)
+
+    def check(self) -> None:
+        """Nothing: the kernel takes no lock away."""
+
+    def release(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()

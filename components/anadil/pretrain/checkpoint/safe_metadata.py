@@ -114,10 +114,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(path: Path, files: Collection[str]) -> Metadata:
-    """What the `.metadata` of a generation says.
+    """What the `.metadata` of a checkpoint says.
 
     Args:
-        path: The generation, whose bytes have been verified.
+        path: The checkpoint, whose bytes have been verified.
         files: Names that its manifest lists; tensors may lie in no other file.
 
     Raises:
@@ -169,7 +169,7 @@ def _hostile(file: Path, error: ForeignNameError) -> IntegrityError:
         f"{file}: asks to load {error}, which no checkpoint of this program needs; nothing was run. Either "
         f"somebody has changed it to run code: find out who can write there. Or another Python or torch wrote it "
         f"(here is Python {platform.python_version()} with torch {torch.__version__}): report this message and keep "
-        f"the files. To go on from an older checkpoint meanwhile, move {file.parent} to another place"
+        f"the files. To resume from an older checkpoint meanwhile, move {file.parent} to another place"
     )
 
 

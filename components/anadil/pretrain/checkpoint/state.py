@@ -1,4 +1,4 @@
-"""Where a run stands, and a generation that it can go on from."""
+"""Where a run stands, and a checkpoint that it can resume from."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -24,7 +24,7 @@ class State:
     anomalies: dict[str, Any] = field(default_factory=dict)
     """What `Anomalies.restore` takes: losses to compare with, and batches that are left out."""
     journal: str = ""
-    """Lines of `training.jsonl` so far, for a start on a machine that has none; of a saved state only."""
+    """Lines of `training.jsonl` so far, for a start on a node that has none; of a saved state only."""
 
     def to_json(self) -> str:
         """One line that `from_json` reads."""
@@ -45,12 +45,12 @@ class State:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise IntegrityError(f"{name}: no state of a run ({reason}); remove the generation") from None
+            raise IntegrityError(f"{name}: no state of a run ({reason}); remove the checkpoint") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A generation whose every byte has been compared with its manifest."""
+class VerifiedCheckpoint:
+    """A checkpoint whose every byte has been compared with its manifest."""
 
     path: Path
     state: State

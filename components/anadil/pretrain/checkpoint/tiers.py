@@ -1,4 +1,4 @@
-"""Where a run is saved: in memory, on each machine's disk, on the shared disk, in the archive."""
+"""Where a run is saved: in memory, on each node's disk, on the shared disk, in the archive."""
 
 import json
 import logging
@@ -6,12 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
+from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError
-from anadil.pretrain.checkpoint.in_memory import MemoryCopies
-from anadil.pretrain.checkpoint.manager import Checkpoints, local_folder, newest_of
+from anadil.pretrain.checkpoint.in_memory import MemoryReplica
+from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.replica import Archive
-from anadil.pretrain.checkpoint.state import Found, State
+from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.trainer import Trainer
@@ -45,10 +46,10 @@ class Tiers:
             trainer: What is saved.
             group: All processes.
             origin: What decides the losses; a resume with another one is refused.
-            beat: Called as long as a download from the archive goes on: it is no hang.
+            beat: Called as long as a download from the archive continues: it is no hang.
 
         Raises:
-            PreflightError: Another run writes to the archive, or the machines share no disk where that is needed.
+            PreflightError: Another run writes to the archive, or the nodes share no disk where that is needed.
         """
         settings = recipe.pretrain
         self._settings, self._trainer, self._group = settings, trainer, group
@@ -58,24 +59,22 @@ class Tiers:
         self.is_shared = _is_shared(work, group)
         if not self.is_shared and trainer.net.mesh.shares_model:
             raise PreflightError(
-                f"{work}: is not the same directory on all machines, and processes that share a model share their "
-                "checkpoints too; put cluster.work (or storage.root) on a volume that all machines mount"
+                f"{work}: is not the same directory on all nodes, and processes that share a model share their "
+                "checkpoints too; put cluster.work (or storage.root) on a volume that all nodes mount"
             )
         folder = work / CHECKPOINTS
         archive = (
             # A directory for each run: one lock, one origin.
-            Archive(
-                storage.join(self._copies.archive, artifact.key_of(dict(origin))), self._copies.archive_keep
-            )
+            Archive(join(self._copies.archive, artifact.origin_key(dict(origin))), self._copies.archive_keep)
             if self._copies.archive and self.is_shared
             else None
         )
         if self._copies.archive and archive is None:
             raise PreflightError(
-                f"{work}: is not the same directory on all machines, from which pretrain.copies.archive is written; "
-                "put cluster.work (or storage.root) on a volume that all machines mount"
+                f"{work}: is not the same directory on all nodes, from which pretrain.copies.archive is written; "
+                "put cluster.work (or storage.root) on a volume that all nodes mount"
             )
-        self.durable = Checkpoints(
+        self.durable = CheckpointManager(
             folder if self.is_shared else local_folder(folder, origin, layout, group),
             group,
             origin,
@@ -88,8 +87,10 @@ class Tiers:
         self._local = None
         if self._copies.local_every:
             place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)
-            self._local = Checkpoints(place, group, origin, self._copies.local_keep, own=True, optional=True)
-        self._memory = MemoryCopies(keep=1) if settings.faults.on_anomaly == "skip" else None
+            self._local = CheckpointManager(
+                place, group, origin, self._copies.local_keep, own=True, optional=True
+            )
+        self._memory = MemoryReplica() if settings.faults.on_anomaly == "skip" else None
 
     def resume(self) -> State | None:
         """Put back what an earlier start saved; None where it saved nothing."""
@@ -101,7 +102,7 @@ class Tiers:
             tier.resumed(best[1].state.step if best is not None else -1)
         return best[1].state if best is not None else None
 
-    def _restore(self, tier: Checkpoints, found: Found) -> None:
+    def _restore(self, tier: CheckpointManager, found: VerifiedCheckpoint) -> None:
         log.info("the newest checkpoint is %s", found.path)
         step = found.state.step
         phases = self._settings.phases
@@ -114,7 +115,7 @@ class Tiers:
             self.remember(found.state, at_once=True)
 
     def due(self, step: int) -> bool:
-        """Whether the durable tier or the machine's disk gets a copy after `step`."""
+        """Whether the durable tier or the node's disk gets a copy after `step`."""
         every, local = self._settings.checkpoint_every, self._copies.local_every
         border = ends_phase(step, self._settings.phases)
         return border or step % every == 0 or bool(local and step % local == 0)
@@ -155,20 +156,18 @@ class Tiers:
     def go_back(self) -> State:
         """Put the newest copy in memory back; where the run stood then."""
         assert self._memory is not None
-        state = self._memory.states[0]
-        tensors = self._trainer.tensors(moments=True)
-        self._memory.restore(state, tensors)
+        state = self._memory.restore(self._trainer.tensors(moments=True))
         self._trainer.set_step(state.step)
         self._trainer.net.after_step()  # scales of FP8 follow the weights
         return state
 
     def distrust(self, since: int) -> None:
-        """Do not let a later start go on from what was saved after the step `since`; every process calls it."""
+        """Do not let a later start resume from what was saved after the step `since`; every process calls it."""
         for tier in [self._local, self.durable] if self._local is not None else [self.durable]:
             tier.distrust(since)
 
     def finished(self) -> None:
-        """All steps are done: finish all copies, and free the machine's disk; raises where that fails.
+        """All steps are done: finish all copies, and free the node's disk; raises where that fails.
 
         Every process calls it. Without it `close` breaks off what is being copied to the archive.
         """
@@ -184,6 +183,21 @@ class Tiers:
                 self._local.close()
         finally:
             self.durable.close()
+
+
+def newest_of(tiers: list[CheckpointManager]) -> tuple[CheckpointManager, VerifiedCheckpoint] | None:
+    """The newest checkpoint of several tiers, the nearest first; a farther one must be newer.
+
+    Raises:
+        RecipeError: A checkpoint belongs to a run with other settings.
+        IntegrityError: A checkpoint was made to run code.
+    """
+    best: tuple[CheckpointManager, VerifiedCheckpoint] | None = None
+    for tier in tiers:
+        found = tier.newest(above=best[1].state.step if best else -1)
+        if found is not None:
+            best = (tier, found)
+    return best
 
 
 def _is_shared(work: Path, group: Group) -> bool:

@@ -18,7 +18,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.cache_dir import is_there, is_whole, making
 from anadil.core.errors import DataError
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.tokens import Places, Stream
+from anadil.pretrain.data.tokens import Places, TokenStream
 
 Pieces = npt.NDArray[np.int64]
 
@@ -30,7 +30,7 @@ SMALL = 2**15 - 1
 class Packed:
     """Sequences as lists of pieces of the stream."""
 
-    stream: Stream
+    stream: TokenStream
     pieces: Pieces
     """(pieces, 2): start in the stream and number of pairs, sequence by sequence."""
     rows: Places
@@ -87,27 +87,27 @@ class Batch:
         )
 
 
-def packed_stream(stream: Stream, length: int, work: Path, *, write: bool) -> Packed:
-    """What `pack` gives, kept in `work` and read from there by all processes of a machine.
+def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) -> Packed:
+    """What `pack` gives, kept in `work` and read from there by all processes of a node.
 
     Args:
         stream: The tokens.
         length: Tokens of a sequence.
         work: Directory that keeps it.
-        write: Whether this process makes it, one on each machine; the others find it made.
+        write: Whether this process makes it, one on each node; the others find it made.
 
     Raises:
         DataError: There is nothing to predict, or nobody made it.
     """
     origin = {"tokens": stream.digest, "length": str(length)}
-    folder = work / f"sequences-{artifact.key_of(origin)}"
+    folder = work / f"sequences-{artifact.origin_key(origin)}"
     if write and not is_whole(folder):
         packed = pack(stream, length)
         with making(folder, origin) as draft:
             np.save(draft / "pieces.npy", packed.pieces, allow_pickle=False)
             np.save(draft / "rows.npy", packed.rows, allow_pickle=False)
     if not is_there(folder):
-        raise DataError(f"{folder}: not there; each machine's first process makes it in its work directory")
+        raise DataError(f"{folder}: not there; each node's first process makes it in its work directory")
     pieces, rows = (
         np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
         for name in ("pieces", "rows")
@@ -115,7 +115,7 @@ def packed_stream(stream: Stream, length: int, work: Path, *, write: bool) -> Pa
     return Packed(stream=stream, pieces=pieces, rows=rows, length=length)
 
 
-def pack(stream: Stream, length: int) -> Packed:
+def pack(stream: TokenStream, length: int) -> Packed:
     """Cut documents into pieces of at most `length` pairs and fit the pieces into sequences.
 
     A piece goes to the fullest sequence that has room for it, the longest pieces first.

@@ -3,7 +3,6 @@
 What a step gets depends on its number alone, never on how far the background is.
 """
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -41,11 +40,9 @@ class Prefetcher(Generic[T]):
             end_step: The first step that is never asked for.
             depth: Steps made ahead, at least 1.
             device: GPU of this process. A thread that pins memory without knowing it would
-                occupy the first GPU of the machine.
+                occupy the first GPU of the node.
         """
         assert depth >= 1
-        self.waited_s = 0.0
-        """Seconds that `get` has waited so far, in all."""
         self._make = make
         self._end = end_step
         self._depth = depth
@@ -65,17 +62,15 @@ class Prefetcher(Generic[T]):
         if step not in self._ahead:
             self.restart(step)
         future = self._ahead.pop(step)
-        started = time.perf_counter()
         try:
             return future.result()
         finally:
-            self.waited_s += time.perf_counter() - started
             for earlier in [number for number in self._ahead if number < step]:
                 self._ahead.pop(earlier).cancel()
             self._begin(step + 1)
 
     def restart(self, step: int) -> None:
-        """Forget what was made and go on from `step`, such as after batches that are left out."""
+        """Forget what was made and resume from `step`, such as after batches that are left out."""
         for future in self._ahead.values():
             future.cancel()
         self._ahead.clear()

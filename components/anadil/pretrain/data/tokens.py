@@ -2,7 +2,7 @@
 
 Each file of the corpus becomes a shard: one file of 32-bit ids, documents one after another,
 each as `[BOS] text [end of text]`, beside an array with the place where each begins. A shard is
-sealed when it is whole, so that a killed run goes on with the next one.
+sealed when it is whole, so that a killed run resumes with the next one.
 """
 
 import errno
@@ -54,7 +54,7 @@ class Shards:
         return int(self._begins[-1])
 
     def __getitem__(self, where: slice) -> Ids:
-        """The ids of a stretch, a view where it lies in one array."""
+        """The ids of a slice, a view where it lies in one array."""
         start, stop, step = where.indices(len(self))
         assert step == 1
         first = int(np.searchsorted(self._begins, start, side="right")) - 1
@@ -69,7 +69,7 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class TokenStream:
     """The encoded training part of a corpus."""
 
     ids: Ids | Shards
@@ -84,17 +84,17 @@ class Stream:
         return self.ids[start : start + num]
 
 
-def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> Stream:
+def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> TokenStream:
     """The stream of a corpus under a tokenizer, from `work` where it is there and undamaged.
 
-    Machines that share `work` share the files of the corpus out among themselves; machines that
+    Nodes that share `work` share the files of the corpus out among themselves; nodes that
     do not each encode all.
 
     Args:
         corpus: Corpus artifact.
         tokenizer: Tokenizer artifact.
         work: Directory that keeps the stream.
-        write: Whether this process makes it, one on each machine; the others find it made.
+        write: Whether this process makes it, one on each node; the others find it made.
 
     Raises:
         DataError: The corpus has no training text.
@@ -102,7 +102,7 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> S
         PreflightError: The disk is full, or a process was killed for lack of memory.
     """
     origin = {"corpus": digest_of(corpus), "tokenizer": digest_of(tokenizer)}
-    folder = work / f"tokens-{artifact.key_of(origin)}"
+    folder = work / f"tokens-{artifact.origin_key(origin)}"
     files = document_files(corpus, "train")
     shards = [folder / file.name.partition(".")[0] for file in files]
     if write:
@@ -137,8 +137,8 @@ def num_cores() -> int:
 
 
 def _in_turn(num: int) -> list[int]:
-    """The shards from a place on that is this machine's own, then those before it."""
-    # torchrun's names for machines.
+    """The shards from a place on that is this node's own, then those before it."""
+    # torchrun's names for nodes.
     machine = int(os.environ.get("GROUP_RANK", "0"))
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     first = machine * num // machines
@@ -154,15 +154,13 @@ def _whole(shards: Sequence[Path]) -> set[int]:
     return {number for number, is_whole in enumerate(found) if is_whole}
 
 
-def _opened(shards: Sequence[Path]) -> Stream:
+def _opened(shards: Sequence[Path]) -> TokenStream:
     arrays, starts, digests = [], [np.zeros(1, dtype=np.int64)], []
     total = 0
     for shard in shards:
         manifest = artifact.read_manifest(str(shard))
         if manifest is None:
-            raise DataError(
-                f"{shard}: not there; each machine's first process makes it in its work directory"
-            )
+            raise DataError(f"{shard}: not there; each node's first process makes it in its work directory")
         digests.append(manifest.digest)
         size = (shard / "ids.bin").stat().st_size
         # A plain view: slicing np.memmap itself is ten times slower. An empty file cannot be mapped.
@@ -173,7 +171,7 @@ def _opened(shards: Sequence[Path]) -> Stream:
         starts.append(np.load(shard / "starts.npy", allow_pickle=False)[1:] + total)
         total += len(mapped)
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
-    return Stream(ids=Shards(arrays), starts=np.concatenate(starts), digest=digest)
+    return TokenStream(ids=Shards(arrays), starts=np.concatenate(starts), digest=digest)
 
 
 def _make(pairs: Sequence[tuple[Path, Path]], tokenizer_dir: Path, origin: dict[str, str]) -> None:

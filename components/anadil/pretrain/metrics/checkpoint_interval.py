@@ -8,7 +8,7 @@ from anadil.pretrain.metrics.goodput import Goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class CheckpointInterval:
     """The recipe's distance between checkpoints, measured, and the best one for the same stall."""
 
     every: int
@@ -40,13 +40,13 @@ class Interval:
         )
 
 
-def checkpoint_interval_of(goodput: Goodput, every: int, nodes: int) -> Interval | None:
+def checkpoint_interval_of(goodput: Goodput, every: int, nodes: int) -> CheckpointInterval | None:
     """Compare `pretrain.checkpoint_every` with the interval of Young and Daly.
 
     Args:
         goodput: Accounts of the run.
         every: Optimizer steps between checkpoints.
-        nodes: Machines of the run; they fail independently.
+        nodes: Nodes of the run; they fail independently.
 
     Returns:
         None until a checkpoint has been written.
@@ -62,7 +62,7 @@ def checkpoint_interval_of(goodput: Goodput, every: int, nodes: int) -> Interval
         return None
     mtbf_s = NODE_MTBF_S / nodes
     best = checkpoint_interval(stall_s, mtbf_s)
-    return Interval(
+    return CheckpointInterval(
         every=every,
         seconds=every * step_s,
         stall_s=stall_s,

@@ -1,9 +1,9 @@
 """Time of a run by cause, over all its starts: what trained it, and what kept it from training.
 
 Every moment from the first start on belongs to one cause, so the shares add up to 1. They are
-kept in `goodput.json` in the work directory, which is replaced whole while the run goes on: a
+kept in `goodput.json` in the work directory, which is replaced whole while the run lasts: a
 process that is killed leaves what it knew about a second before. Within a start the clock is the
-monotonic one. Between two starts too, on the same boot of the same machine; elsewhere only the
+monotonic one. Between two starts too, on the same boot of the same node; elsewhere only the
 wall clock is left, which may have been set.
 """
 
@@ -58,7 +58,7 @@ class Goodput:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Go on with the accounts of earlier starts; until its first step a start counts as `init`.
+        """Continue the accounts of earlier starts; until its first step a start counts as `init`.
 
         Args:
             work: Directory that outlives a killed run.
@@ -103,7 +103,7 @@ class Goodput:
         self.beat()
 
     def resumed(self, step: int) -> None:
-        """Training goes on after `step`: what was spent on later steps is wasted, as they are done again.
+        """Training resumes after `step`: what was spent on later steps is wasted, as they are done again.
 
         Call it at each start, also with 0, and at each roll-back.
         """
@@ -156,7 +156,7 @@ class Goodput:
 
     @property
     def running_s(self) -> float:
-        """The same without the time between starts, in which nobody knows whether machines were kept."""
+        """The same without the time between starts, in which nobody knows whether nodes were kept."""
         return self.total_s - self.seconds["restart"]
 
     @property

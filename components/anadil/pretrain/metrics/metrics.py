@@ -1,13 +1,13 @@
-"""What the loop tells its meters, and what they tell the log, the journal and the exporter.
+"""What the loop tells its metrics, and what they tell the log, the journal and the exporter.
 
-The loop names what it does, `with meters.section("data"): ...`; from that follow the accounts of
-time, the search for slow processes, and the watchdog's signs of life.
+The loop names what it does, `with metrics.section("data"): ...`; from that follow the accounts of
+time and the search for slow processes.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ import torch
 from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import Cause, Goodput
-from anadil.pretrain.metrics.stragglers import SECTIONS, Comparison, Section, Stragglers
+from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
 from anadil.pretrain.metrics.tensorboard import Events
-from anadil.pretrain.metrics.throughput import Budget, Rates, budget_of
+from anadil.pretrain.metrics.throughput import Rates, RunBudget, budget_of
 from anadil.pretrain.parallel.process_group import Group
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
@@ -31,32 +31,23 @@ SECTION_OF: Mapping[Cause, Section] = {"data": "data", "step": "compute", "check
 """Own work of a process, by what its time is counted under."""
 
 
-def _nothing() -> None:
-    """No watchdog."""
-
-
 @dataclass(slots=True, kw_only=True)
-class Meters:
-    """All meters of one process."""
+class Metrics:
+    """All metrics of one process."""
 
     goodput: Goodput
     stragglers: Stragglers
-    budget: Budget
+    budget: RunBudget
     events: Events
     every: int
     """`pretrain.checkpoint_every`."""
     nodes: int
     rates: Rates | None = None
     """From `rates_of`, once there is a model; before the first logged line."""
-    beat: Callable[[], None] = _nothing
-    """Sign of life for a watchdog."""
-    compared: Comparison | None = field(default=None, init=False)
-    """The newest comparison of the processes."""
 
     @contextmanager
     def section(self, cause: Cause) -> Iterator[None]:
         """Count the block under a cause, and as own work where it is some; blocks may lie in others."""
-        self.beat()
         own = SECTION_OF.get(cause)
         with self.goodput.spend(cause), self.stragglers.section(own):
             yield
@@ -68,7 +59,7 @@ class Meters:
             yield
 
     def resumed(self, step: int) -> None:
-        """Training goes on after `step`: at each start, also with 0, and at each roll-back."""
+        """Training resumes after `step`: at each start, also with 0, and at each roll-back."""
         self.goodput.resumed(step)
         self.stragglers.forget()
         self.events.begin(step)
@@ -77,7 +68,6 @@ class Meters:
         """Optimizer step `step` (from 1) is done."""
         self.stragglers.step_done()
         self.goodput.step_done(step)
-        self.beat()
 
     def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
         """For the logged line; every process calls this at the same step, since they compare themselves.
@@ -89,15 +79,15 @@ class Meters:
         """
         assert self.rates is not None
         with self.goodput.spend("other"), self.stragglers.section(None):
-            self.compared = self.stragglers.compare()
-        waits = [row[SECTIONS.index("data")] for row in self.compared.rows]
+            compared = self.stragglers.compare()
+        waits = [row[SECTIONS.index("data")] for row in compared.rows]
         found = {
             **self.rates.figures(tokens, seconds, trains),
             "goodput": round(self.goodput.shares()["step"], 5),
             "data_wait_s": round(max(waits), 6),
         }
         if len(waits) > 1:
-            found["straggler_ratio"] = round(self.compared.ratio, 4)
+            found["straggler_ratio"] = round(compared.ratio, 4)
         saves = self.goodput.counts["checkpoint"]
         if saves:
             found["checkpoint_stall_s"] = round(self.goodput.seconds["checkpoint"] / saves, 4)
@@ -130,8 +120,8 @@ class Meters:
         """
         found: dict[str, Any] = {"time": self.goodput.summary()}
         shares = sorted(self.goodput.shares().items(), key=lambda one: -one[1])
-        told = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
-        log.info("time of all %s starts: %s", self.goodput.starts, told)
+        spent = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
+        log.info("time of all %s starts: %s", self.goodput.starts, spent)
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
             found["cost_usd"] = round(cost, 2)
@@ -157,8 +147,8 @@ class Meters:
         self.events.close()
 
 
-def meters_of(job: Job, group: Group, device: torch.device) -> Meters:
-    """The meters of a run; make them first thing, since blocks of time can be named from here on.
+def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
+    """The metrics of a run; make them first thing, since blocks of time can be named from here on.
 
     Args:
         job: Its work directory keeps the accounts.
@@ -169,7 +159,7 @@ def meters_of(job: Job, group: Group, device: torch.device) -> Meters:
         PreflightError: There is a budget in money, and no price.
     """
     settings, cluster = job.recipe.pretrain, job.recipe.cluster
-    return Meters(
+    return Metrics(
         goodput=Goodput(job.work, writes=group.is_first),
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
         budget=budget_of(settings.faults, cluster),

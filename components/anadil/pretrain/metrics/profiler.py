@@ -33,7 +33,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
 cross_entropy}.py; torch 2.13, nn/attention/varlen.py; our own."""
 
 
-class Steps(Protocol):
+class StepListener(Protocol):
     """What the loop tells of each optimizer step."""
 
     def step(self) -> None:
@@ -48,7 +48,7 @@ class NoProfile:
 
 
 @contextmanager
-def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[Steps]:
+def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[StepListener]:
     """Trace optimizer steps done inside and write `TRACE` and `SUMMARY`; call `.step()` after each.
 
     Where the steps end before, what was traced until then is written; where none was, nothing but a warning.

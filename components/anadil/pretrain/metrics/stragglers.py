@@ -40,9 +40,9 @@ AGAIN_S = 3_600.0
 PROBE_WIDTH, PROBE_PRODUCTS = 2_048, 64
 """Products of bf16 matrices that a GPU is timed with: 1.1 TFLOP, some 2 ms of an H100, in 24 MiB."""
 REMEDIES: Mapping[Section, str] = {
-    "data": "look at its machine's disk and CPUs",
+    "data": "look at its node's disk and CPUs",
     "compute": "look at the clock, temperature and errors of its device (nvidia-smi -q)",
-    "save": "look at its machine's disk and network",
+    "save": "look at its node's disk and network",
 }
 
 
@@ -64,8 +64,8 @@ class Slow:
         """What is slow, where, by how much, and what to look at."""
         return (
             f"process {self.rank} takes {self.ratio:.2f} x the median of the processes for its own work: "
-            f"{self.section} {human_milliseconds(self.section_s)} a step, median "
-            f"{human_milliseconds(self.median_s)}; {REMEDIES[self.section]}"
+            f"{self.section} {human_seconds(self.section_s)} a step, median "
+            f"{human_seconds(self.median_s)}; {REMEDIES[self.section]}"
         )
 
 
@@ -127,7 +127,7 @@ class Stragglers:
         self._clear()
 
     def forget(self) -> None:
-        """Begin anew: what was done until now was no step, such as encoding the corpus."""
+        """Start over: what was done until now was no step, such as encoding the corpus."""
         self._settle()
         self._steps.clear()
         self._clear()
@@ -143,7 +143,7 @@ class Stragglers:
         """
         own = [*self._typical(), self._probe.seconds() if self._probe else 0.0]
         rows = self._gathered(own)
-        slow = judge(rows, self.ratio) if len(self._steps) >= FEWEST else ()
+        slow = slow_ranks(rows, self.ratio) if len(self._steps) >= FEWEST else ()
         self._in_a_row = {
             (each.rank, each.section): self._in_a_row.get((each.rank, each.section), 0) + 1 for each in slow
         }
@@ -192,7 +192,7 @@ class Stragglers:
         self._since = now
 
 
-def judge(rows: Sequence[Sequence[float]], ratio: float) -> tuple[Slow, ...]:
+def slow_ranks(rows: Sequence[Sequence[float]], ratio: float) -> tuple[Slow, ...]:
     """The processes whose own work takes more than `ratio` times the median.
 
     Of an even number of processes the lower median counts: of two, one can be slow.
@@ -258,8 +258,3 @@ class _Probe:
         end.record()
         torch.cuda.synchronize(self.device)
         return float(begin.elapsed_time(end)) / 1e3
-
-
-def human_milliseconds(seconds: float) -> str:
-    """Text such as `12 ms` or `3.1 s`."""
-    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else human_seconds(seconds)

@@ -34,7 +34,7 @@ class Events:
         self._summaries: Any = None
 
     def begin(self, step: int) -> None:
-        """Go on after `step`: what was said of later ones, here or by an earlier start, is taken back."""
+        """Resume after `step`: what was said of later ones, here or by an earlier start, is taken back."""
         if not self._writes:
             return
         try:
@@ -85,5 +85,5 @@ class Events:
         self._writer.flush()
 
     def _give_up(self, error: OSError) -> None:
-        log.warning("event files for TensorBoard end here (%s); the run goes on", error)
+        log.warning("event files for TensorBoard end here (%s); the run continues", error)
         self._writer, self._writes = None, False

@@ -30,7 +30,7 @@ class Rates:
     """Of one device, dense, in bf16 whatever the precision; None where it is not known, as on a CPU."""
 
     def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
-        """Rates of a stretch of training.
+        """Rates of a part of training.
 
         Args:
             tokens: Target tokens of all devices.
@@ -78,23 +78,23 @@ def peak_of(name: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class RunBudget:
     """Hours and money that a run may take."""
 
     hours: float | None
     usd: float | None
     usd_per_hour: float | None
-    """Of all machines together, on demand; None where it is not known."""
+    """Of all nodes together, on demand; None where it is not known."""
 
     def cost(self, seconds: float) -> float | None:
-        """USD of the machines for some seconds; None where the price is not known."""
+        """USD of the nodes for some seconds; None where the price is not known."""
         return None if self.usd_per_hour is None else self.usd_per_hour * seconds / 3600
 
     def reached(self, seconds: float) -> str | None:
         """The text of `BudgetReached` where the budget is used up; say after it that all is saved.
 
         Args:
-            seconds: On the machines, over all starts.
+            seconds: On the nodes, over all starts.
         """
         cost = self.cost(seconds)
         if self.hours is not None and seconds >= self.hours * 3600:
@@ -104,13 +104,13 @@ class Budget:
         else:
             return None
         return (
-            f"the budget is used up: {spent} of {budget}; training is saved, and the same command goes on "
+            f"the budget is used up: {spent} of {budget}; training is saved, and the same command resumes "
             f"from there with a larger pretrain.faults.budget_{key}"
         )
 
 
-def budget_of(faults: Faults, cluster: Cluster) -> Budget:
-    """The recipe's budget, with the on-demand price of its machines.
+def budget_of(faults: Faults, cluster: Cluster) -> RunBudget:
+    """The recipe's budget, with the on-demand price of its nodes.
 
     Raises:
         PreflightError: There is a budget in money, and no price.
@@ -122,11 +122,11 @@ def budget_of(faults: Faults, cluster: Cluster) -> Budget:
             f"({cluster.instance or 'not set'}) is not known; set cluster.instance to a type that "
             "`anadil plan` prices, or set pretrain.faults.budget_hours instead"
         )
-    return Budget(hours=faults.budget_hours, usd=faults.budget_usd, usd_per_hour=price)
+    return RunBudget(hours=faults.budget_hours, usd=faults.budget_usd, usd_per_hour=price)
 
 
 def usd_per_hour(cluster: Cluster) -> float | None:
-    """On-demand price of all machines of a run; None where the type or its price is not known.
+    """On-demand price of all nodes of a run; None where the type or its price is not known.
 
     Source: anadil.plan, instances.yaml, which dates each price.
     """

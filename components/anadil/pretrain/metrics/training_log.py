@@ -11,7 +11,7 @@ class Journal:
     """The lines of a run; kept in the work directory until the run is done."""
 
     def __init__(self, folder: Path, num_done: int, saved: str = "") -> None:
-        """Go on after optimizer step `num_done`; later lines of a killed run are dropped.
+        """Resume after optimizer step `num_done`; later lines of a killed run are dropped.
 
         Args:
             folder: The work directory.

@@ -1,10 +1,10 @@
-"""Context parallelism: each process of a group holds one stretch of every sequence of a batch.
+"""Context parallelism: each process of a group holds one slice of every sequence of a batch.
 
 All but attention looks at a token by itself. For attention each process gathers keys and values
-of the whole sequences and attends with its own queries: to its own stretch, and to what lies
+of the whole sequences and attends with its own queries: to its own slice, and to what lies
 before it of the document that reaches into it. Backwards, gradients of keys and values are added
-up over the group and each process gets those of its stretch. Packed documents are short, so
-stretches cost about the same; a document as long as a sequence costs the last process most.
+up over the group and each process gets those of its slice. Packed documents are short, so
+slices cost about the same; a document as long as a sequence costs the last process most.
 The gathering waits: nothing is computed meanwhile.
 """
 
@@ -20,7 +20,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from anadil.core.errors import PreflightError
-from anadil.model.attention import attend, choose_attention, flat, no_mask, refuse_unknown
+from anadil.model.attention import attend, choose_attention, flatten_rows, no_mask, refuse_unknown
 from anadil.plan.layout import cuts_evenly
 from anadil.pretrain.data.packing import Batch
 
@@ -29,7 +29,7 @@ NAME = "anadil_context"
 
 
 def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
-    """Refuse degrees that do not cut sequences into stretches of one length.
+    """Refuse degrees that do not cut sequences into slices of one length.
 
     Raises:
         PreflightError: `pretrain.sequence_length` is no multiple of context x tensor.
@@ -43,7 +43,7 @@ def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
 
 
 def slice_of(batch: Batch, rank: int, size: int) -> Batch:
-    """A process's stretch of every sequence; borders stay those of the whole sequences.
+    """A process's slice of every sequence; borders stay those of the whole sequences.
 
     Labels are those of packing, already moved by one token, so that none is lost at a cut.
 
@@ -70,13 +70,13 @@ def use_context_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> N
     Raises:
         DataError: The architecture does not let its attention be chosen.
     """
-    AttentionInterface.register(NAME, partial(attention, group=group))
+    AttentionInterface.register(NAME, partial(context_attention, group=group))
     AttentionMaskInterface.register(NAME, no_mask)
     choose_attention(model, NAME)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def attention(
+def context_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -92,7 +92,7 @@ def attention(
 
     Args:
         module: The layer's attention.
-        query: This process's stretch, (sequences, heads, tokens, head width).
+        query: This process's slice, (sequences, heads, tokens, head width).
         key: The same with the heads of keys.
         value: As `key`.
         attention_mask: None.
@@ -120,7 +120,7 @@ def attention(
     whole: torch.Tensor = _Gather.apply(own.contiguous(), group)  # type: ignore[no-untyped-call]
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
-        flat(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling
+        flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling
     )
     return attended.view(rows, length, *attended.shape[1:]), None
 
@@ -145,19 +145,19 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What the queries of one stretch of every sequence see."""
+    """What the queries of one slice of every sequence see."""
 
     query_borders: torch.Tensor
     key_borders: torch.Tensor
     begins: tuple[int, ...]
-    """By sequence, the first token of the document that reaches into the stretch."""
+    """By sequence, the first token of the document that reaches into the slice."""
     end: int
-    """The stretch's end."""
+    """The slice's end."""
 
 
 @lru_cache(maxsize=64)
 def _part(borders: bytes, rows: int, length: int, rank: int, size: int) -> _Part:
-    """The documents of one stretch: queries within it, keys from each document's begin."""
+    """The documents of one slice: queries within it, keys from each document's begin."""
     documents = list(pairwise(np.frombuffer(borders, dtype=np.int32).tolist()))
     queries, keys, begins = [0], [0], []
     for row in range(rows):

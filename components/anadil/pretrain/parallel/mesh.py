@@ -1,6 +1,6 @@
-"""Which processes share what: the degrees of the recipe laid over the ranks.
+"""Which processes share what: the degrees of the recipe on the ranks.
 
-Ranks are counted with tensor parallelism innermost, so that it stays within a machine, then
+Ranks are counted with tensor parallelism innermost, so that it stays within a node, then
 context, then data, then pipeline stages outermost. Data and context together are cut once more,
 into replicas of groups that share parameters.
 """
@@ -52,7 +52,7 @@ class Mesh:
 
 
 def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
-    """Lay the degrees over the processes.
+    """Place the processes by the degrees.
 
     Args:
         degrees: `pretrain.parallelism`.

@@ -1,4 +1,4 @@
-"""A model laid over the processes: cut, split, compiled, sharded, in the one order that works."""
+"""Parallelize a model: PP, TP, compile, FSDP, in the one order that works."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,26 @@ from anadil.model.activation_checkpointing import checkpoint_layers, decoder_lay
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import compile_layers
 from anadil.model.load import cast_parameters, pick_dtype
-from anadil.model.loss import multiplies_bf16, summed_loss
-from anadil.model.low_precision import after_step, check_low_precision, layers_for, use_low_precision
+from anadil.model.loss import has_fast_bf16, summed_loss
+from anadil.model.low_precision import (
+    check_low_precision,
+    low_precision_layers,
+    update_fp8_scales,
+    use_low_precision,
+)
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.pipeline import Pipeline, check_passes, check_pipeline, cut
-from anadil.pretrain.parallel.tensor import check_tensor, split, summed_loss_of_head
+from anadil.pretrain.parallel.pipeline import Pipeline, check_micro_batches, check_pipeline, cut_stage
+from anadil.pretrain.parallel.tensor import apply_tensor_parallel, check_tensor, summed_loss_of_head
 from anadil.recipe.pretrain import Pretrain
 
 
 @dataclass(slots=True, kw_only=True)
-class Net:
+class ParallelModel:
     """A model that is ready to be trained, whole or this process's part of it."""
 
     model: PreTrainedModel
@@ -69,21 +74,13 @@ class Net:
             loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
         return loss
 
-    def backward(
-        self,
-        batches: Sequence[Batch],
-        divisor: float,
-        *,
-        replicas: Replicas,
-        change: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], divisor: float, *, replicas: Replicas) -> torch.Tensor:
         """Forward and backward passes of one optimizer step; the summed loss in FP64.
 
         Args:
-            batches: One for each pass.
+            batches: One for each micro-batch.
             divisor: Gradients are those of the sum over it.
             replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
-            change: What becomes of each loss; the loss itself but in tests of faults.
         """
         if self.pipeline is not None:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
@@ -92,7 +89,7 @@ class Net:
         else:
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for number, batch in enumerate(batches, 1):
-                loss = change(self.loss(batch))
+                loss = self.loss(batch)
                 last = number == len(batches)
                 last_pass(self.model, is_last=last)
                 if last:
@@ -108,11 +105,11 @@ class Net:
 
     def after_step(self) -> None:
         """What a format of matrix products has to do when weights have changed."""
-        after_step(self.model)
+        update_fp8_scales(self.model)
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
-    """Refuse what the model, the machine or the recipe's other keys do not go with; before it is loaded.
+    """Refuse what the model, the node or the recipe's other keys do not go with; before it is loaded.
 
     Args:
         settings: Section `pretrain`.
@@ -130,7 +127,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
     check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
     sequences = -(-settings.batch_size // mesh.data)
-    check_passes(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
+    check_micro_batches(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
     dtype = compute_dtype(settings, device)
     check_low_precision(
         settings.matmul,
@@ -142,7 +139,9 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     )
 
 
-def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device) -> Net:
+def parallelize(
+    model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device
+) -> ParallelModel:
     """Make a model ready to be trained as the recipe says; it is changed in place.
 
     Args:
@@ -168,12 +167,14 @@ def spread(model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
     loss = partial(_objective, scored, settings.z_loss)
     if mesh.pipeline > 1:
-        cut(model, mesh.pipeline_rank, mesh.pipeline)
+        cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
     _change_layers(model, layers, settings, mesh, config)
     # FSDP casts what it gathers; all else is cast by autocast.
     mixed = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
-    net = Net(model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes)
+    net = ParallelModel(
+        model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes
+    )
     if mesh.pipeline == 1:
         train_on(model, loss)
     else:
@@ -202,12 +203,12 @@ def _change_layers(
     model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
 ) -> None:
     """Precision, tensor parallelism, recomputation and compilation, each on the result of the one before."""
-    chosen = layers_for(model, settings.matmul)
+    chosen = low_precision_layers(model, settings.matmul)
     use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
     if mesh.tensor > 1:
         assert mesh.parameters is not None
         length = settings.sequence_length // mesh.context
-        split(model, mesh.parameters["tensor"], config=config, sequence_length=length)
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config, sequence_length=length)
     checkpoint_layers(layers, settings.activation_checkpointing)
     if settings.compile:
         compile_layers(layers)
@@ -221,7 +222,7 @@ def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:
     if settings.state == "bf16":
         return torch.bfloat16
     dtype = pick_dtype(settings.precision, device)
-    return dtype if multiplies_bf16(device) or settings.matmul != "same" else torch.float32
+    return dtype if has_fast_bf16(device) or settings.matmul != "same" else torch.float32
 
 
 def _tables(model: PreTrainedModel) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each process holds one stretch of the layers, and hidden states pass between.
+"""Pipeline parallelism: each process holds consecutive layers, and hidden states pass between.
 
 An optimizer step's micro-batches run one forward, one backward (1F1B), by torch 2.13's
 torch.distributed.pipelining. Positions, borders and labels do not travel: every stage reads them
@@ -20,6 +20,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from transformers import PreTrainedModel
 
 from anadil.core.errors import PreflightError
+from anadil.model.family_table import families
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.loss_forward import Loss
 
@@ -47,22 +48,22 @@ def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:
         )
 
 
-def check_passes(stages: int, *, sequences: int, micro_batch_size: int) -> None:
+def check_micro_batches(stages: int, *, sequences: int, micro_batch_size: int) -> None:
     """Refuse steps that do not give every stage a micro-batch.
 
     Args:
         stages: `pretrain.parallelism.pipeline`.
         sequences: Of a step, that one pipeline gets.
-        micro_batch_size: Most sequences of a pass.
+        micro_batch_size: Most sequences of a micro-batch.
 
     Raises:
-        PreflightError: There are fewer passes than stages.
+        PreflightError: There are fewer micro-batches than stages.
     """
-    passes = -(-sequences // min(micro_batch_size, sequences))
-    if passes < stages:
+    micro_batches = -(-sequences // min(micro_batch_size, sequences))
+    if micro_batches < stages:
         raise PreflightError(
             f"pretrain.parallelism.pipeline: {stages} stages need as many micro-batches in a step, and "
-            f"there are {passes}; lower pretrain.micro_batch_size ({micro_batch_size}) or raise pretrain.batch_size"
+            f"there are {micro_batches}; lower pretrain.micro_batch_size ({micro_batch_size}) or raise pretrain.batch_size"
         )
 
 
@@ -72,7 +73,7 @@ def layers_of_stage(layers: int, stage: int, stages: int) -> range:
     return range(*list(pairwise(borders))[stage])
 
 
-def cut(model: PreTrainedModel, stage: int, stages: int) -> None:
+def cut_stage(model: PreTrainedModel, stage: int, stages: int) -> None:
     """Take from a Llama-like model what other stages hold; parameters keep their names.
 
     Layers come to lie in an `nn.ModuleDict` by their numbers. The model cannot be called until
@@ -81,18 +82,21 @@ def cut(model: PreTrainedModel, stage: int, stages: int) -> None:
     Raises:
         PreflightError: See `check_pipeline`.
     """
-    inner: Any = model.base_model
-    whole: Any = model
-    layers = list(inner.layers)
+    names = families()[model.config.model_type].names
+    layers = list(model.get_submodule(names.layers).children())
     check_pipeline(tied=bool(model.config.tie_word_embeddings), layers=len(layers), stages=stages)
-    inner.layers = nn.ModuleDict(
-        {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
-    )
+    held = {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
+    _replace(model, names.layers, nn.ModuleDict(held))
     if stage > 0:
-        inner.embed_tokens = None
+        _replace(model, names.embeddings, None)
     if stage < stages - 1:
-        inner.norm = None
-        whole.lm_head = None
+        _replace(model, names.norm, None)
+        _replace(model, names.head, None)
+
+
+def _replace(model: nn.Module, name: str, part: nn.Module | None) -> None:
+    parent, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(parent), attribute, part)
 
 
 class Pipeline:
@@ -119,7 +123,8 @@ class Pipeline:
             tensor: Processes that share hidden states along the sequence.
         """
         self.model: Any = model
-        self.inner: Any = model.base_model
+        self.names = families()[model.config.model_type].names
+        self._part: Any = model.get_submodule
         self.width: int = model.config.hidden_size
         self.loss, self.group, self.device, self.dtype, self.tensor = loss, group, device, dtype, tensor
         self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
@@ -146,7 +151,7 @@ class Pipeline:
         drops gradients that are there.
 
         Args:
-            batches: Micro-batches of one shape, with context parallelism this process's stretches;
+            batches: Micro-batches of one shape, with context parallelism this process's slices;
                 the same in all stages.
             divisor: What the loss is divided by before the backward pass.
 
@@ -223,9 +228,9 @@ class Pipeline:
         """
         batch = self._waiting.popleft()
         positions = batch.position_ids.to(self.device, non_blocking=True)
-        hidden = self.inner.embed_tokens(given) if self.is_first else given
-        rotary = self.inner.rotary_emb(hidden, positions)
-        for layer in self.inner.layers.values():
+        hidden = self._part(self.names.embeddings)(given) if self.is_first else given
+        rotary = self.model.base_model.rotary_emb(hidden, positions)
+        for layer in self._part(self.names.layers).values():
             hidden = layer(
                 hidden,
                 attention_mask=None,
@@ -237,8 +242,8 @@ class Pipeline:
         if not self.is_last:
             return hidden
         loss = self.loss(
-            self.inner.norm(hidden),
-            self.model.lm_head.weight,
+            self._part(self.names.norm)(hidden),
+            self._part(self.names.head).weight,
             batch.labels.to(self.device, non_blocking=True),
         )
         self._losses.append(loss.detach())

@@ -1,24 +1,31 @@
-"""The processes of one run: alone, or started by torchrun on one machine or many."""
+"""The processes of one run: alone, or started by torchrun on one node or many."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from anadil.core.errors import AnadilError
+
+T = TypeVar("T")
 
 COLLECTIVE = timedelta(hours=2)
 """Time after which NCCL and gloo break off themselves: later than the watchdog, which says who is stuck."""
 PATIENCE = timedelta(hours=12)
 """How long processes wait for the one that encodes the corpus or fetches the base model."""
+FAILURES = (OSError, RuntimeError, AnadilError, CheckpointException)
+"""What files, gloo and torch's checkpoints raise; the last of them is no `Exception`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """This process among those that train together."""
+    """This process among those that train together, or write and read a checkpoint."""
 
     rank: int = 0
     local_rank: int = 0
@@ -32,7 +39,7 @@ class Group:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Go on when every process is here."""
+        """Return when every process is here."""
         if self.host is not None:
             dist.monitored_barrier(self.host, timeout=PATIENCE)
 
@@ -43,6 +50,32 @@ class Group:
         texts: list[Any] = [None] * self.size
         dist.all_gather_object(texts, text, group=self.host)
         return texts
+
+    def run_everywhere(self, work: Callable[[], T]) -> list[T]:
+        """What `work` returns in every process, by rank; a failure of one is raised in all of them.
+
+        Raises:
+            OSError | RuntimeError | AnadilError: The failure of the lowest rank that failed, in
+                every process.
+        """
+        if self.host is None:
+            return [work()]
+        mine: tuple[BaseException | None, T | None]
+        try:
+            mine = (None, work())
+        except FAILURES as error:
+            mine = (error, None)
+        all_of_them: list[Any] = [None] * self.size
+        dist.all_gather_object(all_of_them, mine, group=self.host)
+        for failure, _ in all_of_them:
+            if failure is not None:
+                raise failure
+        return [result for _, result in all_of_them]
+
+    def run_on_first(self, work: Callable[[], T]) -> T:
+        """What `work` returns in the first process, which alone does it; raises as `run_everywhere` does."""
+        first: Any = self.run_everywhere(lambda: work() if self.is_first else None)[0]
+        return cast("T", first)
 
 
 @contextmanager

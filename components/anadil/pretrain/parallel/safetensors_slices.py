@@ -1,4 +1,4 @@
-"""Stretches of the tensors in a Hugging Face directory, without reading the rest."""
+"""Slices of the tensors in a Hugging Face directory, without reading the rest."""
 
 import json
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """A model that no process holds whole: made without memory, then filled shard by shard from its files."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,12 +12,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
+from anadil.model.family_table import families
 from anadil.pretrain.embedding_init import means
 from anadil.pretrain.parallel.safetensors_slices import Weights
 
-INPUT = "model.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
 MEANS_AT_A_TIME = 1_024
 """New embedding rows that are made from one reading of base rows."""
 
@@ -34,12 +33,8 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
         DataError: The directory holds no config, or an unknown architecture.
         IntegrityError: Code of its own would have to run.
     """
-    file = folder / "config.json"
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; give a Hugging Face model directory")
+    model_config(folder)
     try:
-        if "auto_map" in json.loads(file.read_text(encoding="utf-8")):
-            raise IntegrityError(f"{file}: auto_map asks to run code; use a model without it")
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config.vocab_size = num_tokens or config.vocab_size
         config.use_cache = False
@@ -79,22 +74,24 @@ def load_weights(
         DataError: The architecture has a constant that neither its files nor transformers make.
         IntegrityError: A tensor is missing, or has another shape than the config says.
     """
-    names = dict(part.named_parameters())
-    for name, parameter in names.items():
-        _check(name, parameter, weights, rows)
-    if any(parameter.is_meta for parameter in names.values()):
+    parameters = dict(part.named_parameters())
+    config: Any = part.config
+    tables = dict.fromkeys(families()[config.model_type].names.tables, rows)
+    for name, parameter in parameters.items():
+        _check(name, parameter, weights, tables.get(name))
+    if any(parameter.is_meta for parameter in parameters.values()):
         _materialise(part, device)
         _make_buffers(part, weights)
     with torch.no_grad():
         for name, parameter in part.named_parameters():
-            _fill(name, parameter, weights, rows if name in (INPUT, OUTPUT) else None)
+            _fill(name, parameter, weights, tables.get(name))
 
 
 def _check(
     name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None
 ) -> None:
     shape = weights.shape(name)
-    expected = shape if rows is None or name not in (INPUT, OUTPUT) else (len(rows), *shape[1:])
+    expected = shape if rows is None else (len(rows), *shape[1:])
     if tuple(parameter.shape) != expected:
         raise IntegrityError(
             f"{weights.folder}: weights do not fit config.json ({name} makes {list(expected)}, the model has "
@@ -180,7 +177,7 @@ def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[S
 
 
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as stretches without a gap: first number, and how many."""
+    """Rising numbers as ranges without a gap: first number, and how many."""
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or ids[end] != ids[end - 1] + 1:

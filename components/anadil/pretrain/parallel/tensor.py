@@ -1,11 +1,12 @@
 """Tensor parallelism: each matrix product shared by some processes, and the tokens between them.
 
 Queries, keys, values and the MLP's first products are split by columns, the products after them by
-rows, both embeddings by tokens of the vocabulary. Between the products each process holds a stretch
+rows, both embeddings by tokens of the vocabulary. Between the products each process holds a slice
 of the tokens (sequence parallelism), so that norms and sums are shared too. The plan is torchtitan's
 for Llama 3. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from anadil.core.errors import PreflightError
+from anadil.model.family import TensorStyle
+from anadil.model.family_table import families
 from anadil.model.vocabulary_parallel import summed_loss_of_rows
 from anadil.plan.layout import cuts_evenly, shared_by_tensor
 from anadil.plan.model_shape import shape_from
@@ -61,13 +64,13 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
         )
 
 
-def split(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: int) -> None:
+def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: int) -> None:
     """Split a Llama, or the pipeline stage that `part` is, in place; parameters become DTensors.
 
     Called before activation checkpointing, compilation and `fully_shard`, on the meta device or with
     equal weights on every process. Afterwards `part.model` takes full `input_ids` and full
     `position_ids` (which must be given), hands from layer to layer and from stage to stage this
-    process's stretch of the tokens, (sequences, tokens / degree, width), and returns it from the
+    process's slice of the tokens, (sequences, tokens / degree, width), and returns it from the
     norm. The head is not called: see `summed_loss_of_head`. Every parameter requires a gradient
     afterwards.
 
@@ -82,25 +85,26 @@ def split(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: in
         PreflightError: See `check_tensor`.
     """
     check_tensor(config, mesh.size(), sequence_length)
+    family = families()[config.model_type]
     ends: dict[str, ParallelStyle] = {
-        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "model.norm": LocalNorm(),
-        "lm_head": ColwiseParallel(input_layouts=Shard(1)),
+        family.names.embeddings: RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        family.names.norm: LocalNorm(),
+        family.names.head: ColwiseParallel(input_layouts=Shard(1)),
     }
-    names = dict(part.named_modules())
-    parallelize_module(part, mesh, {name: style for name, style in ends.items() if name in names})
-    if "model.embed_tokens" in names:
-        names["model.embed_tokens"].register_forward_hook(_copied)
-    layers: Any = part.get_submodule("model.layers")
+    modules = dict(part.named_modules())
+    parallelize_module(part, mesh, {name: style for name, style in ends.items() if name in modules})
+    if family.names.embeddings in modules:
+        modules[family.names.embeddings].register_forward_hook(_copied)
+    layers: Any = modules[family.names.layers]
     for layer in layers.values() if isinstance(layers, nn.ModuleDict) else layers:
-        _check_layer(layer, config)
-        parallelize_module(layer, mesh, _layer_plan())
+        _check_layer(layer, config, family.tensor_plan)
+        parallelize_module(layer, mesh, {name: _style(style) for name, style in family.tensor_plan.items()})
 
 
 def summed_loss_of_head(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0
 ) -> torch.Tensor:
-    """`summed_loss_of_rows` with the weight of a head that `split` has split.
+    """`summed_loss_of_rows` with the weight of a head that `apply_tensor_parallel` has split.
 
     Args:
         hidden: What the norm returns, (sequences, tokens / degree, width).
@@ -120,7 +124,7 @@ class LocalNorm(ParallelStyle):
 
     torch's `SequenceParallel` hands DTensors to the norm. Liger's (0.8.5, ops/rms_norm.py) gathers
     all tokens of a DTensor and returns a plain tensor of them, which the next module would take
-    for a stretch. A norm looks at one token at a time, so plain tensors do for every kernel; only the
+    for a slice. A norm looks at one token at a time, so plain tensors do for every kernel; only the
     gradient of its weight, a sum over tokens, must be added up, which DTensor does for a partial
     gradient. Liger's rotation and SwiGLU get plain tensors anyway.
     """
@@ -134,7 +138,7 @@ class LocalNorm(ParallelStyle):
         seen = type("Seen", (), settings)
         changed: Any = module
         # A partial, not a closure, so that a deep copy uses its own weight.
-        changed.forward = partial(_norm_of_stretch, module, seen)
+        changed.forward = partial(_norm_of_slice, module, seen)
         return module
 
 
@@ -143,7 +147,7 @@ def _copied(_module: nn.Module, _inputs: Any, states: torch.Tensor) -> torch.Ten
     return states.clone()
 
 
-def _norm_of_stretch(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tensor:
+def _norm_of_slice(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tensor:
     """The norm's own forward on what it takes for itself: its settings, and its weight as a plain tensor."""
     view = seen()
     view.weight = module.weight.to_local(grad_placements=(Partial(),))
@@ -151,10 +155,10 @@ def _norm_of_stretch(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tens
     return result
 
 
-def _check_layer(layer: nn.Module, config: Any) -> None:
+def _check_layer(layer: nn.Module, config: Any, plan: Mapping[str, TensorStyle]) -> None:
     """Refuse layers with other parameters than the plan's, whose gradients would silently differ."""
     held = {name.rpartition(".")[0] for name, _ in layer.named_parameters()}
-    planned = {name for name in _layer_plan() if name not in ("self_attn", "mlp")}
+    planned = {name for name, style in plan.items() if not style.startswith("gather")}
     if held != planned:
         raise PreflightError(
             f"{KEY}: a layer of a {config.model_type} model is not a Llama's "
@@ -162,21 +166,18 @@ def _check_layer(layer: nn.Module, config: Any) -> None:
         )
 
 
-def _layer_plan() -> dict[str, ParallelStyle]:
-    return {
-        "input_layernorm": LocalNorm(),
-        # transformers passes the hidden states by keyword.
-        "self_attn": PrepareModuleInput(
-            input_kwarg_layouts={"hidden_states": Shard(1)},
-            desired_input_kwarg_layouts={"hidden_states": Replicate()},
-        ),
-        "self_attn.q_proj": ColwiseParallel(),
-        "self_attn.k_proj": ColwiseParallel(),
-        "self_attn.v_proj": ColwiseParallel(),
-        "self_attn.o_proj": RowwiseParallel(output_layouts=Shard(1)),
-        "post_attention_layernorm": LocalNorm(),
-        "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        "mlp.gate_proj": ColwiseParallel(),
-        "mlp.up_proj": ColwiseParallel(),
-        "mlp.down_proj": RowwiseParallel(output_layouts=Shard(1)),
-    }
+def _style(style: TensorStyle) -> ParallelStyle:
+    match style:
+        case "norm":
+            return LocalNorm()
+        case "columns":
+            return ColwiseParallel()
+        case "rows":
+            return RowwiseParallel(output_layouts=Shard(1))
+        case "gather":
+            return PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+        case "gather_keyword":
+            return PrepareModuleInput(
+                input_kwarg_layouts={"hidden_states": Shard(1)},
+                desired_input_kwarg_layouts={"hidden_states": Replicate()},
+            )

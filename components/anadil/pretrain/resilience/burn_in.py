@@ -1,6 +1,6 @@
 """Tests of every device, of the network between them, and of the disks, before the first step.
 
-A device that computes wrongly or slowly, a machine with a bad link or a full disk spoils days of
+A device that computes wrongly or slowly, a node with a bad link or a full disk spoils days of
 all others; seconds at the start find it and say where it is.
 """
 
@@ -21,6 +21,7 @@ import torch
 from torch import distributed as dist
 
 from anadil.artifacts import storage
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience.replica_check import checksum
@@ -51,7 +52,7 @@ UNITS = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Result:
+class BurnInResult:
     """What one process found."""
 
     rank: int
@@ -63,7 +64,7 @@ class Result:
     rates: dict[str, float] = field(default_factory=dict)
     """By test, in `UNITS`."""
     retry: str = ""
-    """A failure that another machine would not have."""
+    """A failure that another node would not have."""
     wrong: str = ""
     """A failure that somebody has to mend."""
 
@@ -80,7 +81,7 @@ def burn_in(
     folder: Path,
     archive: str | None = None,
     local: Path | None = None,
-) -> list[Result]:
+) -> list[BurnInResult]:
     """Test device, network and storage; every process comes to the same result.
 
     Args:
@@ -89,15 +90,15 @@ def burn_in(
         dtype: That training computes in.
         folder: The work directory.
         archive: Where checkpoints are copied to; None for nowhere.
-        local: Where checkpoints are kept on the machine's own disk; None for nowhere.
+        local: Where checkpoints are kept on the node's own disk; None for nowhere.
 
     Raises:
-        RetryableError: A device or a link is broken, which another machine would not be.
+        RetryableError: A device or a link is broken, which another node would not be.
         PreflightError: A disk or the archive cannot be used.
     """
     started = time.monotonic()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    mine = Result(rank=group.rank, host=socket.gethostname(), device=name)
+    mine = BurnInResult(rank=group.rank, host=socket.gethostname(), device=name)
     _test_device(mine, device, dtype)
     _test_network(mine, group, device)
     if group.local_rank == 0:
@@ -106,15 +107,15 @@ def burn_in(
             _test_disk(mine, local, "local disk", "pretrain.copies.local_path")
         if archive is not None:
             _test_archive(mine, archive)
-    results = [Result(**json.loads(text)) for text in group.gather(json.dumps(asdict(mine)))]
-    judge(results)
+    results = [BurnInResult(**json.loads(text)) for text in group.gather(json.dumps(asdict(mine)))]
+    refuse_failed(results)
     log.info("burn-in: %s (%.1f s)", summary(results), time.monotonic() - started)
     for line in slow(results):
         log.warning("burn-in: %s", line)
     return results
 
 
-def judge(results: Sequence[Result]) -> None:
+def refuse_failed(results: Sequence[BurnInResult]) -> None:
     """Refuse to train with what failed.
 
     Raises:
@@ -132,11 +133,11 @@ def judge(results: Sequence[Result]) -> None:
         raise PreflightError("burn-in: " + "; ".join([*wrong, *retry]))
     if retry:
         raise RetryableError(
-            f"burn-in: {'; '.join(retry)}. Take that machine out of service and run the same command again"
+            f"burn-in: {'; '.join(retry)}. Take that node out of service and run the same command again"
         )
 
 
-def slow(results: Sequence[Result]) -> list[str]:
+def slow(results: Sequence[BurnInResult]) -> list[str]:
     """A sentence for each device or disk that is much slower than those of the others."""
     lines = []
     for test in ("matmul", "disk", "local disk"):  # collectives have one speed for all
@@ -151,7 +152,7 @@ def slow(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[BurnInResult]) -> str:
     """Median rate of each test, with its unit."""
     texts = []
     for test, unit in UNITS.items():
@@ -161,7 +162,7 @@ def summary(results: Sequence[Result]) -> str:
     return f"{len(results)} process(es), {', '.join(texts)}"
 
 
-def _odd(results: Sequence[Result]) -> list[Result]:
+def _odd(results: Sequence[BurnInResult]) -> list[BurnInResult]:
     """Processes whose product differs from that of most equal devices."""
     found = []
     for device in {one.device: None for one in results}:
@@ -172,7 +173,7 @@ def _odd(results: Sequence[Result]) -> list[Result]:
     return found
 
 
-def _test_device(mine: Result, device: torch.device, dtype: torch.dtype) -> None:
+def _test_device(mine: BurnInResult, device: torch.device, dtype: torch.dtype) -> None:
     left, right = (_numbers(SMALL, shift) for shift in (1, 2))
     product = (left.to(device, dtype) @ right.to(device, dtype)).cpu().double()
     expected = left.to(dtype).double() @ right.to(dtype).double()
@@ -198,7 +199,7 @@ def _numbers(rows: int, shift: int) -> torch.Tensor:
     return ((count * 2_654_435_761 % 2**24).float() / 2**24 - 0.5).view(rows, rows)
 
 
-def _test_network(mine: Result, group: Group, device: torch.device) -> None:
+def _test_network(mine: BurnInResult, group: Group, device: torch.device) -> None:
     """Rank r sends r + 1 everywhere; then sums and places of all are known."""
     if group.host is None:
         return
@@ -223,7 +224,7 @@ def _test_network(mine: Result, group: Group, device: torch.device) -> None:
         mine.retry = "sums or numbers of other processes arrive wrong; the network or a device is broken"
 
 
-def _test_disk(mine: Result, folder: Path, test: str, key: str) -> None:
+def _test_disk(mine: BurnInResult, folder: Path, test: str, key: str) -> None:
     path = folder / f"{PROBE}-{mine.rank}"
     content = bytes(range(256)) * (DISK_BYTES // 256)
     started = time.perf_counter()
@@ -244,9 +245,9 @@ def _test_disk(mine: Result, folder: Path, test: str, key: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def _test_archive(mine: Result, archive: str) -> None:
-    place = storage.join(archive, f"{PROBE}-{mine.host}-{mine.rank}")
-    uri, content = storage.join(place, storage.MANIFEST), b"anadil"
+def _test_archive(mine: BurnInResult, archive: str) -> None:
+    place = join(archive, f"{PROBE}-{mine.host}-{mine.rank}")
+    uri, content = join(place, MANIFEST), b"anadil"
     try:
         store = storage.store(archive)
         store.write(uri, content)

@@ -11,7 +11,7 @@ MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RankProgress:
     """What a process did last."""
 
     rank: int
@@ -31,7 +31,7 @@ class Progress:
     """Whether that is a collective."""
     runs: bool = True
 
-    def stopped_since(self, before: "Progress") -> "Progress":
+    def stopped_since(self, before: "RankProgress") -> "RankProgress":
         """The same, marked if the process has not run in between."""
         return replace(self, runs=self.ticks != before.ticks)
 
@@ -41,7 +41,7 @@ class Progress:
         return (self.step, later, self.beats)
 
 
-def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
+def culprits(found: Mapping[int, RankProgress], speaker: int, folder: Path) -> str:
     """One sentence that names the processes that hold up the others.
 
     Those that do not run at all; else those that came less far than the others, which wait for
@@ -53,10 +53,10 @@ def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
         speaker: Rank of the process that says it.
         folder: Where the stacks lie.
     """
-    remedy = f"stacks of each process are in {folder}/hang-rank-*.txt; run the same command again to go on"
+    remedy = f"stacks of each process are in {folder}/hang-rank-*.txt; run the same command again to resume"
     frozen = [one for one in found.values() if not one.runs]
     if frozen:
-        what = "does not run (stopped, killed, computing with Python's lock held, or its machine is gone)"
+        what = "does not run (stopped, killed, computing with Python's lock held, or its node is gone)"
         return f"the run hangs: {_named(frozen)}, and {what}; {remedy}"
     slowest = min(one.reached() for one in found.values())
     behind = [one for one in found.values() if one.reached() == slowest]
@@ -71,7 +71,7 @@ def culprits(found: Mapping[int, Progress], speaker: int, folder: Path) -> str:
     )
 
 
-def _elsewhere(some: Sequence[Progress]) -> list[Progress]:
+def _elsewhere(some: Sequence[RankProgress]) -> list[RankProgress]:
     """Those outside a collective while others are in one, or else in a place where few are."""
     outside = [one for one in some if not one.waits]
     if outside and len(outside) < len(some):
@@ -81,7 +81,7 @@ def _elsewhere(some: Sequence[Progress]) -> list[Progress]:
     return [one for one in some if places[one.where] == rarest]
 
 
-def _named(some: Sequence[Progress]) -> str:
+def _named(some: Sequence[RankProgress]) -> str:
     texts = [
         f"rank {one.rank} on {one.host} (process {one.pid}) is stuck in {one.section} of step {one.step}"
         + (f" at {one.where}" if one.where and one.runs else "")

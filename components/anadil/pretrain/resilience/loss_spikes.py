@@ -3,14 +3,22 @@
 Both numbers are sums over all processes, so each process judges them alone and all agree.
 """
 
+import json
 import math
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
+from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
+from anadil.pretrain.data.packing import Packed
+from anadil.pretrain.data.tokens import Places
 from anadil.recipe.pretrain import Faults
 
 WINDOW = 100
@@ -20,8 +28,15 @@ WARM_UP = 20
 error of the median of 20 is 1.25 / sqrt(20) = 28 % of one standard deviation of the noise. The largest
 ratio in the recipe `smoke`, logged at each step, is 1.11 (batches of 1,024 tokens), far from 2."""
 
+MOST_CHARS = 200
+"""Characters shown of each document."""
+MOST_TOKENS = 256
+"""Tokens decoded for them: no tokenizer in use has tokens of less than one character on average."""
 
-class Finding(StrEnum):
+Decode = Callable[[Sequence[int]], str]
+
+
+class StepAction(StrEnum):
     """What a step's numbers ask for."""
 
     FINE = "fine"
@@ -31,10 +46,10 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class StepVerdict:
     """The judgement on one step."""
 
-    finding: Finding
+    finding: StepAction
     step: int
     """Optimizer step, from 1."""
     loss: float
@@ -58,14 +73,14 @@ class Anomalies:
         self.num_skips = 0
         """Roll-backs so far."""
 
-    def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> Verdict:
+    def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
         """Look at a step before the optimizer uses its gradient.
 
         Args:
             step: Optimizer step, from 1.
             loss: Mean nats per token over all processes.
             norm: Of the gradient over all processes, before clipping.
-            phase: Number of the phase; another one begins anew, since it may change what is usual.
+            phase: Number of the phase; another one starts over, since it may change what is usual.
         """
         if phase != self._phase:
             self._phase = phase
@@ -73,12 +88,12 @@ class Anomalies:
         reason = self._reason(loss, norm)
         if not reason:
             self._losses.append((step, loss))
-            return Verdict(finding=Finding.FINE, step=step, loss=loss, norm=norm)
+            return StepVerdict(finding=StepAction.FINE, step=step, loss=loss, norm=norm)
         skips = self._settings.on_anomaly == "skip"
-        finding = Finding.SKIP if skips else Finding.STOP
-        return Verdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
+        finding = StepAction.SKIP if skips else StepAction.STOP
+        return StepVerdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
 
-    def rolled_back(self, verdict: Verdict, step: int) -> None:
+    def rolled_back(self, verdict: StepVerdict, step: int) -> None:
         """Leave out the batches that were used since a copy, the judged one included.
 
         Args:
@@ -124,7 +139,7 @@ class Anomalies:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`."""
+        """Resume from a `state`."""
         self._phase = int(state["phase"])
         self._losses.clear()
         self._losses.extend((int(step), float(loss)) for step, loss in state["losses"])
@@ -144,7 +159,7 @@ class Anomalies:
         return f"the loss is {loss:.4g}, {loss / usual:.1f} times the median of the last {len(self._losses)}"
 
 
-def refuse(verdict: Verdict, lr: float, report: str) -> RecipeError:
+def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
     """The error that ends a run at a step that cannot be used.
 
     Args:
@@ -155,5 +170,61 @@ def refuse(verdict: Verdict, lr: float, report: str) -> RecipeError:
     return RecipeError(
         f"pretrain: {verdict.reason} at step {verdict.step} (gradient norm {verdict.norm:.4g}, learning rate "
         f"{lr:.3g}); its documents are listed in {report}: clean them, lower the learning rate, or set "
-        "pretrain.faults.on_anomaly=skip to go on without them (the checkpoint before it is kept)"
+        "pretrain.faults.on_anomaly=skip to continue without them (the checkpoint before it is kept)"
     )
+
+
+def decoder(tokenizer: Path) -> Decode:
+    """What turns ids into text, special tokens shown.
+
+    Raises:
+        DataError: The directory holds no tokenizer.
+    """
+    opened = read_tokenizer(tokenizer)
+    return lambda ids: str(opened.decode(list(ids), skip_special_tokens=False))
+
+
+def write_documents_of_step(
+    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Places, decode: Decode | None = None
+) -> Path:
+    """Write `anomaly-step-N.json`: each sequence of the step with its documents and how they begin.
+
+    Args:
+        folder: The work directory.
+        verdict: On the step.
+        packed: The sequences of the corpus.
+        sequences: Those of the step, over all processes.
+        decode: Turns ids into text; without it there are only numbers.
+    """
+    path = folder / f"anomaly-step-{verdict.step}.json"
+    content = {
+        "step": verdict.step,
+        "loss": str(verdict.loss),  # JSON has no NaN
+        "grad_norm": str(verdict.norm),
+        "reason": verdict.reason,
+        "finding": verdict.finding.value,
+        "sequences": [
+            {"sequence": int(sequence), "documents": _documents(packed, int(sequence), decode)}
+            for sequence in sequences
+        ],
+    }
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _documents(packed: Packed, sequence: int, decode: Decode | None) -> list[dict[str, Any]]:
+    """The pieces of a sequence: `document` counts the corpus' training documents from 0."""
+    stream = packed.stream
+    found: list[dict[str, Any]] = []
+    for start, num in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
+        document = int(np.searchsorted(stream.starts, start, side="right")) - 1
+        entry: dict[str, Any] = {
+            "document": document,
+            "first_token": int(start - stream.starts[document]),
+            "tokens": int(num),
+        }
+        if decode is not None:
+            ids = stream.ids[start : start + min(int(num) + 1, MOST_TOKENS)].tolist()
+            entry["text"] = decode(ids)[:MOST_CHARS]
+        found.append(entry)
+    return found

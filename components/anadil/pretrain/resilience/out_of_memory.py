@@ -1,7 +1,7 @@
-"""A device that runs out of memory: what to change, or go on with half the micro-batch.
+"""A device that runs out of memory: what to change, or resume with half the micro-batch.
 
 The process that failed cannot tell the others, which wait for it in a collective. So it notes the
-smaller micro-batch in the work directory and ends; the job is started again and goes on from its
+smaller micro-batch in the work directory and ends; the job is started again and resumes from its
 last checkpoint, with twice the accumulation and so with the same losses.
 """
 
@@ -21,8 +21,9 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.format import human_bytes
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import this_machine
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import trained_shape
-from anadil.plan.search import fit, nearest
+from anadil.plan.search import nearest
 from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.sections import Recipe
 
@@ -33,7 +34,7 @@ NO_MEMORY = re.compile("DefaultCPUAllocator: (not enough|can't allocate) memory|
 """Main memory, page-locked memory. Source: c10/core/impl/alloc_cpu.cpp, cudaHostAlloc; torch 2.13."""
 MAIN_MEMORY = (
     "that is main memory, not the GPU's: there each process reads weights and keeps a copy of what a checkpoint "
-    "holds; raise cluster.memory, take machines with more of it, spread the model further "
+    "holds; raise cluster.memory, take nodes with more of it, spread the model further "
     "(pretrain.parallelism.shard), or set pretrain.faults.on_anomaly=stop, which keeps no copy for a roll-back"
 )
 IN_A_STEP = {"pretrain.micro_batch_size", "pretrain.activation_checkpointing", "pretrain.sequence_length"}
@@ -61,7 +62,7 @@ def out_of_memory(
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        first = _told(error)
+        first = _memory_error(error)
         if first is None:
             raise
         head = f"pretrain: out of memory in step {step} on rank {rank} with micro-batch {micro_batch_size} ({first})"
@@ -69,7 +70,7 @@ def out_of_memory(
             half = micro_batch_size // 2
             note(folder, recipe, half, step)
             raise RetryableError(
-                f"{head}; run the same command again: it goes on from the last checkpoint with micro-batch {half}"
+                f"{head}; run the same command again: it resumes from the last checkpoint with micro-batch {half}"
             ) from None
         raise PreflightError(f"{head}; {advice(recipe)}") from None
 
@@ -89,7 +90,7 @@ def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        first = _told(error)
+        first = _memory_error(error)
         if first is None:
             raise
         head = f"pretrain: out of memory while {doing} on rank {rank} on {socket.gethostname()} ({first})"
@@ -97,7 +98,7 @@ def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
         raise PreflightError(f"{head}; {advice(recipe, step=False) if on_device else MAIN_MEMORY}") from None
 
 
-def _told(error: BaseException) -> str | None:
+def _memory_error(error: BaseException) -> str | None:
     """First line of an error for lack of memory; None of any other."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY.search(str(error)):
         return (str(error).splitlines() or ["no memory"])[0][:300]
@@ -120,7 +121,7 @@ def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
 
     Args:
         recipe: The run's.
-        folder: The work directory; machines may have one each.
+        folder: The work directory; nodes may have one each.
         group: All processes; each of them calls this.
     """
     asked = recipe.pretrain.micro_batch_size
@@ -162,16 +163,16 @@ def advice(recipe: Recipe, *, step: bool = True) -> str:
         remedies = nearest(shape, layout, work, kind, max(1, recipe.cluster.nodes))
     except AnadilError as error:
         if not step:
-            return f"raise pretrain.parallelism.shard or take a smaller base.model or a larger machine (no plan: {error})"
+            return f"raise pretrain.parallelism.shard or take a smaller base.model or a larger node (no plan: {error})"
         return f"lower pretrain.micro_batch_size or set pretrain.activation_checkpointing=full (no plan: {error})"
-    told = f"the planner expects {human_bytes(total)} of the device's {human_bytes(kind.memory_bytes)}"
+    expected = f"the planner expects {human_bytes(total)} of the device's {human_bytes(kind.memory_bytes)}"
     less = [one for one in remedies if one.total_bytes < total and (step or one.settings.keys() - IN_A_STEP)]
     if not less:
-        return f"{told}; no setting needs less: take a smaller base.model or a larger machine"
+        return f"{expected}; no setting needs less: take a smaller base.model or a larger node"
     lines = [
         "  " + " ".join(f"--set {key}={value}" for key, value in one.settings.items())
         + f"  ({human_bytes(one.total_bytes)})"
         for one in less[:MOST_REMEDIES]
     ]  # fmt: skip
     halve = "  --set pretrain.faults.on_out_of_memory=halve  (half the micro-batch at each new start)"
-    return "\n".join([f"{told}; what needs less:", *lines, *([halve] if step else [])])
+    return "\n".join([f"{expected}; what needs less:", *lines, *([halve] if step else [])])

@@ -9,7 +9,7 @@ import torch
 from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
 from anadil.core.errors import RetryableError
-from anadil.runtime.entry_point import LOST
+from anadil.runtime.termination import PEER_LOST
 
 GONE = re.compile(
     r"Connection (closed|reset) by peer|Connection refused|connectFullMesh failed|Read error|Write error|Broken pipe"
@@ -39,8 +39,8 @@ def peers(rank: int) -> Iterator[None]:
         if not BROKEN.search(_first_line(error)):
             raise
         raise RetryableError(
-            f"rank {rank} on {socket.gethostname()}: the GPU failed ({_first_line(error)}); take that machine out "
-            "of service and run the same command again to go on from the last checkpoint"
+            f"rank {rank} on {socket.gethostname()}: the GPU failed ({_first_line(error)}); take that node out "
+            "of service and run the same command again to resume from the last checkpoint"
         ) from error
     except (DistBackendError, DistNetworkError, DistStoreError) as error:
         raise _lost(rank, error) from error
@@ -53,8 +53,8 @@ def peers(rank: int) -> Iterator[None]:
 
 def _lost(rank: int, error: RuntimeError) -> RetryableError:
     return RetryableError(
-        f"rank {rank} has {LOST} ({_first_line(error)}); the log of the process that failed first "
-        "says why; run the same command again to go on from the last checkpoint"
+        f"rank {rank} has {PEER_LOST} ({_first_line(error)}); the log of the process that failed first "
+        "says why; run the same command again to resume from the last checkpoint"
     )
 
 

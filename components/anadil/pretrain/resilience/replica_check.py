@@ -94,32 +94,36 @@ def check_replicas(
     totals = [int(one.item()) for one in all_totals]
     if all(len({totals[rank] for rank in ranks}) == 1 for ranks in peers):
         return
-    told: list[tuple[str, dict[str, int]]] = [("", {})] * group.size
+    details: list[tuple[str, dict[str, int]]] = [("", {})] * group.size
     detail = (socket.gethostname(), dict(zip(tensors, each.tolist(), strict=True)))
-    dist.all_gather_object(told, detail, group=group.host)
-    faults = [_fault(ranks, totals, told) for ranks in peers if len({totals[rank] for rank in ranks}) > 1]
+    dist.all_gather_object(details, detail, group=group.host)
+    faults = [_fault(ranks, totals, details) for ranks in peers if len({totals[rank] for rank in ranks}) > 1]
     raise IntegrityError(
-        f"silent corruption: after step {step} {'; '.join(faults)}. Take that machine out of service (its GPU or "
-        "memory is broken) and run the same command again; it goes on from a checkpoint that is older than the last "
+        f"silent corruption: after step {step} {'; '.join(faults)}. Take that node out of service (its GPU or "
+        "memory is broken) and run the same command again; it resumes from a checkpoint that is older than the last "
         "comparison that found all copies equal"
     )
 
 
-def _fault(ranks: Sequence[int], totals: Sequence[int], told: Sequence[tuple[str, dict[str, int]]]) -> str:
+def _fault(ranks: Sequence[int], totals: Sequence[int], details: Sequence[tuple[str, dict[str, int]]]) -> str:
     """Who differs among copies: the minority, or all of them where there is none."""
     votes = Counter(totals[rank] for rank in ranks).most_common()
     usual, number = votes[0]
     odd = [rank for rank in ranks if totals[rank] != usual]
     if 2 * number <= len(ranks):
-        shown = ", ".join(f"rank {rank} on {told[rank][0]}" for rank in ranks)
-        return f"the parameters of {shown} differ at {_first(ranks, told)}, and none of them has a majority"
+        shown = ", ".join(f"rank {rank} on {details[rank][0]}" for rank in ranks)
+        return (
+            f"the parameters of {shown} differ at {_first(ranks, details)}, and none of them has a majority"
+        )
     right = next(rank for rank in ranks if totals[rank] == usual)
-    shown = ", ".join(f"rank {rank} on {told[rank][0]}" for rank in odd)
-    return f"the parameters of {shown} differ from the {number} other copies at {_first([right, *odd], told)}"
+    shown = ", ".join(f"rank {rank} on {details[rank][0]}" for rank in odd)
+    return (
+        f"the parameters of {shown} differ from the {number} other copies at {_first([right, *odd], details)}"
+    )
 
 
-def _first(ranks: Sequence[int], told: Sequence[tuple[str, dict[str, int]]]) -> str:
+def _first(ranks: Sequence[int], details: Sequence[tuple[str, dict[str, int]]]) -> str:
     """The first tensor in which some copies differ, and how many do."""
-    sums = [told[rank][1] for rank in ranks]
+    sums = [details[rank][1] for rank in ranks]
     names = [name for name in sums[0] if len({one.get(name) for one in sums}) > 1]
     return f"{names[0]} ({len(names)} of {len(sums[0])} tensors)"

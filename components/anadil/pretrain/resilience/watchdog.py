@@ -9,7 +9,7 @@ first process is gone or stopped, the store is too, and each of the others watch
 Three lines of defence, each for what the one before cannot see:
 
 1. This thread sees a main thread that waits in a collective, a read or a loop of Python.
-2. A process that does not run at all (stopped, its machine gone) is seen by the others: its
+2. A process that does not run at all (stopped, its node gone) is seen by the others: its
    count of ticks stands still.
 3. A main thread that computes in C without letting go of Python's lock stops this thread too. For
    it `faulthandler`, whose timer is a C thread, writes the stacks, and the kernel's own timer
@@ -37,8 +37,8 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: i
 
 from anadil.core.errors import RetryableError
 from anadil.pretrain.parallel.process_group import PATIENCE
-from anadil.pretrain.resilience.hang_report import Progress, culprits
-from anadil.runtime.entry_point import last_words
+from anadil.pretrain.resilience.hang_report import RankProgress, culprits
+from anadil.runtime.termination import report_failure
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ START_AFTER_S = 1_800.0
 """Silence allowed before the first optimizer step is done: `torch.compile` and the first kernels take
 minutes. Assumption."""
 LOAD_AFTER_S = PATIENCE.total_seconds()
-"""The same while the base model is fetched and loaded and the corpus is encoded: one process of each machine
+"""The same while the base model is fetched and loaded and the corpus is encoded: one process of each node
 may work for hours, and the others wait for it that long."""
 MOST_POLL_S = 5.0
 """Longest time between two looks of the thread."""
@@ -153,14 +153,14 @@ class Watchdog:
         while not self._closed.wait(self._poll_s):
             now = time.monotonic()
             if now - before > 4 * self._poll_s + 1:
-                # Nobody could run here: the process was stopped (Ctrl-Z) and goes on.
+                # Nobody could run here: the process was stopped (Ctrl-Z) and continues.
                 self._at = now
             before = now
             self._ticks += 1
             self._arm_last_resort()
             silent = now - self._at > self.allowance_s
             try:
-                alarm = self._told(raise_alarm=silent)
+                alarm = self._exchange(raise_alarm=silent)
             except DistError as error:
                 self._lost_store(error)
                 return
@@ -175,24 +175,24 @@ class Watchdog:
         # A second later, when the stacks are on the disk. SIGALRM's default ends the process.
         signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
-    def _told(self, *, raise_alarm: bool) -> bool:
+    def _exchange(self, *, raise_alarm: bool) -> bool:
         """Tell the others what this process does; whether one of them has raised the alarm."""
         store = self._store
         if store is None:
             return False
 
-        def told() -> bool:
+        def exchange() -> bool:
             store.set(f"progress {self._rank}", json.dumps(asdict(self._progress())))
             if raise_alarm:
                 store.set(ALARM, str(self._rank))
             return bool(store.check([ALARM]))
 
-        return answered(told)
+        return answered(exchange)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> RankProgress:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  as faulthandler does
         code = frame.f_code if frame else None
-        return Progress(
+        return RankProgress(
             rank=self._rank, host=socket.gethostname(), pid=os.getpid(), step=self._step, beats=self._beats,
             section=self._section, silent_s=round(time.monotonic() - self._at, 1), ticks=self._ticks,
             where=f"{Path(code.co_filename).name}:{code.co_name}" if code else "",
@@ -235,7 +235,7 @@ class Watchdog:
             time.sleep(0.02)
         self._store.set(SAID, "yes")
 
-    def _gathered(self) -> dict[int, Progress]:
+    def _gathered(self) -> dict[int, RankProgress]:
         """What every process did last; those that do not tick any more are marked so."""
         if self._store is None:
             return {self._rank: self._progress()}
@@ -252,12 +252,12 @@ class Watchdog:
                 after[rank] = one.stopped_since(before[rank])
         return after
 
-    def _read(self, names: list[str]) -> dict[int, Progress]:
+    def _read(self, names: list[str]) -> dict[int, RankProgress]:
         assert self._store is not None
         found = {}
         for rank, name in enumerate(names):
             if self._store.check([name]):
-                found[rank] = Progress(**json.loads(self._store.get(name)))
+                found[rank] = RankProgress(**json.loads(self._store.get(name)))
         return found
 
     def _lost_store(self, error: DistError) -> None:
@@ -292,7 +292,7 @@ def answered(ask: Callable[[], bool]) -> bool:
     return answer
 
 
-def connect(rank: int) -> Store | None:
+def connect_store(rank: int) -> Store | None:
     """A connection of its own to the store that the processes of the job met at; None without one.
 
     A `Store` answers one call at a time, so the main thread's cannot be shared.
@@ -316,7 +316,7 @@ def connect(rank: int) -> Store | None:
 def _exit(message: str) -> None:
     """End this process at once, whatever its main thread waits for."""
     if message:
-        last_words(message, RetryableError.exit_code)
+        report_failure(message, RetryableError.exit_code)
     for handler in logging.getLogger().handlers:
         handler.flush()
     os._exit(RetryableError.exit_code)

@@ -2,25 +2,25 @@
 
 import re
 
-from anadil.text.language import Language, Limits
-from anadil.text.unicode_repair import mended, settled, tidy
+from anadil.text.language import FilterLimits, Language
+from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters
 
 SCHWAS = str.maketrans({"\u04d9": "ə", "\u04d8": "Ə", "\u01dd": "ə", "\u018e": "Ə"})
 SCHWA_WORD = re.compile("[^\\W\\d_]*[\u04d9\u04d8\u01dd\u018e][^\\W\\d_]*")
 CYRILLIC = re.compile("[\u0400-\u04d7\u04da-\u052f]")
 LAST_LATIN = "\u024f"
 OWN_LETTERS = frozenset("əƏ")
-MIN_GUARD = 0.02
+MIN_SCHWA_SHARE = 0.02
 """Share of ə among the letters above which text is Azerbaijani. Measured on NTREX-128: every
 Turkish, Turkmen and Uzbek line lies below it, 97.5 % of the Azerbaijani lines above."""
 
 
-def words(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     """Words as white space separates them."""
     return text.split()
 
 
-def fold(text: str) -> str:
+def _fold(text: str) -> str:
     """Lower case in which I, İ, ı and i are one letter.
 
     Upper-cased text of any origin must meet its lower case: I and İ both stand for ı or i there.
@@ -30,22 +30,22 @@ def fold(text: str) -> str:
     return one.lower()
 
 
-def shingle_units(text: str) -> list[str]:
+def _shingle_units(text: str) -> list[str]:
     """Folded words."""
-    return fold(text).split()
+    return _fold(text).split()
 
 
-def normalize(text: str) -> str:
+def _normalize(text: str) -> str:
     """NFC, one code point for ə, no invisible characters, misread bytes put right, tidy spaces."""
-    return settled(_normalize_once, text)
+    return apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
     # i with a second dot is what lower-casing İ leaves behind in most programs.
-    text = mended(text).replace("i\u0307", "i")
+    text = repair_characters(text).replace("i\u0307", "i")
     if any(map(text.__contains__, map(chr, SCHWAS))):
         text = SCHWA_WORD.sub(_latin_schwa, text)
-    return tidy(text)
+    return normalize_spaces(text)
 
 
 def _latin_schwa(match: re.Match[str]) -> str:
@@ -53,34 +53,34 @@ def _latin_schwa(match: re.Match[str]) -> str:
     return match[0] if CYRILLIC.search(match[0]) else match[0].translate(SCHWAS)
 
 
-def is_script(letter: str) -> bool:
+def _is_script(letter: str) -> bool:
     """Whether a letter is Latin."""
     return letter <= LAST_LATIN or letter == "ə" or "\u1e00" <= letter <= "\u1eff"
 
 
-def guard(text: str) -> bool:
+def _guard(text: str) -> bool:
     """Whether ə is frequent: no language that identifiers confuse with Azerbaijani writes it."""
     num_letters = sum(map(str.isalpha, text))
-    return text.count("ə") + text.count("Ə") > MIN_GUARD * num_letters
+    return text.count("ə") + text.count("Ə") > MIN_SCHWA_SHARE * num_letters
 
 
 LANGUAGE = Language(
     code="az",
     name="Azerbaijani",
-    words=words,
-    shingle_units=shingle_units,
-    fold=fold,
-    normalize=normalize,
-    is_script=is_script,
-    guard=guard,
+    words=_words,
+    shingle_units=_shingle_units,
+    fold=_fold,
+    normalize=_normalize,
+    is_script=_is_script,
+    guard=_guard,
     lookalikes=frozenset({"tr", "tk", "uz", "crh", "ky", "kk", "tt", "ku", "un"}),
     own_letters=OWN_LETTERS,
     # A tenth of ordinary text's share: pages with code keep more, ASCII spelling has none.
     min_own_letters=0.01,
     # FineWeb2, configs/azj_Latn.yml, and pronouns and particles of everyday text.
     stop_words=frozenset(
-        fold(word)
-        for word in words(
+        _fold(word)
+        for word in _words(
             "və ilə ildə bir bu azərbaycan olan üçün sonra də kimi il isə o görə da tərəfindən çox ki "
             "onun edir idi mən sən biz siz var yox amma daha hər ən nə necə deyil qədər həm ya belə"
         )
@@ -90,7 +90,7 @@ LANGUAGE = Language(
     sentence_ends=".!?…:;",
     # Tuned on trafilatura's evaluation pages.
     min_long_block=140,
-    limits=Limits(
+    limits=FilterLimits(
         min_words=50,  # Gopher, arXiv:2112.11446, table A1
         max_words=100_000,  # Gopher
         min_mean_word_length=3,  # FineWeb2 azj_Latn
@@ -122,4 +122,6 @@ LANGUAGE = Language(
         "Qonaqlar üçün plov bişirmək istəyirəm. Nədən başlamalıyam?",
         "Azərbaycanda ən uzun çay hansıdır?",
     ),
+    # Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS).
+    sample_words=("kitablardan",),
 )

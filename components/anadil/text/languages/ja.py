@@ -3,8 +3,8 @@
 import re
 import unicodedata
 
-from anadil.text.language import Language, Limits
-from anadil.text.unicode_repair import mended, settled, tidy
+from anadil.text.language import FilterLimits, Language
+from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters
 
 KANA = frozenset(map(chr, [*range(0x3041, 0x3097), *range(0x30A1, 0x30FB)]))
 JAPANESE = "\u3005\u3041-\u309f\u30a1-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -26,33 +26,33 @@ FOOTER = re.compile(
 )
 MIN_FOOTER_SHARE = 0.3
 """Share of a line in such words that makes it a footer. Source: swallow-corpus, footer.py."""
-MIN_GUARD = 0.2
+MIN_KANA_SHARE = 0.2
 """Share of kana among the letters above which text is Japanese: Chinese has none."""
 
 
-def words(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     """Maximal runs of one class of characters; there are no spaces to go by."""
     return RUNS.findall(text)
 
 
-def fold(text: str) -> str:
+def _fold(text: str) -> str:
     """Lower case, for the Latin words."""
     return text.lower()
 
 
-def shingle_units(text: str) -> list[str]:
+def _shingle_units(text: str) -> list[str]:
     """Characters without white space."""
-    return list("".join(fold(text).split()))
+    return list("".join(_fold(text).split()))
 
 
-def normalize(text: str) -> str:
+def _normalize(text: str) -> str:
     """NFKC, one style of punctuation, no footer, no invisible characters, tidy spaces."""
-    return settled(_normalize_once, text)
+    return apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
-    unified = _punctuation(mended(text))
-    return _without_footer(tidy(unicodedata.normalize("NFKC", unified)))
+    unified = _punctuation(repair_characters(text))
+    return _without_footer(normalize_spaces(unicodedata.normalize("NFKC", unified)))
 
 
 def _punctuation(text: str) -> str:
@@ -82,26 +82,26 @@ def _is_footer(line: str) -> bool:
     return sum(len(match[0]) for match in FOOTER.finditer(line)) > MIN_FOOTER_SHARE * len(line)
 
 
-def is_script(letter: str) -> bool:
+def _is_script(letter: str) -> bool:
     """Whether a letter is kana or kanji."""
     return "\u3005" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or letter >= "\U00020000"
 
 
-def guard(text: str) -> bool:
+def _guard(text: str) -> bool:
     """Whether kana are frequent."""
     num_letters = sum(map(str.isalpha, text))
-    return sum(map(KANA.__contains__, text)) > MIN_GUARD * num_letters
+    return sum(map(KANA.__contains__, text)) > MIN_KANA_SHARE * num_letters
 
 
 LANGUAGE = Language(
     code="ja",
     name="Japanese",
-    words=words,
-    shingle_units=shingle_units,
-    fold=fold,
-    normalize=normalize,
-    is_script=is_script,
-    guard=guard,
+    words=_words,
+    shingle_units=_shingle_units,
+    fold=_fold,
+    normalize=_normalize,
+    is_script=_is_script,
+    guard=_guard,
     lookalikes=frozenset({"zh", "zh-Hant", "ko", "un"}),
     own_letters=KANA,
     # Half of what Swallow asks of hiragana alone (.2 of the Japanese letters), as all letters count.
@@ -113,7 +113,7 @@ LANGUAGE = Language(
     sentence_ends="。！？!?」』）)…",
     # Half the Latin value: a Japanese sentence has about half the characters.
     min_long_block=70,
-    limits=Limits(
+    limits=FilterLimits(
         min_words=50,  # Gopher, arXiv:2112.11446, table A1
         max_words=100_000,  # Gopher
         min_mean_word_length=1,  # FineWeb2 jpn_Jpan

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from anadil.core.errors import PreflightError, Stopped
-from anadil.launch.job import HEARTBEAT_ANNOTATION
-from anadil.launch.kubernetes.claim import LAUNCHER_ANNOTATION, POD_VARIABLE
+from anadil.launch.kubernetes.ledger import HEARTBEAT_ANNOTATION, LAUNCHER_ANNOTATION, POD_VARIABLE
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import now
 from tests.kit.following import PACE, Scene
@@ -49,10 +48,9 @@ def test_the_end_of_a_second_launcher_leaves_the_first_one_s_job(
         scene.launch(signalled(number))
 
     assert scene.cluster.asked("DELETE", ".") == 0
-    assert "another launcher looks after it; this one only follows" in caplog.text
+    assert "another launcher follows it already; this one only watches" in caplog.text
     assert (
-        "goes on, another launcher looks after it; `anadil stop anadil-pretrain-"
-        in f"{ended.value}{caplog.text}"
+        "runs on, another launcher follows it; `anadil stop anadil-pretrain-" in f"{ended.value}{caplog.text}"
     )
     scene.finish()
     first.join(10)
@@ -111,7 +109,7 @@ def test_a_second_launcher_takes_over_when_the_first_one_s_heartbeat_stops(
     with pytest.raises(Stopped, match="was told to end"):
         scene.launch(story, pace=dataclasses.replace(PACE, live_s=0.5))
 
-    assert "the launcher that looked after it is gone; this one does from now on" in caplog.text
+    assert "the launcher that followed it is gone; this one takes it over" in caplog.text
     scene.cluster.wait(lambda: not scene.cluster.jobs)
 
 

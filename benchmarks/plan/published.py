@@ -13,12 +13,13 @@ from functools import cache
 
 from anadil.core.format import GIB, MIB
 from anadil.plan import reliability
-from anadil.plan.budget import Stretch, time_of
+from anadil.plan.budget import PhaseWork, time_of
 from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import Memory, peak_memory
+from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import KNOWN, Shape, shape_from
-from anadil.plan.search import largest_batch, search
+from anadil.plan.search import search
 from anadil.plan.speed import Speed, speed
 
 AZERCELL = (
@@ -43,6 +44,9 @@ SPEEDS = 20.0
 `anadil.plan.speed` assumes or takes from others' measurements may each be off by a tenth."""
 HEADROOM = (0.1, 0.0)
 """Most and least of the memory that a run which just fits may have left."""
+
+LARGEST_BATCH = 1 << 16
+"""Sequences of a micro-batch that nobody exceeds; the search for the largest one ends there."""
 
 GB = 10**9
 LLAMA_2 = {"vocab_size": 32_000, "num_key_value_heads": None, "tie_word_embeddings": False}
@@ -92,6 +96,23 @@ def rows() -> tuple[Row, ...]:
         BLACKWELL: _blackwell(),
     }
     return tuple(replace(row, source=source) for source, found in groups.items() for row in found)
+
+
+def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) -> int:
+    """The most sequences of a micro-batch that fit well, whatever the batch of a step; 0 where none does."""
+
+    def fits(size: int) -> bool:
+        return fit(shape, replace(layout, micro_batch_size=size), work, machine)[1] == "fits"
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high < LARGEST_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _difference(predicted: float, published: float) -> float:
@@ -254,13 +275,13 @@ def _hours(
     tokens: int, layout: Layout, work: Work, where: Machine, rate: float, model: str = "Llama-3.2-1B"
 ) -> tuple[float, float, float]:
     """Of so many tokens at a rate of tokens a second and device, and the range that a plan prints."""
-    stretch = Stretch(
+    phase = PhaseWork(
         steps=round(tokens / (layout.batch_size * work.sequence_length)),
         tokens=tokens,
         flops=tokens * _known(model).flops_per_token(work.sequence_length),
         tokens_per_s=rate * layout.devices,
     )
-    time = time_of([stretch], layout.devices, where.flops_bf16)
+    time = time_of([phase], layout.devices, where.flops_bf16)
     assert time.hours
     assert time.hours_low
     assert time.hours_high
@@ -305,7 +326,7 @@ def _guide_checkpoints() -> list[Row]:
     nodes, parameters = 2_048, shapes["405B"][1].parameters
     num_bytes = reliability.checkpoint_bytes(parameters, parameters, "bf16")
     devices = nodes * machine("p5.48xlarge").devices
-    stall = reliability.save_stall(num_bytes, devices, rate=0, asynchronous=True)
+    stall = reliability.save_stall(num_bytes, devices)
     mtbf = reliability.NODE_MTBF_S / nodes
     found = reliability.checkpoints_of(
         num_bytes, parameters, stall_s=stall, mtbf_s=mtbf, step_s=None, every=1, keep=3

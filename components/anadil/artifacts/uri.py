@@ -1,0 +1,30 @@
+"""Addresses of artifacts and files: a local path or `s3://bucket/key`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from anadil.core.errors import DataError, PreflightError
+
+MANIFEST = "manifest.json"
+"""Written last in a directory, so that its presence says that the directory is whole."""
+
+Count = Callable[[int], None]
+"""Gets the bytes of each piece that was copied; raises to stop."""
+
+
+class AlreadyThereError(DataError):
+    """Another run has put a finished directory there first."""
+
+
+class ConditionsError(PreflightError):
+    """The storage cannot write on condition that nobody else has."""
+
+
+def join(root: str, *parts: str) -> str:
+    """A URI below another."""
+    return "/".join([root.rstrip("/") or "/", *parts])
+
+
+def absolute(uri: str) -> str:
+    """The same place as whoever is started in another directory must call it, without a slash at its end."""
+    return uri.rstrip("/") if "://" in uri else str(Path(uri).absolute())

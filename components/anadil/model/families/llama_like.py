@@ -1,0 +1,21 @@
+"""Types that nothing here has to treat otherwise than a Llama, but for the layouts that are tested for them."""
+
+from anadil.model.family import ALL_LAYOUTS, PIPELINE_LAYOUTS, TENSOR_LAYOUTS, Family
+
+FAMILIES = (
+    Family(model_type="apertus", layouts=PIPELINE_LAYOUTS),
+    Family(model_type="arcee", layouts=PIPELINE_LAYOUTS),
+    Family(model_type="cwm", layouts=TENSOR_LAYOUTS),
+    Family(model_type="diffllama", layouts=frozenset()),
+    Family(model_type="ernie4_5", layouts=ALL_LAYOUTS),
+    Family(model_type="exaone4"),
+    Family(model_type="granite", layouts=TENSOR_LAYOUTS),
+    Family(model_type="helium", layouts=ALL_LAYOUTS),
+    Family(model_type="hunyuan_v1_dense"),
+    Family(model_type="hyperclovax"),
+    Family(model_type="jais2"),
+    Family(model_type="persimmon", layouts=frozenset()),
+    Family(model_type="seed_oss", layouts=ALL_LAYOUTS),
+    Family(model_type="smollm3", layouts=TENSOR_LAYOUTS),
+    Family(model_type="starcoder2", layouts=PIPELINE_LAYOUTS),
+)

@@ -1,0 +1,12 @@
+"""Phi-3, whose matrices for queries, keys and values are one."""
+
+from anadil.model.family import PIPELINE_LAYOUTS, Family, Version4Keys
+
+FAMILIES = (
+    Family(
+        model_type="phi3",
+        layouts=PIPELINE_LAYOUTS,
+        # Version 4 refuses any other key.
+        version_4=Version4Keys(scaling=frozenset(["short_factor", "long_factor"])),
+    ),
+)

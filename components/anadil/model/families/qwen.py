@@ -1,0 +1,16 @@
+"""Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead."""
+
+from anadil.model.family import ALL_LAYOUTS, PIPELINE_LAYOUTS, Architecture, Family
+
+FAMILIES = (
+    Family(
+        model_type="qwen2",
+        layouts=ALL_LAYOUTS,
+        architecture=Architecture(bias="inputs", has_bias=True, defaults={"num_key_value_heads": 32}),
+    ),
+    Family(
+        model_type="qwen3",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(head_norms="head", defaults={"num_key_value_heads": 32, "head_dim": 128}),
+    ),
+)

@@ -1,0 +1,116 @@
+"""What a model family says of itself: one record for each `model_type` of config.json, in `families/`.
+
+Engine, planner, kernels, doctor and export ask these records, so that a family is one module. Nothing here imports
+torch: the planner is instant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+LayoutName = Literal["shard", "context", "tensor", "pipeline"]
+"""Keys of `pretrain.parallelism` that share a model."""
+HeadNorms = Literal["none", "head", "width"]
+Rotation = Literal["shared", "fp32", "own"]
+Bias = Literal["none", "inputs", "all"]
+TensorStyle = Literal["norm", "gather", "gather_keyword", "columns", "rows"]
+"""What tensor parallelism does with a module, see `pretrain/parallel/tensor.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """A decoder layer for the planner's formulas: attention and a gated MLP, with norms around them."""
+
+    norms_before: bool = True
+    """Norms of what attention and the MLP read."""
+    norms_after: bool = False
+    """Norms of what attention and the MLP give, before it is added."""
+    head_norms: HeadNorms = "none"
+    """Norms of queries and keys: of each head, with one weight for all, or of the whole width."""
+    norms_in_fp32: bool = False
+    """Whether norms multiply with their weights before they go back to the precision of their input."""
+    fused_gate: bool = False
+    """Whether one matrix makes the gate and what it gates."""
+    bias: Bias = "all"
+    """Where `attention_bias` puts biases: nowhere, at queries, keys and values, or at the output too."""
+    has_bias: bool = False
+    """Whether attention has its biases whatever config.json says."""
+    mlp_bias: bool = False
+    """Whether `mlp_bias` puts biases into the MLP."""
+    rotation: Rotation = "shared"
+    """Cosines and sines: one pair for all layers, the same in FP32, or a pair that each layer makes of its own."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """What config.json means where a key is missing."""
+
+    @property
+    def norms(self) -> int:
+        """Norms of hidden states in a layer."""
+        return 2 * self.norms_before + 2 * self.norms_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNames:
+    """Where a transformers model keeps its parts."""
+
+    embeddings: str = "model.embed_tokens"
+    layers: str = "model.layers"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+
+    @property
+    def tables(self) -> tuple[str, str]:
+        """Parameters with one row for each token: input and output."""
+        return f"{self.embeddings}.weight", f"{self.head}.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version4Keys:
+    """How transformers 4 spells the rotation in config.json where it differs from one type to another."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Version 5's key -> version 4's."""
+    scaling: frozenset[str] | None = None
+    """All that version 4 takes beside the type, which it calls `type` there; None takes every key."""
+    sliding_theta: str | None = None
+    """Key for the base of the rotation in layers that see a window."""
+
+
+LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
+    "input_layernorm": "norm",
+    "self_attn": "gather_keyword",  # transformers passes the hidden states by keyword
+    "self_attn.q_proj": "columns",
+    "self_attn.k_proj": "columns",
+    "self_attn.v_proj": "columns",
+    "self_attn.o_proj": "rows",
+    "post_attention_layernorm": "norm",
+    "mlp": "gather",
+    "mlp.gate_proj": "columns",
+    "mlp.up_proj": "columns",
+    "mlp.down_proj": "rows",
+}
+SHARD_LAYOUTS: frozenset[LayoutName] = frozenset(["shard", "context"])
+TENSOR_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"tensor"}
+PIPELINE_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"pipeline"}
+ALL_LAYOUTS: frozenset[LayoutName] = TENSOR_LAYOUTS | PIPELINE_LAYOUTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One `model_type`, which trains in one process, or copies of it, as plain transformers trains it."""
+
+    model_type: str
+    layouts: frozenset[LayoutName] = SHARD_LAYOUTS
+    """Layouts whose losses and gradients were compared with plain transformers (tests/pretrain/parallel/test_families.py).
+
+    `shard` and `context` need embeddings, layers and head under `names`. `pipeline` needs a forward pass that does
+    no more than its stages: embed, layers with one rotation, norm. `tensor` needs layers of `tensor_plan` alone."""
+    names: ModuleNames = ModuleNames()
+    tensor_plan: Mapping[str, TensorStyle] = field(default_factory=lambda: LLAMA_TENSOR_PLAN)
+    """Modules of a layer -> how tensor parallelism splits them."""
+    architecture: Architecture | None = None
+    """None: its memory is not planned."""
+    liger: str | None = None
+    """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
+    version_4: Version4Keys = Version4Keys()
+    known: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Models of the hub -> keys of their config.json, to be planned without a network; `-Instruct` has the same."""

@@ -1,0 +1,87 @@
+"""The model families that are trained, and the refusal of all others by name, before anything is loaded.
+
+A transformers architecture may scale embeddings, keep constants in buffers, or compute outside of its layers. A
+layout that bypasses one of these trains a wrong model without a sign of it, so a type stands in `families/` with a
+layout only after its losses and gradients there were compared with plain transformers.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_args
+
+from anadil.core.errors import PreflightError
+from anadil.model import families as package
+from anadil.model.family import Family, LayoutName
+from anadil.model.mixture_of_experts import is_mixture_of_experts
+
+LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every family by its `model_type`, from the `FAMILIES` of each module in `families/`."""
+    names = sorted(each.name for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
+    return {each.model_type: each for name in names for each in importlib.import_module(name).FAMILIES}
+
+
+def model_types(layout: LayoutName | None = None) -> list[str]:
+    """Types that are trained, or only those that a layout is tested for."""
+    return sorted(each.model_type for each in families().values() if layout is None or layout in each.layouts)
+
+
+def supports(model_type: str, layout: LayoutName) -> bool:
+    """Whether a layout is tested for a type."""
+    return model_type in families() and layout in families()[model_type].layouts
+
+
+def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
+    """Refuse a mixture of experts by its name, before anything is loaded.
+
+    Args:
+        config: Content of the model's config.json.
+        name: Recipe key or path of the model, for the message.
+
+    Raises:
+        PreflightError: It is one.
+    """
+    if is_mixture_of_experts(config):
+        raise PreflightError(
+            f"{name}: model type {_type(config)} is a mixture of experts, which is not supported; "
+            f"take a dense model ({', '.join(model_types())})"
+        )
+
+
+def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: str = "base.model") -> None:
+    """Refuse a model type that a layout is not proven for, before anything is loaded.
+
+    Args:
+        config: Content of the model's config.json.
+        degrees: Such as `shard`, `tensor`, `context`, `pipeline` -> processes; other keys are not looked at.
+        name: Recipe key or path of the model, for the message.
+
+    Raises:
+        PreflightError: With the type, the layout, the types that it is proven for, and what to set instead.
+    """
+    refuse_mixture(config, name)
+    kind = str(config.get("model_type"))
+    if kind not in families():
+        raise PreflightError(
+            f"{name}: model type {_type(config)} is not proven to train as transformers trains it; take one of "
+            f"{', '.join(model_types())}"
+        )
+    for layout in LAYOUTS:
+        degree = degrees.get(layout, 1)
+        if degree > 1 and not supports(kind, layout):
+            instead = (
+                ", and share the model with shard" if layout != "shard" and supports(kind, "shard") else ""
+            )
+            raise PreflightError(
+                f"pretrain.parallelism.{layout}: {degree} is not proven for the model type {_type(config)} of {name}, "
+                f"only for {', '.join(model_types(layout))}; set it to 1{instead}"
+            )
+
+
+def _type(config: Mapping[str, Any]) -> str:
+    return repr(config["model_type"]) if config.get("model_type") else "(config.json names none)"

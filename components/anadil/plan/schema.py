@@ -1,0 +1,233 @@
+"""A plan: one tree of values that the terminal, the page and the JSON read."""
+
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+from anadil.plan.budget import Cost, CostEstimate, StorageNeed, Time
+from anadil.plan.calibration import Calibration
+from anadil.plan.layout import Kernels, Layout, Precision
+from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict
+from anadil.plan.model_shape import Trains
+from anadil.plan.rationale import Rationale
+from anadil.plan.reliability import CheckpointPlan, Reliability
+from anadil.plan.speed import Bound
+
+JSON_KEYS = {"origin": "from"}
+"""Keys of the JSON that are no names in Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSummary:
+    """The model that is trained."""
+
+    name: str
+    parameters: int
+    vocabulary: int
+    base_vocabulary: int
+    layers: int
+    hidden: int
+    tied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSummary:
+    """The nodes that train it."""
+
+    instance: str
+    device: str
+    nodes: int
+    devices: int
+    """Of all nodes."""
+    memory_bytes: int
+    """Of one device."""
+    network_bytes_per_s: float | None
+    """Of one node."""
+    flops_bf16: float | None
+    price_checked: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSummary:
+    """How devices share the model, and what a step computes."""
+
+    layout: Layout
+    state: Precision
+    kernels: Kernels
+    precision: Precision
+    batch_size: int
+    """Sequences of an optimizer step, as the recipe says."""
+    sequence_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes of one device at its worst moment."""
+
+    parts: dict[str, int]
+    """Of the allocator."""
+    outside: dict[str, int]
+    """Of what lies beside the allocator."""
+    allocated_bytes: int
+    total_bytes: int
+    limit_bytes: int
+    """Up to this it fits."""
+    device_bytes: int
+    moment: str
+    stage: int
+    """Pipeline stage, from 0."""
+    verdict: FitVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEstimate:
+    """A phase of pre-training; rates are None where the device's speed is not known."""
+
+    trains: Trains
+    steps: int
+    tokens: int
+    flops: float
+    memory: MemoryEstimate
+    tokens_per_s_per_device: float | None = None
+    tokens_per_s: float | None = None
+    step_s: float | None = None
+    without_overlap_s: float | None = None
+    mfu: float | None = None
+    hours: float | None = None
+    bound: Bound | None = None
+    step_parts_s: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactPeak:
+    """The memory of the real model's step on fake tensors, beside that of the formulas."""
+
+    trains: Trains
+    allocated_bytes: int
+    closed_form_bytes: int
+    difference_percent: float
+    """Of the formulas from the real model."""
+    seconds: float
+    """That the run took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOption:
+    """A layout that the search has found, with what the whole run would take."""
+
+    layout: Layout
+    total_bytes: int
+    verdict: FitVerdict
+    tokens_per_s_per_device: float
+    hours: float
+    cost: float | None
+    """USD on demand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """What the search has computed and found."""
+
+    considered: int
+    fitting: int
+    seconds: float
+    best: tuple[LayoutOption, ...]
+    frontier: tuple[LayoutOption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run of a recipe on some nodes needs, how long it takes, what it costs, and why."""
+
+    version: str
+    recipe: str
+    language: str
+    model: ModelSummary
+    machine: ClusterSummary
+    layout: LayoutSummary
+    origin: Literal["recipe", "search"]
+    """Where the layout comes from."""
+    phases: tuple[PhaseEstimate, ...]
+    exact: ExactPeak | None
+    search: SearchSummary | None
+    """None where the device's speed is not known."""
+    choices: tuple[Rationale, ...]
+    time: Time
+    cost: Cost
+    reliability: Reliability
+    checkpoints: CheckpointPlan
+    storage: StorageNeed
+    calibration: Calibration | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def peak(self) -> PhaseEstimate:
+        """The phase that needs the most memory."""
+        return max(self.phases, key=lambda phase: phase.memory.total_bytes)
+
+    @property
+    def verdict(self) -> FitVerdict:
+        """Of the phase that fits worst."""
+        return max((phase.memory.verdict for phase in self.phases), key=FIT_VERDICTS.index)
+
+    @property
+    def expected_hours(self) -> float | None:
+        """The time to say first: the middle of its range until short runs have set the rates."""
+        return self._expected(self.time.hours, self.time.hours_low, self.time.hours_high)
+
+    @property
+    def expected_cost(self) -> float | None:
+        """The price on demand to say first, in USD; see `expected_hours`."""
+        price = self.cost.on_demand
+        return self._expected(price.predicted, price.low, price.high)
+
+    def _expected(self, predicted: float | None, low: float | None, high: float | None) -> float | None:
+        if self.calibration is not None or low is None or high is None:
+            return predicted
+        return (low + high) / 2
+
+    def as_json(self) -> dict[str, Any]:
+        """What `anadil plan -o json` prints; its keys are an interface."""
+        data: dict[str, Any] = _json(self)
+        return data
+
+
+def _json(value: object) -> Any:
+    if isinstance(value, Calibration):
+        return value.as_dict()
+    if isinstance(value, Cost):
+        return _cost_json(value)
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    data: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        data |= (
+            _layout_json(item)
+            if isinstance(item, Layout)
+            else {JSON_KEYS.get(field.name, field.name): _json(item)}
+        )
+    if isinstance(value, PhaseEstimate) and value.without_overlap_s is None:
+        del data["without_overlap_s"]
+    return data
+
+
+def _layout_json(layout: Layout) -> dict[str, Any]:
+    """A layout's name and settings, beside what else the table holds."""
+    settings = asdict(layout)
+    recompute = settings.pop("recompute")
+    return {"name": layout.name(), **settings, "activation_checkpointing": recompute}
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    prices: dict[str, CostEstimate] = {
+        "on_demand": cost.on_demand,
+        "spot": cost.spot,
+        "training_plan": cost.training_plan,
+    }
+    data: dict[str, Any] = {}
+    for name, price in prices.items():
+        data |= {name: price.predicted, f"{name}_low": price.low, f"{name}_high": price.high}
+    per_hour = {name: price.per_hour for name, price in prices.items()}
+    return data | {"per_hour": per_hour, "currency": cost.currency}

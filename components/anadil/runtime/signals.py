@@ -1,0 +1,73 @@
+"""SIGTERM, Ctrl-C and the end of the parent process."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from anadil.core.errors import Stopped
+from anadil.runtime.environment import PARENT_VARIABLE
+
+
+class Stop:
+    """SIGTERM and Ctrl-C: at once by default, at a safe point inside `deferred`.
+
+    At once is an exception, which a library's `except Exception` may swallow; so the signal is
+    remembered, and `check` and the next `deferred` raise it again.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.unsaved = True
+        """Whether there is something to save inside `deferred`; where there is not, a signal does not wait."""
+        self._deferred = False
+
+    def listen(self) -> None:
+        """Take over both signals; only the main thread may."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._receive)
+
+    @contextmanager
+    def deferred(self) -> Iterator["Stop"]:
+        """Inside, a signal only sets `signal`; the block polls it, saves and calls `leave`."""
+        self.check()
+        self._deferred = True
+        self.unsaved = True
+        try:
+            yield self
+        finally:
+            self._deferred = False
+
+    def check(self) -> None:
+        """Raise the error of a signal that has come, if any: of one that was swallowed, or came late."""
+        if self.signal is not None:
+            self.leave()
+
+    def leave(self) -> None:
+        """Raise the error that belongs to the signal."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Stopped("stopped by SIGTERM; run the same command again to resume")
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        second = self.signal is not None
+        self.signal = number
+        if second or not (self._deferred and self.unsaved):
+            self.leave()
+
+
+def die_with_parent() -> None:
+    """Get SIGTERM when the `anadil run` that started us dies, so that no stage is orphaned."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        raise Stopped("the run that started this stage is gone; start it again")

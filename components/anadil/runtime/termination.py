@@ -1,0 +1,131 @@
+"""How a process ends: one clear message, its exit code, and whether another start would end the same."""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from anadil import __version__
+from anadil.core import errors
+from anadil.core import log as logs
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.runtime import sagemaker
+from anadil.runtime.environment import END_VARIABLE, in_group
+
+log = logging.getLogger(__name__)
+
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes reads the last words of a container, 4,096 bytes at most."""
+DETERMINISTIC = (2, 3, 4, 5, 6, 7, errors.BUG)
+"""Exit codes that another start would end with too."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_WORDS = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122|27)\b|disk is full")
+"""Of libraries that pass on the system's words but not its number: safetensors, Arrow, SQLite."""
+FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ESHUTDOWN)
+"""A disk that fails, and network file systems that have lost their server: Linux' errno(3)."""
+FAILED_WORDS = re.compile(r"Input/output error|Stale file handle|\bos error (5|116|121)\b")
+CUT_OFF = re.compile(
+    r"inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|\d+ requested and \d+ written"
+)
+"""What torch 2.13 and numpy 2 say of a file that could not be written whole, without the system's words."""
+HARDWARE = re.compile(
+    r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Rendezvous\w*Error|Connection (closed|reset|refused)"
+    r"|Broken pipe|[Tt]imed out"
+)
+"""In the words of a bug: a device or another node may be to blame, which the next start may not have.
+Source: class names and texts of torch 2.13."""
+PEER_LOST = "lost another process of the job"
+"""In the words of a process that ended because another one had: the end of that one says why."""
+CAUSED_BY_PEER = re.compile(rf"{PEER_LOST}|Rendezvous\w*Error|Dist(Store|Network)Error")
+"""The same in the words of any version: older ones called it a bug."""
+
+
+def exit_code_of(work: Callable[[], int]) -> int:
+    """Turn errors into one clear message and their exit code; a traceback only for a bug."""
+    try:
+        code = work()
+        if sys.stdout:
+            sys.stdout.flush()  # here, where a pipe that is gone can be told from a bug
+        return code
+    except AnadilError as error:
+        return report_failure(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return report_failure("interrupted; run the same command again to resume", errors.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read stdout went away (`| head`); say nothing, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # The border of the program: whatever nobody foresaw is a bug.
+        if cause := disk_error(error):
+            return report_failure(str(cause), cause.exit_code)
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
+        log.exception("bug in anadil %s", __version__)
+        return report_failure(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
+
+
+def disk_error(error: BaseException) -> AnadilError | None:
+    """What an error says of the disk, however deep libraries have wrapped it; None where nothing."""
+    seen: BaseException | None = error
+    while seen is not None:
+        number = seen.errno if isinstance(seen, OSError) else None
+        if number in FULL or FULL_WORDS.search(str(seen)):
+            return PreflightError(f"disk full: {seen}; free space or choose another storage.root")
+        if number in FAILED or FAILED_WORDS.search(str(seen)):
+            return RetryableError(
+                f"the disk or the way to it failed: {seen}; run the same command again, and look at the machine's "
+                "kernel log where it comes again"
+            )
+        if CUT_OFF.search(str(seen)):
+            return PreflightError(
+                f"disk full, most likely: a file could not be written whole ({seen}); free space or choose another "
+                "storage.root"
+            )
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return None
+
+
+def report_failure(message: str, code: int, *, logged: bool = False) -> int:
+    """Log why the program ends, and leave it where the platform looks for it; the exit code."""
+    if threading.current_thread() is threading.main_thread():
+        # One more signal would break into these words with a traceback and exit code 1.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+    if not logged:
+        log.error("%s", message)
+    words = json.dumps({"exit_code": code, "message": logs.masked(message)[:600]})
+    if END_VARIABLE in os.environ and in_group() and is_deterministic(code, message):
+        # The first of a node's processes says why; the others follow.
+        end = Path(os.environ[END_VARIABLE])
+        with contextlib.suppress(OSError), end.open("x", encoding="utf-8") as file:
+            file.write(words)
+    with contextlib.suppress(OSError):
+        if TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(words)
+    sagemaker.tell_failure(words)
+    return code
+
+
+def is_deterministic(code: int | None, message: str) -> bool:
+    """Whether another start of a process that ended so would end so too."""
+    return code in DETERMINISTIC and not (code == errors.BUG and HARDWARE.search(message))
+
+
+def repeat_end() -> int | None:
+    """Report again how an earlier start under the same torchrun ended, if another would end the same; its exit code."""
+    if END_VARIABLE not in os.environ or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return None
+    try:
+        end = json.loads(Path(os.environ[END_VARIABLE]).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return report_failure(end["message"], end["exit_code"])

@@ -1,0 +1,67 @@
+import pytest
+
+from anadil.core import format as core
+
+DASH = "\N{EM DASH}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (core.human_figure(1_234_567), "1,234,567"),
+        (core.human_figure(9_999.6), "10,000"),
+        (core.human_figure(1.23456), "1.235"),
+        (core.human_figure(0.5), "0.5000"),
+        (core.human_figure(0.0001), "1e-4"),
+        (core.human_figure(None), DASH),
+        (core.human_figure(float("nan")), "nan"),
+        (core.human_figure(True), "True"),
+        (core.human_figure("replace-100000"), "replace-100000"),
+        (core.human_count(20_000.0, "steps"), "20,000 steps"),
+        (core.human_count(None, "steps"), DASH),
+        (core.short_count(1_177_946_112), "1.178 B"),
+        (core.short_count(999), "999"),
+        (core.human_parameters(70_553_706_496), "70.6B"),
+        (core.human_percent(0.0011), "0.110 %"),
+        (core.human_percent(0.4), "40.0 %"),
+        (core.human_percent(0), "0 %"),
+        (core.human_bytes(0), "0 B"),
+        (core.human_bytes(1536), "1.5 KiB"),
+        (core.human_bytes(51_200_000), "48.8 MiB"),
+        (core.human_bytes(1024**3), "1.0 GiB"),
+        (core.human_bytes(5 * 1024**4), "5.0 TiB"),
+        (core.stored_bytes(14_135_353_344), "14.1 GB"),
+        (core.stored_bytes(2_430e9), "2.43 TB"),
+        (core.stored_bytes(999_999_999), "1.00 GB"),
+        (core.stored_bytes(420e9), "420 GB"),
+        (core.stored_bytes(12), "12 B"),
+        (core.human_bandwidth(50e9), "50.0 GB/s"),
+        (core.human_bandwidth(None), DASH),
+        (core.human_dollars(687_000.4), "USD 687,000"),
+        (core.human_dollars(21.96), "USD 21.96"),
+        (core.human_seconds(0), "0 s"),
+        (core.human_seconds(0.0384), "38.4 ms"),
+        (core.human_seconds(0.99999), "1.00 s"),
+        (core.human_seconds(1.3), "1.30 s"),
+        (core.human_seconds(42.4), "42 s"),
+        (core.human_seconds(200), "3 min 20 s"),
+        (core.human_seconds(600), "10 min"),
+        (core.human_seconds(3599.6), "1 h"),
+        (core.human_seconds(18_600), "5 h 10 min"),
+        (core.human_seconds(390 * 3600), "390 h"),
+        (core.human_hours(4.34), "4 h 20 min"),
+        (core.hours_and_days(390), "390 h (16.2 days)"),
+        (core.human_flop(6.1e19), "6.1e19 FLOP"),
+        (core.human_range(1, 2, core.human_hours), "1 h to 2 h"),
+        (core.human_range(1, None, core.human_hours), ""),
+        (core.one_line("a" * 400, 5), "aaaa\N{HORIZONTAL ELLIPSIS}"),
+        (core.one_line("az\x1b[2J\r\nroot"), "az [2J root"),
+    ],
+)
+def test_a_quantity_is_written_by_its_one_rule(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_an_amount_of_kubernetes_is_a_number() -> None:
+    assert core.amount("500m") == 0.5
+    assert core.amount("16Gi") == 16 * core.GIB
