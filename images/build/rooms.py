@@ -8,7 +8,7 @@ image, checkout = sys.argv[1], Path(sys.argv[2])
 sys.path.insert(0, str(checkout / "components"))
 sys.dont_write_bytecode = True
 
-from anadil.core.stages import STAGES, rooms_of
+from anadil.core.stages import STAGES, rooms_of  # noqa: E402  the table of the checkout, not of this project
 
 package = checkout / "components/anadil"
 rooms = rooms_of(image)

@@ -22,16 +22,16 @@ LONG_MIB = 400
 
 CLEAN = """
 import sys
-from anadil.clean.read import Tally, records
-tally = Tally()
-print([raw.text for raw in records(sys.argv[1], "a.jsonl", "text", tally)], tally.places)
+from anadil.clean.readers import ReadStats, read_records
+read_stats = ReadStats()
+print([raw.text for raw in read_records(sys.argv[1], "a.jsonl", "text", read_stats)], read_stats.places)
 """
 CHATS = """
 import sys
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Dropped, read_chats
+from anadil.finetune.chats import DroppedChats, read_chats
 try:
-    list(read_chats(sys.argv[1:], Dropped()))
+    list(read_chats(sys.argv[1:], DroppedChats()))
 except DataError as error:
     print(error)
 """

@@ -160,6 +160,7 @@ def loaded_elsewhere(adapter: Path, place: Path) -> "subprocess.CompletedProcess
     return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_the_adapter_loads_by_itself_from_another_directory(adapter: Path, tmp_path: Path) -> None:
     done = loaded_elsewhere(adapter, tmp_path)
 

@@ -44,7 +44,7 @@ SCRIPT = f"""
 import hashlib, sys
 from pathlib import Path
 import torch
-from anadil import base
+from anadil.artifacts import base_model as base
 from anadil.recipe.sections import Base
 from anadil.model import tiny
 from anadil.model.load import load_model

@@ -8,10 +8,8 @@ import yaml
 from anadil import __version__
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.recipe.load import load_recipe
-from anadil.runtime.step_status import StepStatus, _write
 from anadil_pipelines import submit
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.follow import follow
 from anadil_pipelines.server import Kubeflow
 from tests.kit.fake_kubeflow import FakeKubeflow, fake_kubeflow
 
@@ -328,75 +326,3 @@ def test_a_dry_run_shows_what_would_be_refused_all_the_same(
     assert "would be refused: no step on the cluster would see\n  storage.root: not set" in told.err
     assert len(list(yaml.safe_load_all(told.out))) == 3
     assert kubeflow.requests == []
-
-
-class TestFollow:
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> str:
-        return str(tmp_path / "fsx")
-
-    @pytest.fixture
-    def followed(self, kubeflow: FakeKubeflow, recipe_file: str, root: str) -> tuple[Kubeflow, Any, str]:
-        settings = [f"storage.root={root}", "cluster.volumes=[{claim: fsx, path: %s}]" % Path(root)]  # noqa: UP031  braces
-        recipe = load_recipe(recipe_file, settings)
-        server = Kubeflow(kubeflow.url)
-        return (
-            server,
-            recipe,
-            submit.submit(server, submit.prepare(recipe, submit.SubmitOptions(name="first"))),
-        )
-
-    def test_the_end_of_a_run_is_waited_for(
-        self,
-        kubeflow: FakeKubeflow,
-        followed: tuple[Kubeflow, Any, str],
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        caplog.set_level("INFO")
-        kubeflow.states = ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
-        tasks = [{"display_name": "clean", "state": "RUNNING"}, {"display_name": "root", "state": "RUNNING"}]
-        kubeflow.runs[0]["run_details"] = {"task_details": tasks}
-        kubeflow.failures = [("GET /runs/.*", 503)]
-
-        code = follow(*followed, poll_s=0)
-
-        assert code == 0
-        assert caplog.messages.count("clean: running") == 1
-        assert "failed for now (503" in caplog.text
-        assert kubeflow.states == []
-
-    def test_a_failed_run_has_the_exit_code_of_its_step(
-        self,
-        kubeflow: FakeKubeflow,
-        followed: tuple[Kubeflow, Any, str],
-        root: str,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        kubeflow.states = ["FAILED"]
-        run = followed[2]
-        _write(root, run, StepStatus(stage="clean", status="finished"))
-        _write(
-            root,
-            run,
-            StepStatus(stage="evaluate", status="failed", exit_code=6, message="the gate is closed"),
-        )
-
-        code = follow(*followed, poll_s=0)
-
-        assert code == 6
-        assert "evaluate: the gate is closed" in caplog.messages
-
-    def test_a_cancelled_run_can_be_resumed(
-        self, kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str]
-    ) -> None:
-        kubeflow.states = ["CANCELING", "CANCELED"]
-
-        assert follow(*followed, poll_s=0) == 143
-
-    def test_a_run_whose_steps_left_no_word_points_to_its_page(
-        self, kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str]
-    ) -> None:
-        kubeflow.states = ["FAILED"]
-
-        with pytest.raises(PreflightError, match=r"evicted, or its pod never started\); see http://.*#/runs"):
-            follow(*followed, poll_s=0)

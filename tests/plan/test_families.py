@@ -200,7 +200,13 @@ def of_kind(kind: str) -> Shape:
 
 
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else [pytest.mark.slow])
+        for name in LAYOUTS
+    ],
+)
 @pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
     layout, changed = LAYOUTS[name]

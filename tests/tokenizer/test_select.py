@@ -80,7 +80,7 @@ def test_the_reason_names_both_where_the_bases_vocabulary_is_kept(tiny: Tokenize
     )
 
 
-@pytest.mark.parametrize("strategy", ["extend", "replace"])
+@pytest.mark.parametrize("strategy", [pytest.param("extend", marks=pytest.mark.slow), "replace"])
 def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
     tiny: Tokenizer, strategy: str
 ) -> None:
@@ -154,6 +154,7 @@ def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
     assert "supports extend 97" in told[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("ANADIL_DATA" not in os.environ, reason="ANADIL_DATA names no directory of real text")
 def test_on_real_text_over_an_english_base_the_largest_new_vocabulary_does_not_win_by_itself(
     tmp_path: Path, base_cache: Path

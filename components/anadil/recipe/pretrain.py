@@ -44,7 +44,7 @@ OPTIMIZERS: Mapping[str, OptimizerFacts] = {
 
 
 class Phase(StrictModel):
-    """A stretch of continued pre-training with its own trainable set and learning rate."""
+    """A phase of continued pre-training with its own trainable set and learning rate."""
 
     trains: Literal["embeddings", "all"]
     """`embeddings` freezes the backbone, so that new tokens find their place first."""

@@ -91,7 +91,13 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     return peak
 
 
-@pytest.mark.parametrize("case", CASES, ids="-".join)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id="-".join(case), marks=[pytest.mark.slow] if "fp32" in case else [])
+        for case in CASES
+    ],
+)
 def test_fake_tensors_hold_what_the_allocator_reports(case: tuple[str, str, str]) -> None:
     measured = allocated(*case)
     _, shape, layout, work = sizes(*case)

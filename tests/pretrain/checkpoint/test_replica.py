@@ -31,7 +31,7 @@ Make = Callable[..., CheckpointManager]
 WRITER = """
 import sys
 from anadil.core.errors import AnadilError
-from anadil.pretrain.checkpoints.archive import Archive
+from anadil.pretrain.checkpoint.replica import Archive
 try:
     Archive(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
 except AnadilError as error:

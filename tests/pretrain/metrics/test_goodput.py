@@ -326,7 +326,7 @@ def test_the_interval_between_checkpoints_stands_beside_the_best_one(tmp_path: P
 CHILD = """
 import sys, time
 from pathlib import Path
-from anadil.pretrain.meters import goodput
+from anadil.pretrain.metrics import goodput
 goodput.BEAT_S = 0.001
 accounts = goodput.Goodput(Path(sys.argv[1]))
 accounts.resumed(0)
