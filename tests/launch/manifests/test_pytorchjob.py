@@ -216,39 +216,28 @@ def test_checkpoints_that_a_new_pod_would_not_find_are_warned_of(caplog: pytest.
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        (lambda spec, roles: roles.update(Wrker=roles.pop("Worker")), "pytorchReplicaSpecs.Wrker: not one of Master, Worker"),
         (
-            lambda spec: spec.update(pytorchReplicaSpecs={"Wrker": spec["pytorchReplicaSpecs"]["Worker"]}),
-            "pytorchReplicaSpecs.Wrker: not one of Master, Worker",
-        ),
-        (
-            lambda spec: spec["pytorchReplicaSpecs"]["Worker"].update(restartPolicy="Sometimes"),
+            lambda spec, roles: roles["Worker"].update(restartPolicy="Sometimes"),
             "restartPolicy: Sometimes is not one of Always, OnFailure, Never, ExitCode",
         ),
-        (lambda spec: spec["runPolicy"].update(cleanPodPolicy="none"), "cleanPodPolicy: none is not one of"),
-        (lambda spec: spec["pytorchReplicaSpecs"]["Worker"].update(replicas=0), "replicas: 0 is less than 1"),
-        (lambda spec: spec.pop("elasticPolicy"), "Worker without Master or elasticPolicy"),
+        (lambda spec, roles: spec["runPolicy"].update(cleanPodPolicy="none"), "cleanPodPolicy: none is not one of"),
+        (lambda spec, roles: roles["Worker"].update(replicas=0), "replicas: 0 is less than 1"),
+        (lambda spec, roles: spec.pop("elasticPolicy"), "Worker without Master or elasticPolicy"),
+        (lambda spec, roles: roles.update(Master=roles.pop("Worker")), "elasticPolicy: needs a Worker"),
         (
-            lambda spec: spec["pytorchReplicaSpecs"].update(Master=spec["pytorchReplicaSpecs"].pop("Worker")),
-            "elasticPolicy: needs a Worker",
-        ),
-        (
-            lambda spec: spec["pytorchReplicaSpecs"].update(
-                Master={"template": spec["pytorchReplicaSpecs"]["Worker"]["template"]}
-            ),
+            lambda spec, roles: roles.update(Master={"template": roles["Worker"]["template"]}),
             "Master.replicas: must be 1, and said",
         ),
-        (lambda spec: spec["elasticPolicy"].update(nProcPerNode=8), "nprocPerNode says it already"),
-        (lambda spec: spec["elasticPolicy"].update(standalone=True), "elasticPolicy.standalone"),
-        (
-            lambda spec: container(worker({"spec": spec})).update(name="torch"),
-            "no container is called pytorch",
-        ),
-        (lambda spec: container(worker({"spec": spec})).update(image=""), "container pytorch has no image"),
+        (lambda spec, roles: spec["elasticPolicy"].update(nProcPerNode=8), "nprocPerNode says it already"),
+        (lambda spec, roles: spec["elasticPolicy"].update(standalone=True), "elasticPolicy.standalone"),
+        (lambda spec, roles: container(roles["Worker"]["template"]).update(name="torch"), "no container is called pytorch"),
+        (lambda spec, roles: container(roles["Worker"]["template"]).update(image=""), "container pytorch has no image"),
     ],
-)
-def test_what_the_definition_lets_through_is_found(change: Callable[[Any], object], text: str) -> None:
+)  # fmt: skip
+def test_what_the_definition_lets_through_is_found(change: Callable[[Any, Any], object], text: str) -> None:
     manifest = copy.deepcopy(RENDERED["cpu"])
-    change(manifest["spec"])
+    change(manifest["spec"], manifest["spec"]["pytorchReplicaSpecs"])
 
     with pytest.raises(RecipeError) as caught:
         check_pytorchjob(manifest)

@@ -62,6 +62,12 @@ def not_there(aws: Fakes) -> None:
     aws.refuse("sagemaker", "describe_training_job", "ValidationException", "Requested resource not found.")
 
 
+def it_runs(aws: Fakes) -> None:
+    """The only start of the job is at work."""
+    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
+    not_there(aws)
+
+
 def no_log(aws: Fakes, times: int = 1) -> None:
     for _ in range(times):
         aws.refuse("logs", "describe_log_streams", "ResourceNotFoundException", "no group")
@@ -111,8 +117,7 @@ def test_a_job_is_created_followed_and_each_line_said_once(
 
 def test_the_same_job_is_adopted(aws: Fakes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
+    it_runs(aws)
 
     SageMakerBackend(clients=aws).run(sample("azerbaijani-1b"), detach=True)
 
@@ -131,8 +136,7 @@ def test_a_launcher_that_comes_second_adopts_the_job_of_the_first(aws: Fakes) ->
 
 
 def test_another_job_of_the_same_name_is_told_with_its_differences(aws: Fakes) -> None:
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
+    it_runs(aws)
 
     with pytest.raises(RecipeError, match=r"\(ResourceConfig\.InstanceCount: 2 instead of 4\).*anadil stop"):
         SageMakerBackend(clients=aws).run(sample("azerbaijani-1b", "cluster.nodes=4"))
@@ -158,42 +162,23 @@ def test_a_job_that_failed_is_started_again_under_another_name_with_its_checkpoi
 
 
 @pytest.mark.parametrize(
-    ("status", "second", "reason", "error", "message"),
+    ("second", "reason", "error", "message"),
     [
-        (
-            "Failed",
-            "Failed",
-            'AlgorithmError: {"exit_code": 3, "message": "corpus"}, exit code: 3',
-            DataError,
-            "corpus",
-        ),
-        ("Failed", "Failed", "AlgorithmError: , exit code: 137", RetryableError, "exit code: 137"),
-        ("Failed", "Failed", "AlgorithmError: , exit code: 1", AnadilError, "look at its log"),
-        (
-            "Failed",
-            "Failed",
-            "CapacityError: Unable to provision requested ML compute capacity.",
-            RetryableError,
-            "take another",
-        ),
-        (
-            "Failed",
-            "Failed",
-            "InternalServerError: We encountered an internal error.",
-            RetryableError,
-            "run the same",
-        ),
-        ("Stopped", "Stopped", "", Stopped, "go on from its checkpoint"),
-        ("Stopped", "MaxRuntimeExceeded", "", BudgetReached, "cluster.deadline_hours"),
-        ("Stopped", "MaxWaitTimeExceeded", "", RetryableError, "no spot capacity"),
+        ("Failed", 'AlgorithmError: {"exit_code": 3, "message": "corpus"}, exit code: 3', DataError, "corpus"),
+        ("Failed", "AlgorithmError: , exit code: 137", RetryableError, "exit code: 137"),
+        ("Failed", "AlgorithmError: , exit code: 1", AnadilError, "look at its log"),
+        ("Failed", "CapacityError: Unable to provision requested ML compute capacity.", RetryableError, "take another"),
+        ("Failed", "InternalServerError: We encountered an internal error.", RetryableError, "run the same"),
+        ("Stopped", "", Stopped, "go on from its checkpoint"),
+        ("MaxRuntimeExceeded", "", BudgetReached, "cluster.deadline_hours"),
+        ("MaxWaitTimeExceeded", "", RetryableError, "no spot capacity"),
     ],
-)
+)  # fmt: skip
 def test_an_end_is_an_error_of_the_right_class(
-    aws: Fakes, status: str, second: str, reason: str, error: type[AnadilError], message: str
+    aws: Fakes, second: str, reason: str, error: type[AnadilError], message: str
 ) -> None:
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
-    more = {"FailureReason": reason} if reason else {}
+    it_runs(aws)
+    status, more = ("Failed", {"FailureReason": reason}) if reason else ("Stopped", {})
     aws.answer("sagemaker", "describe_training_job", described(status, second, "Training", second, **more))
     no_log(aws)
 
@@ -205,8 +190,7 @@ def test_an_end_is_an_error_of_the_right_class(
 
 def test_a_failure_shows_the_last_lines_as_sentences(aws: Fakes) -> None:
     line = json.dumps({"ts": "x", "level": "error", "stage": "pretrain", "rank": 0, "msg": "corpus is empty"})
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
+    it_runs(aws)
     ended = described("Failed", "Failed", FailureReason="AlgorithmError: , exit code: 3")
     aws.answer("sagemaker", "describe_training_job", ended)
     aws.answer("logs", "describe_log_streams", {"logStreams": [{"logStreamName": f"{NAME}/algo-1-1"}]})
@@ -221,8 +205,7 @@ def test_a_failure_shows_the_last_lines_as_sentences(aws: Fakes) -> None:
 
 def test_a_spot_interruption_is_explained(aws: Fakes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
+    it_runs(aws)
     seen = ("Starting", "Training", "Interrupted", "Starting", "Training")
     aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training", *seen))
     aws.answer("sagemaker", "describe_training_job", described("Completed", "Completed", *seen, "Completed"))
@@ -234,8 +217,7 @@ def test_a_spot_interruption_is_explained(aws: Fakes, caplog: pytest.LogCaptureF
 
 
 def test_sigterm_stops_the_job_first_thing(aws: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
+    it_runs(aws)
     aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
     no_log(aws)
     asked = {"TrainingJobName": described("InProgress", "Training")["TrainingJobName"]}
@@ -252,8 +234,7 @@ def test_ctrl_c_leaves_a_job_that_ran_already(
     aws: Fakes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
-    not_there(aws)
+    it_runs(aws)
     aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
     no_log(aws)
     monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGINT))

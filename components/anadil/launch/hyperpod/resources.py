@@ -1,5 +1,6 @@
 """The resources of a cluster as AWS describes them: found, compared with a request, waited for."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -31,15 +32,7 @@ class ClusterResources:
             clients: What gives the client of a service; left out, boto3.
         """
         self.description = description
-        region = description.region
-        made: dict[str, Any] = {}
-
-        def cached(service: str) -> Any:
-            if service not in made:
-                made[service] = aws_client(service, region)
-            return made[service]
-
-        self.client = clients or cached
+        self.client = clients or functools.cache(lambda service: aws_client(service, description.region))
 
     def repository(self, name: str) -> Resource | None:
         """The repository of a name."""
