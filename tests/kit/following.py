@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,31 +64,27 @@ def words(code: int, message: str) -> str:
     return json.dumps({"exit_code": code, "message": message})
 
 
-def telling(story: Callable[[Cluster], None], cluster: Cluster) -> AbstractContextManager[None]:
+@contextmanager
+def telling(story: Callable[[Cluster], None], cluster: Cluster) -> Iterator[None]:
     """Tell a story in another thread; its own mistakes are errors of the test."""
+    failures: list[BaseException] = []
 
-    @contextmanager
-    def told() -> Iterator[None]:
-        failures: list[BaseException] = []
-
-        def tell() -> None:
-            try:
-                story(cluster)
-            except BaseException as error:  # noqa: BLE001  raised below
-                failures.append(error)
-                cluster.vanish()  # so that the launcher does not wait for what will not come
-
-        thread = threading.Thread(target=tell, daemon=True)
-        thread.start()
+    def tell() -> None:
         try:
-            yield
-        finally:
-            thread.join(10)
-            assert not thread.is_alive()
-            if failures:
-                raise failures[0]
+            story(cluster)
+        except BaseException as error:  # noqa: BLE001  raised below
+            failures.append(error)
+            cluster.vanish()  # so that the launcher does not wait for what will not come
 
-    return told()
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(10)
+        assert not thread.is_alive()
+        if failures:
+            raise failures[0]
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
