@@ -52,7 +52,7 @@ def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
 def test_checkpointed_activations_leave_losses_and_weights_as_they_are(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    monkeypatch.setattr(spread_module, "multiplies_bf16", lambda _device: True)
+    monkeypatch.setattr(spread_module, "has_fast_bf16", lambda _device: True)
     policies = ("none", "selective", "full")
     settings = {"phases": SHORT, "precision": precision}
 

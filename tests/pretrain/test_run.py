@@ -175,7 +175,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path, base: Path) -> None:
 def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallelize, "multiplies_bf16", lambda _device: True)
+    monkeypatch.setattr(parallelize, "has_fast_bf16", lambda _device: True)
     run(make_job(tmp_path, make_recipe(base), "fp32"))
     job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")
 
@@ -191,7 +191,7 @@ def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for module in (parallelize, stage_run):
-        monkeypatch.setattr(module, "multiplies_bf16", lambda _device: False)
+        monkeypatch.setattr(module, "has_fast_bf16", lambda _device: False)
     run(make_job(tmp_path, make_recipe(base), "fp32"))
     job = make_job(tmp_path, make_recipe(base, precision="bf16"), "bf16")
 

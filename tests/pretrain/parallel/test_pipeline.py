@@ -189,7 +189,7 @@ def split_stages_equal_whole(rank: int) -> None:
 
 
 def bf16_validates_as_it_trains(rank: int) -> None:
-    vars(spread_module)["multiplies_bf16"] = lambda _device: True
+    vars(spread_module)["has_fast_bf16"] = lambda _device: True
     degrees = Parallelism(pipeline=2)
     settings = Pretrain(
         precision="bf16",

@@ -182,7 +182,7 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
         def put(where: Any, name: str, stand_in: Any) -> None:
             stack.enter_context(mock.patch.object(where, name, stand_in))
 
-        put(parallelize, "multiplies_bf16", lambda _: True)  # precision is what was asked for
+        put(parallelize, "has_fast_bf16", lambda _: True)  # precision is what was asked for
         put(losses, "has_fast_bf16", lambda _: False)
         put(losses, "CPU_BLOCK_ROWS", sys.maxsize)  # blocks save time in a CPU's cache, and no memory
         put(losses, "scored_tokens", lambda hidden, labels: (hidden, labels))  # all are
