@@ -219,7 +219,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 if __name__ == "__main__":
-    from anadil.pretrain import tokens
+    from anadil.pretrain.data import tokens
     tokens.SMALL_BYTES = 0
     tokens.token_stream(*map(Path, sys.argv[1:4]), write=True)
 """
