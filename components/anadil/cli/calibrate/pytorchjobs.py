@@ -46,7 +46,7 @@ def job_manifests(
 
     Args:
         candidates: Layouts; each takes all devices.
-        recipe: See `anadil.cli.calibrate.local.measure`.
+        recipe: See `anadil.cli.calibrate.local.measure_layouts`.
         shape: The model; made at random, so that nothing is downloaded.
         work: What a step computes.
         machine: Of each node.
