@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from generate import write_or_check
+
 CHART = Path(__file__).parents[1] / "charts/anadil"
 TARGET = CHART / "README.md"
 MARK = "# -- "
@@ -42,20 +44,13 @@ class Value:
     text: str
 
 
-def main() -> int:
-    """Write or check the file."""
+def page() -> str:
+    """The text of the file."""
     found = list(values((CHART / "values.yaml").read_text(encoding="utf-8")))
     groups: dict[str, list[Value]] = {}
     for value in found:
         groups.setdefault(value.path.split(".")[0] if "." in value.path else "", []).append(value)
-    text = HEAD + "".join(_section(name, group) for name, group in groups.items())
-    if "--check" in sys.argv[1:]:
-        if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{TARGET}: differs from values.yaml; run {Path(__file__).name}", file=sys.stderr)
-        return 1
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+    return HEAD + "".join(_section(name, group) for name, group in groups.items())
 
 
 def values(text: str) -> Iterator[Value]:
@@ -93,4 +88,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check({TARGET: page}))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generate import write_or_check
+
 FOLDER = Path(__file__).parents[1] / "charts/anadil/dashboards"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OURS = '{namespace=~"$namespace", training_job=~"$job"}'
@@ -143,25 +145,7 @@ GPUS = [
 ]  # fmt: skip
 
 
-def main() -> int:
-    """Write or check the files."""
-    files = {
-        "training.json": dashboard("anadil training", TRAINING, {"namespace": "namespace", "job": "training_job"}, "anadil_step"),
-        "gpus.json": dashboard("anadil GPUs and network", GPUS, {"host": "Hostname"}, "DCGM_FI_DEV_GPU_UTIL"),
-    }  # fmt: skip
-    differing = []
-    for name, content in files.items():
-        path, text = FOLDER / name, json.dumps(content, indent=1) + "\n"
-        if "--check" not in sys.argv[1:]:
-            path.write_text(text, encoding="utf-8")
-        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
-            differing.append(path)
-    for path in differing:
-        print(f"{path}: differs; run {Path(__file__).name}", file=sys.stderr)
-    return 1 if differing else 0
-
-
-def dashboard(title: str, panels: list[Panel], variables: dict[str, str], series: str) -> dict[str, Any]:
+def dashboard(title: str, panels: list[Panel], variables: dict[str, str], series: str) -> str:
     """A dashboard as Grafana stores it.
 
     Args:
@@ -170,7 +154,7 @@ def dashboard(title: str, panels: list[Panel], variables: dict[str, str], series
         variables: Name of a choice -> label whose values it offers.
         series: Metric that has these labels.
     """
-    return {
+    content = {
         "uid": title.lower().replace(" ", "-")[:40],
         "title": title,
         "tags": ["anadil"],
@@ -186,6 +170,7 @@ def dashboard(title: str, panels: list[Panel], variables: dict[str, str], series
         },
         "panels": [_panel(number, panel) for number, panel in enumerate(panels)],
     }
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _variable(name: str, label: str, series: str) -> dict[str, Any]:
@@ -216,4 +201,17 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    choices = {"namespace": "namespace", "job": "training_job"}
+    hosts = {"host": "Hostname"}
+    sys.exit(
+        write_or_check(
+            {
+                FOLDER / "training.json": lambda: dashboard(
+                    "anadil training", TRAINING, choices, "anadil_step"
+                ),
+                FOLDER / "gpus.json": lambda: dashboard(
+                    "anadil GPUs and network", GPUS, hosts, "DCGM_FI_DEV_GPU_UTIL"
+                ),
+            }
+        )
+    )

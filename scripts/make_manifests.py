@@ -21,6 +21,7 @@ from anadil.launch.kubernetes.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
+from generate import write_or_check
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 CHART_STAGES = MANIFESTS.parent / "charts" / "anadil" / "files" / "stages.yaml"
@@ -135,21 +136,5 @@ GOLDEN: dict[Path, Callable[[], str]] = {
 """File -> its text, in the order in which they depend on each other."""
 
 
-def main(arguments: list[str]) -> int:
-    """Write what differs, or with `--check` only tell it."""
-    check = arguments == ["--check"]
-    differing = 0
-    for path, render in GOLDEN.items():
-        text = render()
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        differing += 1
-        if check:
-            print(f"{path.relative_to(MANIFESTS.parent)} differs: run python scripts/make_manifests.py")
-        else:
-            path.write_text(text, encoding="utf-8")
-    return int(check and differing > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(GOLDEN))

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from anadil.core.format import human_figure
+from generate import write_or_check
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks are installed nowhere
@@ -39,20 +40,13 @@ not known; failures a day and the gain of EFA over TCP, which have no prediction
 """
 
 
-def main() -> int:
-    """Write or check the file."""
+def page() -> str:
+    """The text of the file."""
     found = rows()
     explained = sum(row.explained for row in found)
     count = f"\n{explained} of {len(found)} rows are explained.\n"
     groups = "".join(_section(source, list(part)) for source, part in groupby(found, lambda row: row.source))
-    text = HEAD + count + groups + TAIL
-    if "--check" in sys.argv[1:]:
-        if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{TARGET}: differs from what the planner predicts; run {Path(__file__).name}", file=sys.stderr)
-        return 1
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+    return HEAD + count + groups + TAIL
 
 
 def _section(source: str, found: list[Row]) -> str:
@@ -70,4 +64,4 @@ def _section(source: str, found: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check({TARGET: page}))

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.sections import Recipe
+from generate import write_or_check
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
 
@@ -30,19 +31,6 @@ Anything else, such as a mixture of experts, is refused by name before anything 
 | model type | layouts | memory is planned |
 |---|---|---|
 """
-
-
-def main() -> int:
-    """Write or check the files."""
-    texts = {"recipe.md": HEAD + "".join(_section("", Recipe)), "model-families.md": FAMILIES + _families()}
-    if "--check" not in sys.argv[1:]:
-        for name, text in texts.items():
-            (REFERENCE / name).write_text(text, encoding="utf-8")
-        return 0
-    differs = [name for name, text in texts.items() if (REFERENCE / name).read_text(encoding="utf-8") != text]
-    for name in differs:
-        print(f"docs/reference/{name}: differs from the program; run make golden", file=sys.stderr)
-    return 1 if differs else 0
 
 
 def _families() -> str:
@@ -75,4 +63,11 @@ def _shown(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        write_or_check(
+            {
+                REFERENCE / "recipe.md": lambda: HEAD + "".join(_section("", Recipe)),
+                REFERENCE / "model-families.md": lambda: FAMILIES + _families(),
+            }
+        )
+    )

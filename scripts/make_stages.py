@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from anadil.core.stages import FLOW, Stage
+from generate import write_or_check
 
 TARGET = Path(__file__).parents[1] / "docs/reference/stages.md"
 HEAD = """# Stages
@@ -24,17 +25,6 @@ are `cluster.restarts` can be jobs of their own: `anadil launch STAGE`.
 """
 
 
-def main() -> int:
-    """Write or check the file."""
-    text = HEAD + "".join(map(_row, FLOW)) + TAIL
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text, encoding="utf-8")
-    elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != text:
-        print(f"{TARGET}: differs from the table of stages; run {Path(__file__).name}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def _row(stage: Stage) -> str:
     files = [f"files of `{stage.files}`"] if stage.files else []
     reads = [f"(`{word}`)" if word in stage.optional else f"`{word}`" for word in stage.reads] + files
@@ -47,4 +37,4 @@ def _row(stage: Stage) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check({TARGET: lambda: HEAD + "".join(map(_row, FLOW)) + TAIL}))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from generate import write_or_check
+
 ROOT = Path(__file__).parents[1]
 GENERATORS = sorted((ROOT / "scripts").glob("make_[!i]*.py"))
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yaml"))
@@ -51,6 +53,24 @@ def test_a_generated_file_is_as_its_script_writes_it(script: Path) -> None:
 
     assert done.stdout + done.stderr == ""
     assert done.returncode == 0
+
+
+def test_a_check_of_generated_files_tells_which_differ_and_writes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same, other, missing = (tmp_path / name for name in ("same", "other", "missing"))
+    same.write_text("text")
+    other.write_text("old text")
+    monkeypatch.setattr(sys, "argv", ["scripts/make_something.py", "--check"])
+
+    assert write_or_check({same: lambda: "text"}) == 0
+    assert write_or_check(dict.fromkeys((same, other, missing), lambda: "text")) == 1
+
+    told = capsys.readouterr().err
+    assert [line.partition(":")[0] for line in told.splitlines()] == [str(other), str(missing)]
+    assert "run python scripts/make_something.py" in told
+    assert other.read_text() == "old text"
+    assert not missing.exists()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)

@@ -38,18 +38,15 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
     @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language}")
     def pipeline(recipe: str = recipe.model_dump_json()) -> None:
         uris: dict[str, Any] = {}
-        first = 0 if here else _first_in_exit_handler(resolved)
+        first = len(stages) if here else _first_in_exit_handler(resolved)
         for stage in stages[:first]:
             _add_step(stage, resolved, recipe, uris, here=here)
-        if not here and first < len(stages):
+        if first < len(stages):
             end = steps.finish(recipe=recipe, run=steps.RUN)
             configure_exit_handler(end, resolved)
             with dsl.ExitHandler(exit_task=end, name="watched"):
                 for stage in stages[first:]:
                     _add_step(stage, resolved, recipe, uris, here=False)
-            return
-        for stage in stages[first:]:
-            _add_step(stage, resolved, recipe, uris, here=here)
 
     return pipeline
 

@@ -70,14 +70,14 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
         return errors.Stopped.exit_code
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        left = step_statuses(str(recipe.storage.root), str(run.run_id), stages)
+        statuses = step_statuses(str(recipe.storage.root), str(run.run_id), stages)
     except AnadilError as error:
-        left = []
+        statuses = []
         log.warning("how its steps ended cannot be read: %s", error)
-    for outcome in left:
-        if outcome.exit_code:
-            log.error("%s: %s", outcome.stage, outcome.message)
-            return outcome.exit_code
+    for status in statuses:
+        if status.exit_code:
+            log.error("%s: %s", status.stage, status.message)
+            return status.exit_code
     reason = run.error.message if run.error else "no step left a word: evicted, or its pod never started"
     raise PreflightError(
         f"run {run.run_id} failed ({reason}); see {server.link(f'runs/details/{run.run_id}')}"

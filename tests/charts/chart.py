@@ -107,24 +107,24 @@ WORKLOADS = ("Deployment", "Job", "CronJob", "Pod")
 
 
 @functools.cache
-def _texts(values: str, *, upgrade: bool) -> str:
+def _texts(values: str, namespace: str, *, upgrade: bool) -> str:
     with helm_python.Chart.load(CHART) as chart:
         return json.dumps(
-            chart.render(json.loads(values), name=RELEASE, namespace=NAMESPACE, is_upgrade=upgrade)
+            chart.render(json.loads(values), name=RELEASE, namespace=namespace, is_upgrade=upgrade)
         )
 
 
-def texts(values: dict[str, Any], *, upgrade: bool = False) -> dict[str, str]:
+def texts(values: dict[str, Any], namespace: str = NAMESPACE, *, upgrade: bool = False) -> dict[str, str]:
     """Template -> what it gives."""
-    found: dict[str, str] = json.loads(_texts(json.dumps(values), upgrade=upgrade))
-    return found
+    rendered: dict[str, str] = json.loads(_texts(json.dumps(values), namespace, upgrade=upgrade))
+    return rendered
 
 
-def render(values: dict[str, Any], *, upgrade: bool = False) -> list[Object]:
+def render(values: dict[str, Any], namespace: str = NAMESPACE, *, upgrade: bool = False) -> list[Object]:
     """Every object."""
     return [
         document
-        for name, text in sorted(texts(values, upgrade=upgrade).items())
+        for name, text in sorted(texts(values, namespace, upgrade=upgrade).items())
         if name.endswith(".yaml")
         for document in yaml.load_all(text, Loader=yaml.CSafeLoader)
         if document

@@ -56,7 +56,7 @@ def dashboard(name: str) -> Object:
     return loaded
 
 
-def journal_keys() -> set[str]:
+def logged_keys() -> set[str]:
     """Keys of the lines that continued pre-training logs, as its source spells them."""
     tree = ast.parse((ROOT / "components/anadil/pretrain/loop.py").read_text(encoding="utf-8"))
     log = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_log")
@@ -64,11 +64,11 @@ def journal_keys() -> set[str]:
     return {str(ast.literal_eval(key)) for key in table.keys if key is not None}
 
 
-METERS = {
+METRICS = {
     "tokens_per_s", "mfu", "tokens_per_s_per_device", "goodput", "time_share/step", "data_wait_s", "checkpoint_stall_s",
     "straggler_ratio", "validation_bits_per_byte", "cost_usd", "own_work_s", "own_data_wait_s",
 }  # fmt: skip
-"""What its meters and its validation add; tests/pretrain/metrics/test_metrics.py has them said."""
+"""What its metrics and its validation add; tests/pretrain/metrics/test_metrics.py has them said."""
 
 
 def test_the_parser_of_this_test_finds_metrics_wherever_they_stand() -> None:
@@ -91,7 +91,7 @@ def test_every_query_parses_and_names_metrics_that_there_are(place: str, express
 
 
 def test_metrics_of_training_are_what_its_stages_log_today() -> None:
-    logged = {metric_name(key)[0] for key in (journal_keys() | METERS) - {"step"}}
+    logged = {metric_name(key)[0] for key in (logged_keys() | METRICS) - {"step"}}
     asked = set().union(*(metrics(promql_parser.parse(re.sub(r"\$\w+", "x", text))) for _, text in queries()))
     of_the_exporter = {name for name in HELP if name.endswith(("step", "timestamp_seconds", "info"))}
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,10 @@ import helm_python
 import pytest
 import yaml
 
+import make_chart_readme
 from anadil import __version__
 from anadil.recipe.load import parse_recipe
-from tests.charts.chart import CASES, CHART, ROOT, Object, environment, named, pods, render
+from tests.charts.chart import CASES, CHART, Object, environment, named, pods, render
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -126,9 +126,9 @@ def test_values_that_contradict_each_other_are_refused_with_the_remedy(values: O
 
 
 def test_every_default_is_explained_in_the_readme() -> None:
-    documented = runpy.run_path(str(ROOT / "scripts/make_chart_readme.py"))["values"]
-
-    explained = {value.path for value in documented((CHART / "values.yaml").read_text(encoding="utf-8"))}
+    explained = {
+        value.path for value in make_chart_readme.values((CHART / "values.yaml").read_text(encoding="utf-8"))
+    }
 
     silent = [
         key

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import changed_images
 from tests.images.files import NAMES, STAGES
-from tests.manifests.kustomized import load_script
 
-changed_images = load_script("changed_images")
 IN_ALL = {*STAGES, "tools"}
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -18,17 +17,6 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 OVERLAYS = ("laptop", "laptop/finetune", "hyperpod", "efa", "restricted", "launch")
 JOB = "PyTorchJob"
 TEMPLATE = ("spec", "pytorchReplicaSpecs", "Worker", "template")
-
-
-def load_script(name: str) -> Any:
-    """A script of scripts/, which is no package, as a module."""
-    path = MANIFESTS.parent / "scripts" / f"{name}.py"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found
-    assert found.loader
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 def build(folder: Path) -> list[Object]:

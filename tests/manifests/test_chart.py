@@ -1,14 +1,12 @@
 """The chart and manifests/ are two ways to the same objects."""
 
-import functools
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.manifests.kustomized import MANIFESTS, Object, one, overlay
+from tests.charts.chart import render
+from tests.manifests.kustomized import Object, one, overlay
 
-CHART = MANIFESTS.parent / "charts" / "anadil"
 FSX = {
     "fileSystemId": "fs-0123456789abcdef0",
     "dnsName": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
@@ -16,7 +14,6 @@ FSX = {
 }
 
 
-@functools.cache
 def chart(namespace: str, *, fsx: bool = False) -> list[Object]:
     """What the chart makes without an MLflow of its own."""
     values: dict[str, Any] = {
@@ -24,17 +21,7 @@ def chart(namespace: str, *, fsx: bool = False) -> list[Object]:
         "recipe": {"language": "az"},
         "storage": {"enabled": True, **({"size": "1200Gi", "fsx": FSX} if fsx else {})},
     }
-    return rendered(values, namespace)
-
-
-def rendered(values: dict[str, Any], namespace: str) -> list[Object]:
-    """What the chart makes of values."""
-    helm_python = pytest.importorskip("helm_python")
-    with helm_python.Chart.load(str(CHART)) as loaded:
-        files = loaded.render(values, name="anadil", namespace=namespace)
-    texts = [text for path, text in files.items() if path.endswith(".yaml")]
-    found = [each for text in texts for each in yaml.load_all(text, Loader=yaml.CSafeLoader)]
-    return [each for each in found if each]
+    return render(values, namespace)
 
 
 def test_a_launcher_has_the_same_rights() -> None:
@@ -95,7 +82,7 @@ def test_the_launcher_s_pod_is_the_same() -> None:
             "inputs": {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"},
         },
     }
-    [theirs] = [each for each in rendered(values, "anadil") if each["metadata"]["name"].endswith("-launch")]
+    [theirs] = [each for each in render(values, "anadil") if each["metadata"]["name"].endswith("-launch")]
     ours = one(overlay("launch"), "Job", "anadil-launch")
 
     assert ours["spec"]["podFailurePolicy"] == theirs["spec"]["podFailurePolicy"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+import make_manifests
 from anadil import __version__
 from anadil.cli import launch, main
 from anadil.cli.doctor.kubernetes import launcher_rules
@@ -30,13 +31,11 @@ from tests.manifests.kustomized import (
     Object,
     build,
     jobs,
-    load_script,
     one,
     overlay,
     template,
 )
 
-make_manifests = load_script("make_manifests")
 CUSTOM = {JOB, "LocalQueue"}
 CLUSTER_WIDE = {"Namespace", "PersistentVolume"}
 NAMESPACES = {
