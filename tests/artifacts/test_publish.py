@@ -52,6 +52,16 @@ def begun(process: Fork) -> None:
         time.sleep(0.02)
 
 
+def signalled_midway(number: signal.Signals, name: str, uri: str, folder: Path, pause_s: float) -> Fork:
+    """A run of nine files that got a signal when three were there."""
+    process = start(name, uri, folder, files=9, pause_s=pause_s)
+    begun(process)
+    while len(storage.store(uri).directory_sizes(uri)) < 3:
+        time.sleep(0.05)
+    process.send_signal(number)
+    return process
+
+
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
     _, manifest = fetch(uri, "corpus")
@@ -88,11 +98,7 @@ def test_large_files_in_parts_are_one_runs_too(bucket: str, tmp_path: Path) -> N
 
 def test_what_a_killed_run_left_is_replaced(bucket: str, tmp_path: Path) -> None:
     uri = f"{bucket}/corpus/k"
-    killed = start("killed", uri, tmp_path, files=9, pause_s=0.3)
-    begun(killed)
-    while len(storage.store(uri).directory_sizes(uri)) < 3:
-        time.sleep(0.05)
-    killed.send_signal(signal.SIGKILL)
+    killed = signalled_midway(signal.SIGKILL, "killed", uri, tmp_path, pause_s=0.3)
     killed.wait()
     left = storage.store(uri).directory_sizes(uri)
 
@@ -107,11 +113,7 @@ def test_what_a_killed_run_left_is_replaced(bucket: str, tmp_path: Path) -> None
 
 def test_a_run_that_stood_still_cannot_spoil_what_its_successor_wrote(bucket: str, tmp_path: Path) -> None:
     uri = f"{bucket}/corpus/k"
-    slow = start("slow", uri, tmp_path, files=9, pause_s=0.1)
-    begun(slow)
-    while len(storage.store(uri).directory_sizes(uri)) < 3:
-        time.sleep(0.05)
-    slow.send_signal(signal.SIGSTOP)
+    slow = signalled_midway(signal.SIGSTOP, "slow", uri, tmp_path, pause_s=0.1)
 
     quick = ends([start("quick", uri, tmp_path, files=9, pause_s=0)])
     slow.send_signal(signal.SIGCONT)
@@ -124,11 +126,7 @@ def test_a_run_that_stood_still_cannot_spoil_what_its_successor_wrote(bucket: st
 
 def test_a_run_in_the_middle_of_its_successors_upload_stops_writing(bucket: str, tmp_path: Path) -> None:
     uri = f"{bucket}/corpus/k"
-    slow = start("slow", uri, tmp_path, files=9, pause_s=0.1)
-    begun(slow)
-    while len(storage.store(uri).directory_sizes(uri)) < 3:
-        time.sleep(0.05)
-    slow.send_signal(signal.SIGSTOP)
+    slow = signalled_midway(signal.SIGSTOP, "slow", uri, tmp_path, pause_s=0.1)
     successor = start("successor", uri, tmp_path, files=9, pause_s=0.4)
     begun(successor)
     time.sleep(1)

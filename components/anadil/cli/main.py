@@ -49,7 +49,7 @@ COMMANDS = {
     "schedule": Command("start a run again and again, by the clock", *PIPELINES),
     "launch": Command("start one training stage on a cluster and follow it", *JOBS),
     "status": Command("where a launched job stands", *JOBS),
-    "logs": Command("the log of a launched job's first machine", *JOBS),
+    "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
     "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
     "remove": Command(
