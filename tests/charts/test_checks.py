@@ -236,14 +236,14 @@ def test_the_sweeper_looks_for_the_kinds_that_it_has_rights_to(name: str, kinds:
 def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> None:
     import argparse
 
-    from anadil_pipelines import commands
+    from anadil.cli import submit
 
     container = named(render(CASES[name]), "Job", "-registration")["spec"]["template"]["spec"]["containers"][
         0
     ]
     command, *rest = container["args"]
     parser = argparse.ArgumentParser()
-    {"submit": commands.add_submit_options, "schedule": commands.add_schedule_options}[command](parser)
+    {"submit": submit.add_submit_options, "schedule": submit.add_schedule_options}[command](parser)
 
     options = parser.parse_args(rest)
 
