@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from anadil.cli import launch, main
 from anadil.launch.kfp_steps import _parser as launch_parser
 from tests.charts.chart import CASES, CHART, Object, named, pods, render
 from tests.kit.http_server import Reply, Request, http_server
+from tests.kit.jobs import launch_options
 
 FILES = CHART / "files"
 
@@ -166,17 +166,10 @@ def test_the_programs_in_the_pods_are_the_files_and_are_python() -> None:
 def test_the_launcher_s_command_is_one_that_the_image_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = next(spec for name, _, spec in pods(render(CASES["launch"])) if name.endswith("-launch"))
     [container] = spec["containers"]
-    asked: list[Any] = []
 
-    def note(options: Any) -> int:
-        asked.append(options)
-        return 0
-
-    monkeypatch.setattr(launch, "_launch", note)
+    options = launch_options(monkeypatch, container["args"])
 
     assert container["command"] == ["python", "-m", "anadil"]
-    assert main.main(container["args"]) == 0
-    [options] = asked
     assert (options.stage, options.backend, options.run) == ("pretrain", "pytorchjob", "7")
     assert (options.corpus, options.out) == ("/data/run/corpus", "/data/run/model")
 

@@ -10,7 +10,6 @@ import yaml
 
 import make_manifests
 from anadil import __version__
-from anadil.cli import launch, main
 from anadil.cli.doctor.kubernetes import launcher_rules
 from anadil.core.format import amount
 from anadil.core.stages import STAGES
@@ -19,6 +18,7 @@ from anadil.plan.preflight import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.runtime import entry_point, termination
 from tests.kit import crds
+from tests.kit.jobs import launch_options
 from tests.kit.kubernetes_schemas import VERSIONS, validate
 from tests.kit.restricted import containers, violations
 from tests.manifests.kustomized import (
@@ -317,17 +317,9 @@ def test_the_launcher_s_pod_sees_what_the_job_sees_and_may_do_no_more_than_launc
 
 def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     [container] = launcher_of(overlay("launch"))["spec"]["containers"]
-    asked: list[Any] = []
 
-    def note(options: Any) -> int:
-        asked.append(options)
-        return 0
+    options = launch_options(monkeypatch, container["args"])
 
-    monkeypatch.setattr(launch, "_launch", note)
-
-    assert main.main(container["args"]) == 0
-
-    [options] = asked
     assert (options.stage, options.recipe) == ("pretrain", "/etc/anadil/recipe.yaml")
     assert (options.corpus, options.tokenizer) == ("/data/run/corpus", "/data/run/tokenizer")
 
