@@ -214,6 +214,28 @@ def test_a_wrong_override_is_told(override: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("clean.minhash_row", "; did you mean 'minhash_rows'?"),
+        ("clean.min_script", "; did you mean 'rules.min_script'?"),
+        ("clean.rules.top_ngram", "; did you mean 'max_top_ngram'?"),
+        ("pretrain.batch", "; did you mean 'batch_size'?"),
+        ("shards", "; did you mean 'pretrain.parallelism.shard'?"),
+        ("batch_sizes", "; did you mean 'pretrain.batch_size' or 'finetune.batch_size'?"),
+        (
+            "clean.min_char",
+            "; did you mean 'rules.min_words' or 'rules.min_mean_word_length' or 'rules.min_alpha_words' or "
+            "'rules.min_stop_words' or 'rules.min_script'?",
+        ),
+        ("max_char", ""),
+        ("clean.nonsense", ""),
+    ],
+)
+def test_an_unknown_key_is_answered_with_what_may_be_meant_and_no_far_guess(key: str, hint: str) -> None:
+    assert f"{key}: unknown key{hint} (got 1)" in refused("", f"{key}=1")
+
+
+@pytest.mark.parametrize(
     ("override", "told"),
     [
         ("seed=x", '  command line: seed: Input should be a valid integer (got "x")'),
