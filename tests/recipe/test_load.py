@@ -224,8 +224,10 @@ def test_a_wrong_override_is_told(override: str, message: str) -> None:
         ("batch_sizes", "; did you mean 'pretrain.batch_size' or 'finetune.batch_size'?"),
         (
             "clean.min_char",
-            "; did you mean 'rules.min_words' or 'rules.min_mean_word_length' or 'rules.min_alpha_words' or "
-            "'rules.min_stop_words' or 'rules.min_script'?",
+            (
+                "; did you mean 'rules.min_words' or 'rules.min_mean_word_length' or 'rules.min_alpha_words' or "
+                "'rules.min_stop_words' or 'rules.min_script'?"
+            ),
         ),
         ("max_char", ""),
         ("clean.nonsense", ""),
