@@ -34,7 +34,7 @@ HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "tri
 SIZES = {
     "hidden_size": 1_024,
     "intermediate_size": 3_072,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "vocab_size": 32_000,
