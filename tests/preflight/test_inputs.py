@@ -1,3 +1,4 @@
+import functools
 import gzip
 import json
 import logging
@@ -140,6 +141,7 @@ def test_documents_are_counted_over_all_kinds_of_files(recipe: Recipe, tmp_path:
     assert "looked at" not in found.detail
 
 
+@functools.cache
 def big(name: str, field: str = "text") -> bytes:
     """A file of some kind, many times as large as what is looked at."""
     rows = lines(*({field: f"Salam {number} {'x' * 900}"} for number in range(4_000)))
