@@ -23,7 +23,6 @@ from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
 CHAT = {"messages": [{"role": "user", "content": "Salam"}, {"role": "assistant", "content": "Salam!"}]}
-KEYS = {"clean": "clean.inputs", "finetune": "finetune.inputs", "evaluate": "evaluate.heldout"}
 SMALL = 256 * 1024
 """Bytes of a file that are looked at, in tests."""
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
@@ -39,13 +38,13 @@ def put(folder: Path, name: str, content: bytes) -> str:
 
 
 def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Look:
-    named = again(recipe, f"{KEYS[stage]}={json.dumps(files)}")
+    named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
     return look_at_files(STAGES[stage], named, here=here)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(KEYS.values(), SMALL))
+    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(inputs.FIRST_BYTES, SMALL))
 
 
 def upload(bucket: str, name: str, content: bytes) -> str:

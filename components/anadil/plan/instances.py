@@ -27,7 +27,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text
-from anadil.recipe.load import did_you_mean
+from anadil.recipe.load import did_you_mean, shown_value
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ def _mistakes(
             reason = f"unknown key{did_you_mean(str(cells[-1]), fields) or '.'} Keys are {', '.join(fields)}"
         elif mistake["type"] == "string_pattern_mismatch":
             reason = "write the date as 2026-11-09 or 2026-11"
-        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {_show(rows, mistake['loc'])})")
+        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {shown_value(rows, mistake['loc'])})")
     known = list(_own_table()[0])
     for new, needed in missing.items():
         guess = did_you_mean(new, known) or "."
@@ -237,15 +237,6 @@ def _place(loc: tuple[int | str, ...], lines: Mapping[strict_yaml.Path, int]) ->
     line = next((lines[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in lines), None)
     key = ".".join(map(str, loc))
     return f"line {line}: {key}" if line else key
-
-
-def _show(data: Any, loc: Sequence[int | str]) -> str:
-    for key in loc:
-        if not isinstance(data, dict) or key not in data:
-            break
-        data = data[key]
-    text = json.dumps(data, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _machine(name: str, row: Instance) -> Machine:

@@ -170,7 +170,7 @@ def mistakes(
         got = (
             ""
             if mistake["type"] == "missing" or not path or "password" in reason
-            else f" (got {_show(data, path)})"
+            else f" (got {shown_value(data, path)})"
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
@@ -194,7 +194,8 @@ def _line_of(path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int]) -> i
     return lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)
 
 
-def _show(data: Any, path: tuple[int | str, ...]) -> str:
+def shown_value(data: Any, path: Sequence[int | str]) -> str:
+    """The value at a path, as a message shows it: short, and without passwords."""
     for key in path:
         try:
             data = data[key]

@@ -14,8 +14,9 @@ from anadil.cli.calibrate.fake_run import LIGER_PATCHES, exact_peak
 from anadil.model.loss import summed_loss
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
-from anadil.plan.model_shape import KNOWN, Shape, shape_from
+from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
+from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -33,21 +34,16 @@ def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
-def known(name: str, layers: int | None = None) -> Shape:
-    shape = shape_from(KNOWN[name], name)
-    return replace(shape, layers=layers or shape.layers)
+def one(layers: int) -> Shape:
+    return replace(ONE, layers=layers)
 
 
-def one(layers: int | None = None) -> Shape:
-    return known("meta-llama/Llama-3.2-1B", layers)
-
-
-def eight(layers: int | None = None) -> Shape:
-    return known("meta-llama/Llama-3.1-8B", layers)
+def eight(layers: int) -> Shape:
+    return replace(EIGHT, layers=layers)
 
 
 def seventy(layers: int) -> Shape:
-    return known("meta-llama/Llama-3.1-70B", layers)
+    return replace(SEVENTY, layers=layers)
 
 
 def work(kernels: Mapping[str, Any], **settings: Any) -> Work:
@@ -152,13 +148,13 @@ def test_pipeline_cases_have_their_worst_moment_where_they_say(name: str, stage:
 
 # Every other whole model is measured by benchmarks/plan/memory.py, which takes a quarter of an hour.
 FULL = {
-    "1B, Liger": (one(), Layout(micro_batch_size=4), work(LIGER)),
+    "1B, Liger": (ONE, Layout(micro_batch_size=4), work(LIGER)),
     "1B, HSDP": (
-        one(),
+        ONE,
         Layout(data=8, shard=4, micro_batch_size=8, recompute="selective"),
         work(LIGER),
     ),
-    "8B, PP": (eight(), Layout(pipeline=4, micro_batches=8), work(LIGER, state="bf16")),
+    "8B, PP": (EIGHT, Layout(pipeline=4, micro_batches=8), work(LIGER, state="bf16")),
 }
 
 
