@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::Deprecat
 
 PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
 WORST = 0.005
-"""Most that the closed form may be off, as for Llama in test_exact.py."""
+"""Most that the closed form may be off, as for Llama in test_fake_run.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
 SIZES = {
     "hidden_size": 1_024,

@@ -182,16 +182,11 @@ def _where(
     """Where a mistake was made: on a line of the file, on the command line, or where both meet."""
     if any(path[: len(other)] == other for other in given):
         return "command line: "
-    line = _line_of(path, lines)
+    line = lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)  # of the table that lacks it
     in_file = [f"line {line}"] if line else []
     below = ["command line"] if any(other[: len(path)] == path for other in given) else []
     places = " or ".join(in_file + below)
     return f"{places}: " if places else ""
-
-
-def _line_of(path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int]) -> int | None:
-    """The line of a key, or of the table that lacks it."""
-    return lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)
 
 
 def shown_value(data: Any, path: Sequence[int | str]) -> str:
