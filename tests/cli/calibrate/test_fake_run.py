@@ -127,7 +127,7 @@ REDUCED = {
     ),
     "PP, the first stage is the worst": (
         eight(6),
-        Layout(pipeline=2, micro_batch_size=4, micro_batches=3),
+        Layout(pipeline=3, micro_batch_size=4, micro_batches=4),
         work(LIGER, state="bf16"),
     ),
     "context": (one(2), Layout(context=2, shard=2, micro_batch_size=2), work(LIGER)),
