@@ -1,7 +1,6 @@
 """Kubeflow Pipelines and MLflow as small servers of this machine."""
 
 import json
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,13 +42,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.delenv("KF_PIPELINES_ENDPOINT", raising=False)
     with http_server(known.reply) as known.port:
         yield known
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def kubeflow(host: str | None) -> Check:
