@@ -24,6 +24,13 @@ from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
 HELDOUT = [f"{first[:30]}{second[30:]}" for first, second in itertools.pairwise(TEXTS)]
 Gate = Callable[..., dict[str, Any]]
+NUM_NEW = 8
+ANY_TEXT = {
+    "max_finetuned_bits_per_byte_ratio": 100,
+    "max_bits_per_byte_ratio": 100,
+    "max_retained_ratio": 100,
+}
+"""Limits by which a model may write worse text, as long as it ends and says something."""
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -90,7 +97,7 @@ def gate(tmp_path: Path, healthy: Path) -> Gate:
             {
                 "base": {"model": str(base or healthy)},
                 "pretrain": {"sequence_length": 128},
-                "evaluate": {"max_new_tokens": 24, "gate": limits},
+                "evaluate": {"max_new_tokens": NUM_NEW, "prompts": ["Bakı şəhəri"], "gate": limits},
             }
         )
         job = Job(recipe=recipe, inputs=inputs, out=out, work=tmp_path, base_cache=tmp_path / "cache")
@@ -130,7 +137,7 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
         scores = gate(finetuned=quotes)
 
     answers = [one for one in scores["candidates"]["finetuned"]["generations"] if one["kind"] == "answer"]
-    assert {one["text"] for one in answers if one["mode"] == "greedy"} == {'"' * 24}
+    assert {one["text"] for one in answers if one["mode"] == "greedy"} == {'"' * NUM_NEW}
     assert {"finetuned.bits_per_byte", "finetuned.loops"} <= failed(scores)
     assert not any(name.startswith("adapted.") for name in failed(scores))
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)
@@ -144,12 +151,7 @@ def test_a_finetuned_model_that_loops_in_every_answer_is_not_released(
 ) -> None:
     loops = always_writing("a", healthy, tmp_path / "loops", 12.0)
 
-    scores = gate(
-        finetuned=loops,
-        max_finetuned_bits_per_byte_ratio=100,
-        max_bits_per_byte_ratio=100,
-        max_retained_ratio=100,
-    )
+    scores = gate(finetuned=loops, **ANY_TEXT)
 
     assert failed(scores) == {"finetuned.loops"}
     assert value(scores, "finetuned.loops") == 1
@@ -161,7 +163,7 @@ def test_an_adapted_model_that_loops_in_every_text_is_not_released(
 ) -> None:
     loops = always_writing("a", healthy, tmp_path / "loops", 12.0)
 
-    scores = gate(adapted=loops, max_bits_per_byte_ratio=100, max_retained_ratio=100)
+    scores = gate(adapted=loops, **ANY_TEXT)
 
     assert failed(scores) == {"adapted.loops"}
     assert scores["gate"]["released"] is None
@@ -172,12 +174,7 @@ def test_a_finetuned_model_that_answers_nothing_is_not_released(
 ) -> None:
     silent = always_writing("<|eot_id|>", healthy, tmp_path / "silent", 12.0)
 
-    scores = gate(
-        finetuned=silent,
-        max_finetuned_bits_per_byte_ratio=100,
-        max_bits_per_byte_ratio=100,
-        max_retained_ratio=100,
-    )
+    scores = gate(finetuned=silent, **ANY_TEXT)
 
     assert failed(scores) == {"finetuned.empty_answers"}
 
