@@ -24,7 +24,7 @@ from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
 HELDOUT = [f"{first[:30]}{second[30:]}" for first, second in itertools.pairwise(TEXTS)]
 Gate = Callable[..., dict[str, Any]]
-NUM_NEW = 8
+NUM_NEW = 4
 ANY_TEXT = {
     "max_finetuned_bits_per_byte_ratio": 100,
     "max_bits_per_byte_ratio": 100,
@@ -56,7 +56,7 @@ def taught(folder: Path, texts: Sequence[str], steps: int) -> Path:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return taught(tmp_path_factory.mktemp("healthy"), TEXTS, 160)
+    return taught(tmp_path_factory.mktemp("healthy"), TEXTS, 80)
 
 
 def always_writing(token: str, source: Path, folder: Path, strength: float) -> Path:
@@ -204,7 +204,7 @@ def test_an_answer_without_a_word_is_an_empty_one(answer: str, *, is_empty: bool
 def test_english_that_is_lost_is_said_and_stops_the_release(
     gate: Gate, healthy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    english_base = taught(tmp_path / "english", [one.text[:90] for one in read_retained()], 80)
+    english_base = taught(tmp_path / "english", [one.text[:90] for one in read_retained()], 50)
 
     with caplog.at_level(logging.INFO):
         scores = gate(base=english_base, adapted=healthy)

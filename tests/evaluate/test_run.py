@@ -36,7 +36,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job_on(inputs: Path, out: Path, files: tuple[str, ...] = (), **evaluate: Any) -> Job:
-    evaluate = {"max_new_tokens": 4, "prompts": ["Bakı şəhəri"]} | evaluate
+    evaluate = {"max_new_tokens": 2, "prompts": ["Bakı şəhəri"]} | evaluate
     data = {
         "base": {"model": str(inputs / "base")},
         "pretrain": {"sequence_length": 64},
