@@ -146,37 +146,24 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
 
 
-def test_a_finetuned_model_that_loops_in_every_answer_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("candidate", "token", "check"),
+    [
+        ("finetuned", "a", "finetuned.loops"),
+        ("adapted", "a", "adapted.loops"),
+        ("finetuned", "<|eot_id|>", "finetuned.empty_answers"),
+    ],
+)
+def test_a_model_that_loops_in_every_text_or_answers_nothing_is_not_released(
+    gate: Gate, healthy: Path, tmp_path: Path, candidate: str, token: str, check: str
 ) -> None:
-    loops = always_writing("a", healthy, tmp_path / "loops", 12.0)
+    bad = always_writing(token, healthy, tmp_path / "bad", 12.0)
 
-    scores = gate(finetuned=loops, **ANY_TEXT)
+    scores = gate(**{candidate: bad}, **ANY_TEXT)
 
-    assert failed(scores) == {"finetuned.loops"}
-    assert value(scores, "finetuned.loops") == 1
+    assert failed(scores) == {check}
+    assert value(scores, check) > 0.8
     assert scores["gate"]["released"] is None
-
-
-def test_an_adapted_model_that_loops_in_every_text_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path
-) -> None:
-    loops = always_writing("a", healthy, tmp_path / "loops", 12.0)
-
-    scores = gate(adapted=loops, **ANY_TEXT)
-
-    assert failed(scores) == {"adapted.loops"}
-    assert scores["gate"]["released"] is None
-
-
-def test_a_finetuned_model_that_answers_nothing_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path
-) -> None:
-    silent = always_writing("<|eot_id|>", healthy, tmp_path / "silent", 12.0)
-
-    scores = gate(finetuned=silent, **ANY_TEXT)
-
-    assert failed(scores) == {"finetuned.empty_answers"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -242,9 +243,10 @@ def test_a_run_stopped_by_sigterm_goes_on_to_the_same_curve(
 ) -> None:  # fmt: skip
     on_save = TrainingCallback.on_save
 
-    def stopped(self: TrainingCallback, *args: object, **more: object) -> None:
-        on_save(self, *args, **more)
-        signal.raise_signal(signal.SIGTERM)
+    def stopped(self: TrainingCallback, args: Any, state: Any, control: Any, **_: object) -> None:
+        on_save(self, args, state, control)
+        if state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
 
     out = tmp_path / "adapter"
     settings = [word for override in SMALL for word in ("--set", override)]

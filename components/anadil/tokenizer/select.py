@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anadil.recipe.sections import Recipe
@@ -36,7 +36,7 @@ class MeasuredCandidate:
             "got": found.got,
             "vocab_size": found.vocab_size,
         }
-        usage = found.usage.as_json() if found.usage else {}
+        usage = asdict(found.usage) if found.usage else {}
         return sizes | usage | self.fertility.as_json()
 
     @property
