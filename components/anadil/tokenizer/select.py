@@ -107,15 +107,13 @@ def write_tables(
     }
     _write_json(out / "fertility.json", summary)
     if len(measured) > 1:
-        table = [{"name": item.candidate.name, **_without_samples(item)} for item in measured]
+        table = [{"name": name, **tables[name]} for name in (item.candidate.name for item in measured)]
+        for entry in table:
+            del entry["samples"]
         _write_json(
             out / "choice.json", {"chosen": chosen, "reason": why, "candidates": table, "warnings": warnings}
         )
         log.info("chose %s: %s", chosen, why)
-
-
-def _without_samples(item: MeasuredCandidate) -> dict[str, object]:
-    return {key: value for key, value in item.as_json().items() if key != "samples"}
 
 
 def _write_json(path: Path, content: object) -> None:
