@@ -375,16 +375,9 @@ def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(
 def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
-    job = Job(
-        recipe=load_recipe("smoke", SMALL),
-        inputs={"model": tmp_path / "model"},
-        out=tmp_path,
-        work=tmp_path,
-        base_cache=tmp_path,
-    )
 
     with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
-        run(job)
+        run_in(tmp_path, tmp_path / "model", chats, tmp_path / "out")
 
 
 def test_several_processes_are_refused(
