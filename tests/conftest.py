@@ -1,5 +1,6 @@
 """Fixtures that several files need: a neutral environment, a raw file, a corpus, a bucket."""
 
+import gc
 import itertools
 import json
 import logging
@@ -31,6 +32,16 @@ FOREIGN = (
     "http",
     "NO_COLOR",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Modules of libraries live as long as the process: no collection need look through them again."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries tell of what is left at the end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
