@@ -78,8 +78,11 @@ def follow(project: Path, title: str, **places: str) -> str:
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
-def test_an_example_names_what_is_there(project: Path, title: str) -> None:
+def test_an_example_names_what_is_there_and_passes_format_and_lint(project: Path, title: str) -> None:
     make(project, title)
+
+    for command in (["format", "--check"], ["check"]):
+        run(project, [sys.executable, "-m", "ruff", *command, "--no-cache"])
 
 
 @pytest.mark.slow
