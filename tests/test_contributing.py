@@ -83,7 +83,8 @@ def test_an_example_names_what_is_there_and_passes_format_and_lint(tmp_path: Pat
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     make(tmp_path, title)
 
-    for command in (["format", "--check"], ["check"]):
+    # I001 tells our imports from others by the files that are there.
+    for command in (["format", "--check"], ["check", "--ignore", "I001"]):
         run(tmp_path, [sys.executable, "-m", "ruff", *command, "--no-cache"])
 
 
