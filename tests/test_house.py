@@ -116,7 +116,7 @@ def packages(*extras: str) -> set[str]:
 def imported(folder: Path) -> set[str]:
     """Top-level names of what the modules of a folder import, their functions included."""
     names: set[str] = set()
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
