@@ -9,14 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.artifacts import artifact
-from anadil.model.load import save_model
 from anadil.pretrain.metrics.training_log import FILE
-from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
@@ -62,6 +58,11 @@ def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
 
 def make_model(folder: Path, *, tied: bool = True, vocab_size: int = 300, seed: int = 1) -> Path:
     """A Hugging Face model directory with random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from anadil.model.load import save_model
+
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -167,6 +168,8 @@ def losses(folder: Path) -> dict[int, float]:
 
 def in_child(work: Callable[[], object], environment: dict[str, str] | None = None) -> int:
     """Start `work` in a fork of this process; the child's id."""
+    import torch
+
     child = os.fork()
     if child:
         return child
@@ -182,6 +185,7 @@ def in_child(work: Callable[[], object], environment: dict[str, str] | None = No
 
 def run_in_child(job: Job) -> int:
     """Run the stage in a fork, with its signals taken over; exit code, or minus a signal."""
+    from anadil.pretrain.run import run
 
     def work() -> None:
         job.stop.listen()
@@ -197,6 +201,8 @@ def run_in_two(job: Job) -> list[int]:
 
 def run_in_several(job: Job, processes: int) -> list[int]:
     """Run the stage in forks that train together over gloo; their exit codes."""
+    from anadil.pretrain.run import run
+
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

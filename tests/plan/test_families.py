@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from anadil.cli.calibrate.fake_run import exact_peak
-from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import PreflightError
 from anadil.model.family import SHARD_LAYOUTS, Family
 from anadil.model.family_table import families
@@ -120,12 +116,13 @@ def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
-def parameters_of(settings: dict[str, Any]) -> int:
-    """Of transformers' own model."""
-    config = AutoConfig.for_model(**settings, pad_token_id=None)
+def model_of(config: Any) -> Any:
+    """Transformers' own model, without memory for its weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
-    return sum(parameter.numel() for parameter in model.parameters())
+        return AutoModelForCausalLM.from_config(config)
 
 
 CONFIGS = {
@@ -140,23 +137,31 @@ CONFIGS = {
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_those_of_transformers(name: str) -> None:
+    from transformers import AutoConfig
+
     settings = CONFIGS[name]
 
-    assert shape_from(settings, name).parameters == parameters_of(settings)
+    model = model_of(AutoConfig.for_model(**settings, pad_token_id=None))
+
+    assert shape_from(settings, name).parameters == model.num_parameters()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_model_that_is_made_of_a_shape_has_its_parameters(name: str) -> None:
-    shape = shape_from(CONFIGS[name], name)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config_of(shape, 2_048))
+    from anadil.cli.calibrate.worker import config_of
 
-    assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters
+    shape = shape_from(CONFIGS[name], name)
+
+    model = model_of(config_of(shape, 2_048))
+
+    assert model.num_parameters() == shape.parameters
     assert model.config.model_type == shape.model_type
 
 
 @pytest.mark.parametrize("kind", PLANNED)
 def test_a_config_that_transformers_has_written_gives_the_same_shape(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
     settings = SIZES | {"model_type": kind, "tie_word_embeddings": True}
     AutoConfig.for_model(**settings).save_pretrained(tmp_path)
 
@@ -209,6 +214,8 @@ def of_kind(kind: str) -> Shape:
 )
 @pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
+    from anadil.cli.calibrate.fake_run import exact_peak
+
     layout, changed = LAYOUTS[name]
     work = Work(sequence_length=2_048, **changed)
 
@@ -262,6 +269,8 @@ def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
 def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from anadil.cli.calibrate.fake_run import exact_peak
+
     monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARD_LAYOUTS))
     shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")
     recipe = based_on(
