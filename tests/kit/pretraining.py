@@ -31,18 +31,18 @@ TEXTS = (
 )
 
 
-def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
+def make_tokenizer(folder: Path, vocab_size: int = 300, specials: Sequence[str] = SPECIALS) -> Path:
     """A Hugging Face tokenizer directory."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS),
+        vocab_size=vocab_size - len(specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -56,7 +56,14 @@ def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
     return folder
 
 
-def make_model(folder: Path, *, tied: bool = True, vocab_size: int = 300, seed: int = 1) -> Path:
+def make_model(
+    folder: Path,
+    *,
+    tied: bool = True,
+    vocab_size: int = 300,
+    seed: int = 1,
+    specials: Sequence[str] = SPECIALS,
+) -> Path:
     """A Hugging Face model directory with random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -75,7 +82,7 @@ def make_model(folder: Path, *, tied: bool = True, vocab_size: int = 300, seed: 
         tie_word_embeddings=tied,
         initializer_range=0.1,
     )
-    tokenizer = make_tokenizer(folder / "t", vocab_size)
+    tokenizer = make_tokenizer(folder / "t", vocab_size, specials)
     save_model(LlamaForCausalLM(config), tokenizer, folder, torch.float32)
     for file in tokenizer.iterdir():
         file.unlink()
