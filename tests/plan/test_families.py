@@ -24,6 +24,7 @@ from anadil.recipe.sections import Recipe
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
+MATRIX = [pytest.mark.slow, pytest.mark.matrix]
 WORST = 0.005
 """Most that the closed form may be off, as for Llama in test_exact.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
@@ -207,10 +208,7 @@ def of_kind(kind: str) -> Shape:
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else [pytest.mark.slow])
-        for name in LAYOUTS
-    ],
+    [pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else MATRIX) for name in LAYOUTS],
 )
 @pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.stages import STAGES
-from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import _has_rendezvous, _num_processes
+from anadil.runtime.entry_point import _has_rendezvous
 from anadil.runtime.termination import exit_code_of
 from tests.kit.ranks import Fork
 
@@ -141,27 +140,6 @@ def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: P
 
     assert result == 143
     assert len(list(tmp_path.glob("stopped-*"))) == 2
-
-
-def test_the_recipe_says_how_many_processes_and_torchrun_is_not_nested(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipe = Recipe.model_validate({"cluster": {"processes_per_node": 3}})
-    monkeypatch.delenv("RANK", raising=False)
-
-    outside = [_num_processes(STAGES[name], recipe) for name in ("pretrain", "evaluate")]
-    monkeypatch.setenv("RANK", "0")
-    inside = _num_processes(STAGES["pretrain"], recipe)
-
-    assert outside == [3, 1]
-    assert inside == 1
-
-
-def test_no_gpu_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    assert _num_processes(STAGES["pretrain"], Recipe()) == 1
 
 
 def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def allocated(recompute: str, trains: str, state: str) -> int:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id="-".join(case), marks=[pytest.mark.slow] if "fp32" in case else [])
+        pytest.param(
+            case, id="-".join(case), marks=[pytest.mark.slow, pytest.mark.matrix] if "fp32" in case else []
+        )
         for case in CASES
     ],
 )
