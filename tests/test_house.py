@@ -159,3 +159,9 @@ def test_tests_that_need_no_model_are_collected_without_heavy_libraries() -> Non
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+def test_the_files_that_begin_first_are_there() -> None:
+    from tests.conftest import LONGEST
+
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []

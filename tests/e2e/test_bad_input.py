@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS
 from anadil.cli import main
-from tests.kit.pretraining import make_model
 
 TEXT = (
     "Bakı şəhəri Xəzər dənizinin sahilində yerləşir və ölkənin ən böyük şəhəridir. Burada çoxlu muzey, teatr "
@@ -135,24 +133,15 @@ def test_s3_without_credentials_says_how_to_give_them(
     assert "s3://bucket/raw/: no AWS credentials; set AWS_PROFILE" in messages
 
 
-@pytest.mark.slow
-def test_chats_without_an_answer_are_refused(run: Run, tmp_path: Path) -> None:
-    base = make_model(tmp_path / "base", specials=LLAMA_3_SPECIALS)
+def test_chats_without_an_answer_are_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text(
         json.dumps({"messages": [{"role": "user", "content": "Salam?"}]}) + "\n", encoding="utf-8"
     )
 
-    code, messages = run(
-        tmp_path / "work",
-        f"base.model={base}",
-        "tokenizer.vocab_sizes=[1024]",
-        "pretrain.phases=[{trains: all, steps: 2, lr: 0.001}]",
-        f"finetune.inputs=[{chats}]",
-        stage="finetune",
-    )
+    code, messages = run(tmp_path / "work", f"finetune.inputs=[{chats}]", stage="finetune")
 
     assert code == 3
     assert "no_answer 1" in messages
     assert "chats.jsonl:1" in messages
-    assert not list((tmp_path / "work").glob("adapter/*/manifest.json"))
+    assert not (tmp_path / "work/corpus").exists()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.text.corpus import Document, write_documents
+from tests.kit.machines import free_port
 
 SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
 TEXTS = (
@@ -210,10 +210,7 @@ def run_in_several(job: Job, processes: int) -> list[int]:
     """Run the stage in forks that train together over gloo; their exit codes."""
     from anadil.pretrain.run import run
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
 
     def work() -> None:
         job.stop.listen()

@@ -1,5 +1,4 @@
 import signal
-import socket
 import sys
 import time
 from functools import partial
@@ -10,6 +9,7 @@ import pytest
 from anadil.core.stages import STAGES
 from anadil.runtime.entry_point import _has_rendezvous
 from anadil.runtime.termination import exit_code_of
+from tests.kit.machines import free_port
 from tests.kit.ranks import Fork
 
 
@@ -151,12 +151,9 @@ def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> N
         "dist.destroy_process_group()"
     )
     (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib\n{code}\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     # What an elasticPolicy becomes. Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
     told = {
-        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{free_port()}",
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ID": "job",
         "PET_RDZV_CONF": "timeout=1800",
