@@ -51,5 +51,6 @@ def test_an_english_model_learns_azerbaijani(
         print(f"\nfertility {base['fertility']:.3f} -> {adapted['fertility']:.3f}")
         print(f"bits per byte {base['bits_per_byte']:.4f} -> {adapted['bits_per_byte']:.4f}")
     assert adapted["fertility"] <= 0.5 * base["fertility"]
-    assert adapted["bits_per_byte"] <= 0.75 * base["bits_per_byte"]
+    # Guessing any of its tokens, with this tokenizer, would cost 0.48 of what the base needs.
+    assert adapted["bits_per_byte"] <= 0.45 * base["bits_per_byte"]
     assert base["num_bytes"] == adapted["num_bytes"] > 100_000

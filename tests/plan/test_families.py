@@ -26,78 +26,44 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::Deprecat
 PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
 MATRIX = [pytest.mark.slow, pytest.mark.matrix]
 WORST = 0.005
-"""Most that the closed form may be off, as for Llama in test_exact.py."""
+"""Most that the closed form may be off, as for Llama in test_fake_run.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
 SIZES = {
     "hidden_size": 1_024,
     "intermediate_size": 3_072,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "vocab_size": 32_000,
 }
-REAL: dict[str, dict[str, Any]] = {
-    "Llama 3.2 1B": {
-        "model_type": "llama",
-        "hidden_size": 2_048,
-        "intermediate_size": 8_192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": True,
-    },
-    "Mistral 7B v0.3": {
-        "model_type": "mistral",
-        "hidden_size": 4_096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "vocab_size": 32_768,
-        "sliding_window": None,
-    },
-    "Qwen2.5 0.5B": {
-        "model_type": "qwen2",
-        "hidden_size": 896,
-        "intermediate_size": 4_864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "vocab_size": 151_936,
-        "tie_word_embeddings": True,
-    },
-    "Qwen3 0.6B": {
-        "model_type": "qwen3",
-        "hidden_size": 1_024,
-        "intermediate_size": 3_072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151_936,
-        "tie_word_embeddings": True,
-    },
-    "OLMo 2 1B": {
-        "model_type": "olmo2",
-        "hidden_size": 2_048,
-        "intermediate_size": 8_192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "vocab_size": 100_352,
-    },
-    "GLM-4 9B": {
-        "model_type": "glm4",
-        "hidden_size": 4_096,
-        "intermediate_size": 13_696,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "vocab_size": 151_552,
-        "attention_bias": True,
-        "partial_rotary_factor": 0.5,
-    },
+BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+def config_json(kind: str, *sizes: int, **others: Any) -> dict[str, Any]:
+    """What a hub model's config.json says of its sizes, in the order of `BARE`."""
+    return {"model_type": kind, **dict(zip(BARE, sizes, strict=True)), **others}
+
+
+REAL = {
+    "Llama 3.2 1B": config_json(
+        "llama", 2_048, 8_192, 16, 32, 128_256, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True
+    ),
+    "Mistral 7B v0.3": config_json("mistral", 4_096, 14_336, 32, 32, 32_768, sliding_window=None),
+    "Qwen2.5 0.5B": config_json(
+        "qwen2", 896, 4_864, 24, 14, 151_936, num_key_value_heads=2, tie_word_embeddings=True
+    ),
+    "Qwen3 0.6B": config_json(
+        "qwen3", 1_024, 3_072, 28, 16, 151_936, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
+    ),
+    "OLMo 2 1B": config_json("olmo2", 2_048, 8_192, 16, 16, 100_352),
+    "GLM-4 9B": config_json(
+        "glm4",
+        *(4_096, 13_696, 40, 32, 151_552),
+        num_key_value_heads=2,
+        head_dim=128,
+        attention_bias=True,
+        partial_rotary_factor=0.5,
+    ),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
@@ -108,7 +74,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tied Mistral": {"model_type": "mistral", "tie_word_embeddings": True},
     "Mistral with wide heads": {"model_type": "mistral", "head_dim": 128},
 }
-BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
 @pytest.fixture(autouse=True)
@@ -117,13 +82,14 @@ def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
-def model_of(config: Any) -> Any:
-    """Transformers' own model, without memory for its weights."""
+def parameters_of(config: Any) -> int:
+    """Of transformers' own model."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        model: Any = AutoModelForCausalLM.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 CONFIGS = {
@@ -137,26 +103,21 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_parameters_are_those_of_transformers(name: str) -> None:
+def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_that_is_made_of_it(
+    name: str,
+) -> None:
     from transformers import AutoConfig
 
-    settings = CONFIGS[name]
-
-    model = model_of(AutoConfig.for_model(**settings, pad_token_id=None))
-
-    assert shape_from(settings, name).parameters == model.num_parameters()
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_model_that_is_made_of_a_shape_has_its_parameters(name: str) -> None:
     from anadil.cli.calibrate.worker import config_of
 
-    shape = shape_from(CONFIGS[name], name)
+    settings = CONFIGS[name]
+    shape = shape_from(settings, name)
 
-    model = model_of(config_of(shape, 2_048))
+    made = config_of(shape, 2_048)
 
-    assert model.num_parameters() == shape.parameters
-    assert model.config.model_type == shape.model_type
+    assert shape.parameters == parameters_of(AutoConfig.for_model(**settings, pad_token_id=None))
+    assert shape.parameters == parameters_of(made)
+    assert made.model_type == shape.model_type
 
 
 @pytest.mark.parametrize("kind", PLANNED)

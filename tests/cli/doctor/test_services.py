@@ -1,7 +1,6 @@
 """Kubeflow Pipelines and MLflow as small servers of this machine."""
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -62,13 +61,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     yield known
     httpd.shutdown()
     httpd.server_close()
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def kubeflow(host: str | None) -> Check:
