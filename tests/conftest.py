@@ -1,5 +1,7 @@
 """Fixtures that several files need: a neutral environment, a raw file, a corpus, a bucket."""
 
+import functools
+import gc
 import itertools
 import json
 import logging
@@ -55,6 +57,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=order)
 
 
+def pytest_collection_finish() -> None:
+    """Modules of libraries live as long as the process: no collection need look through them again."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries tell of what is left at the end."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No credentials, servers or settings of the machine that runs the tests."""
@@ -67,6 +79,16 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     s3.s3_client.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service_models() -> Iterator[None]:
+    """AWS's models of its services, read once: each session of boto3 reads them anew, at 70 ms a client."""
+    from botocore import loaders
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaders, "create_loader", functools.cache(loaders.create_loader))
+        yield
 
 
 @pytest.fixture(autouse=True)

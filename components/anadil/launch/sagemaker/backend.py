@@ -4,6 +4,7 @@ A job that has ended keeps its name for ever, so a new start of the same work is
 `NAME-r1`, `NAME-r2`, ...; all of them share one directory of checkpoints. NAME stands for the newest.
 """
 
+import functools
 import logging
 import os
 import signal
@@ -53,7 +54,7 @@ class SageMakerBackend:
             region: Left out, that of the environment.
             clients: What gives the client of a service; left out, boto3.
         """
-        self._client = clients or (lambda service: aws_client(service, region))
+        self._client = clients or functools.cache(lambda service: aws_client(service, region))
         self._is_adopted = False
         """Whether the job ran already, so that another launcher may follow it."""
 
