@@ -34,6 +34,28 @@ FOREIGN = (
     "NO_COLOR",
 )
 
+LONGEST = (
+    "e2e/test_real_text.py",
+    "pretrain/resilience/test_signals.py",
+    "pretrain/parallel/test_layouts.py",
+    "e2e/test_pipeline.py",
+)
+"""Below this folder, the longest first."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Processes that share the tests begin with the longest files, lest one is waited for at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    folder = Path(__file__).parent
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def order(item: pytest.Item) -> tuple[int, bool]:
+        name = str(item.path.relative_to(folder))
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST), item.path not in slow
+
+    items.sort(key=order)
+
 
 def pytest_collection_finish() -> None:
     """Modules of libraries live as long as the process: no collection need look through them again."""

@@ -2,25 +2,21 @@
 
 import json
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from anadil.artifacts import artifact
-from anadil.model.load import save_model
 from anadil.pretrain.metrics.training_log import FILE
-from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.text.corpus import Document, write_documents
-from tests.kit.llama import small_llama
+from tests.kit.machines import free_port
 
 SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
 TEXTS = (
@@ -42,18 +38,18 @@ SHORT: list[dict[str, Any]] = [
 """Phases of a run that shows whether it trains at all, or as another one does."""
 
 
-def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
+def make_tokenizer(folder: Path, vocab_size: int = 300, specials: Sequence[str] = SPECIALS) -> Path:
     """A Hugging Face tokenizer directory."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS),
+        vocab_size=vocab_size - len(specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -67,9 +63,21 @@ def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
     return folder
 
 
-def make_model(folder: Path, *, tied: bool = True, vocab_size: int = 300, seed: int = 1) -> Path:
+def make_model(
+    folder: Path,
+    *,
+    tied: bool = True,
+    vocab_size: int = 300,
+    seed: int = 1,
+    specials: Sequence[str] = SPECIALS,
+) -> Path:
     """A Hugging Face model directory with random weights."""
-    tokenizer = make_tokenizer(folder / "t", vocab_size)
+    import torch
+
+    from anadil.model.load import save_model
+    from tests.kit.llama import small_llama
+
+    tokenizer = make_tokenizer(folder / "t", vocab_size, specials)
     model = small_llama(
         seed=seed,
         vocab_size=vocab_size,
@@ -173,6 +181,8 @@ def losses(folder: Path) -> dict[int, float]:
 
 def in_child(work: Callable[[], object], environment: dict[str, str] | None = None) -> int:
     """Start `work` in a fork of this process; the child's id."""
+    import torch
+
     child = os.fork()
     if child:
         return child
@@ -188,15 +198,13 @@ def in_child(work: Callable[[], object], environment: dict[str, str] | None = No
 
 def variables_of_ranks(processes: int) -> list[dict[str, str]]:
     """What torchrun would give to each of the processes of one node."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
 def run_in_child(job: Job) -> int:
     """Run the stage in a fork, with its signals taken over; exit code, or minus a signal."""
+    from anadil.pretrain.run import run
 
     def work() -> None:
         job.stop.listen()
@@ -207,6 +215,7 @@ def run_in_child(job: Job) -> int:
 
 def run_in_several(job: Job, processes: int = 2) -> list[int]:
     """Run the stage in forks that train together over gloo; their exit codes."""
+    from anadil.pretrain.run import run
 
     def work() -> None:
         job.stop.listen()
