@@ -61,8 +61,11 @@ def with_long_line(path: Path, mib: int = LONG_MIB) -> Path:
     ("reader", "said"),
     [
         (CLEAN, "['bir', 'bir'] ['a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB']"),
-        (CHATS, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each chat as a line of its own"),
-        (HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each document as a line"),
+        slow(
+            CHATS,
+            "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each chat as a line of its own",
+        ),
+        slow(HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each document as a line"),
     ],
     ids=["clean", "chats", "heldout"],
 )
@@ -75,7 +78,7 @@ def test_a_line_without_end_is_named_and_needs_no_memory(tmp_path: Path, reader:
     assert peak < 250
 
 
-@pytest.mark.parametrize(("reader", "suffix"), [(CLEAN, ".gz"), (HELDOUT, ".zst")])
+@pytest.mark.parametrize(("reader", "suffix"), [(CLEAN, ".gz"), slow(HELDOUT, ".zst")])
 def test_a_line_that_unpacks_without_end_needs_no_memory(tmp_path: Path, reader: str, suffix: str) -> None:
     plain = with_long_line(tmp_path / "a.jsonl").read_bytes()
     path = tmp_path / f"a.jsonl{suffix}"
@@ -106,6 +109,7 @@ def test_a_zstd_window_over_the_usual_limit_is_refused_before_it_takes_memory(
 import sys
 from pathlib import Path
 from anadil.artifacts.line_reader import DAMAGED, bounded_lines
+from tests.kit.marks import slow
 try:
     print(sum(1 for _ in bounded_lines(Path(sys.argv[1]))))
 except DAMAGED:

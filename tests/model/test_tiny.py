@@ -24,6 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny, "TINY_BATCH", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_tiny_is_a_small_tied_llama_of_the_same_bytes_wherever_it_is_made_and_made_once(
     tmp_path: Path,

@@ -16,6 +16,7 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
+from tests.kit.marks import slow
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -134,7 +135,19 @@ REDUCED = {
 }
 
 
-@pytest.mark.parametrize("name", REDUCED)
+QUICK = (
+    "one device, Liger",
+    "selective",
+    "FSDP",
+    "FSDP, kept",
+    "TP",
+    "PP, the last stage is the worst",
+    "context",
+)
+"""One of each kind; the others are slow."""
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in REDUCED])
 def test_the_closed_form_is_what_a_small_model_holds(name: str) -> None:
     assert_close(*REDUCED[name])
 

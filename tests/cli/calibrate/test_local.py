@@ -37,6 +37,7 @@ def command(*more: str) -> list[str]:
     return [sys.executable, "-m", "anadil.cli.calibrate", *spec.arguments(), *more]
 
 
+@pytest.mark.slow
 def test_each_phase_kind_is_measured_on_the_real_trainer(measured: list[Measurement]) -> None:
     assert [each.work.trains for each in measured] == ["embeddings", "all"]
     for each in measured:

@@ -101,6 +101,7 @@ def test_where_no_step_is_traced_nothing_is_written_but_a_warning(
     assert caplog.text.count("pretrain.profile_steps: nothing is traced") == warnings
 
 
+@pytest.mark.slow
 def test_of_a_run_with_few_steps_the_last_ones_are_traced(tmp_path: Path, base: Path) -> None:
     job = make_job(tmp_path, make_recipe(base, profile_steps=3, phases=SHORT))
 

@@ -12,6 +12,7 @@ from anadil.model.load import load_model
 from anadil.pretrain.run import run
 from anadil.runtime.job import Job
 from tests.kit.pretraining import (
+from tests.kit.marks import slow
     SHORT,
     SignalAt,
     losses,
@@ -67,7 +68,7 @@ def trains_alike(expected_out: Path, job: Job, processes: int) -> None:
         assert (found - expected).norm() < 1e-3 * expected.norm(), name
 
 
-@pytest.mark.parametrize("degrees", TWO, ids=name_of)
+@pytest.mark.parametrize("degrees", [TWO[0], *map(slow, TWO[1:4]), TWO[4], slow(TWO[5])], ids=name_of)
 def test_two_processes_train_as_one_whatever_they_share(
     tmp_path: Path, untied: Path, alone: Path, degrees: dict[str, int]
 ) -> None:

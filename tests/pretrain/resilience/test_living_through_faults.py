@@ -66,6 +66,7 @@ def test_a_batch_whose_loss_is_no_number_is_left_out_and_a_resume_leaves_it_out_
     assert any("Bakı" in each["text"] or each["text"] for each in listed["sequences"][0]["documents"])
 
 
+@pytest.mark.slow
 def test_both_processes_leave_out_the_batch_that_one_of_them_could_not_use(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
