@@ -10,6 +10,7 @@ from anadil.artifacts import line_reader
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
+from tests.kit.marks import slow
 
 Pack = Callable[[bytes], bytes]
 PACKS: dict[str, Pack] = {
@@ -109,7 +110,6 @@ def test_a_zstd_window_over_the_usual_limit_is_refused_before_it_takes_memory(
 import sys
 from pathlib import Path
 from anadil.artifacts.line_reader import DAMAGED, bounded_lines
-from tests.kit.marks import slow
 try:
     print(sum(1 for _ in bounded_lines(Path(sys.argv[1]))))
 except DAMAGED:

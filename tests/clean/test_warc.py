@@ -15,6 +15,7 @@ from anadil.clean.warc_records import Damage
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
 from tests.kit.clean_stage import members, page, warc_record
+from tests.kit.marks import slow
 from tests.kit.texts import AZERBAIJANI
 
 LIMIT = MIB
@@ -312,7 +313,6 @@ def test_a_member_that_unpacks_without_end_needs_no_memory(tmp_path: Path, lengt
 import sys
 from pathlib import Path
 from anadil.clean.warc import html_responses
-from tests.kit.marks import slow
 items = list(html_responses(Path(sys.argv[1]), 16 << 20))
 print([getattr(item, "url", item.offset)[-1:] for item in items if hasattr(item, "url")], len(items))
 """

@@ -11,8 +11,8 @@ from anadil.core.errors import Stopped
 from anadil.model.load import load_model
 from anadil.pretrain.run import run
 from anadil.runtime.job import Job
-from tests.kit.pretraining import (
 from tests.kit.marks import slow
+from tests.kit.pretraining import (
     SHORT,
     SignalAt,
     losses,
