@@ -8,13 +8,12 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import signal
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
 
@@ -23,8 +22,6 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 MAX_DEATHS = 50
 """Processes that one task may take with it: each had another document, or something else is wrong."""
-OUT_OF_MEMORY = 77
-"""Exit code of a process whose memory limit was reached."""
 Function = Callable[[Any], None]
 
 
@@ -101,7 +98,7 @@ class _Worker:
             message = self.connection.recv()
         except (EOFError, OSError):
             self._process.join()
-            self.death = _how(self._process.exitcode)
+            self.death = process_limits.describe_exit(self._process.exitcode)
             return False
         if isinstance(message, logging.LogRecord):
             logging.getLogger(message.name).handle(message)
@@ -138,21 +135,10 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def die_with(parent: int) -> None:
-    """Let the end of another process end this one, at once and however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1  # linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
 def _serve(connection: Connection, function: Function, parent: int, level: int) -> None:
     """Run tasks as they come, until nobody sends any."""
-    die_with(parent)
+    process_limits.die_with(parent)
+    process_limits.limit_process()
     logging.getLogger().addHandler(_LogToParent(connection))
     logging.getLogger().setLevel(level)
     while True:
@@ -163,7 +149,7 @@ def _serve(connection: Connection, function: Function, parent: int, level: int) 
         try:
             function(task)
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)
+            os._exit(process_limits.OUT_OF_MEMORY)
         except BaseException as error:  # noqa: BLE001  the parent raises it
             _send_error(connection, error)
         else:
@@ -180,11 +166,3 @@ def _send_error(connection: Connection, error: BaseException) -> None:
     except Exception:  # noqa: BLE001  whatever its class does when it is made again
         error = RuntimeError("".join(traceback.format_exception(error)))
     connection.send(error)
-
-
-def _how(exit_code: int | None) -> str:
-    if exit_code == OUT_OF_MEMORY:
-        return "memory limit reached"
-    if exit_code is not None and exit_code < 0:
-        return f"signal {signal.Signals(-exit_code).name}"
-    return f"exit code {exit_code}"
