@@ -17,7 +17,7 @@ from anadil.artifacts.base_model import TINY, tiny_source
 from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, Stage
 from anadil.recipe.pretrain import NEUTRAL
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import CLEAN_NEUTRAL, Recipe
 
 PACKAGE = Path(__file__).parents[1]
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
@@ -104,7 +104,8 @@ def _json(name: str, node: object) -> str:
 
 
 def _own_keys(name: str, node: BaseModel) -> list[str]:
-    return [key for key in type(node).model_fields if name != "pretrain" or key not in NEUTRAL]
+    neutral = {"pretrain": NEUTRAL, "clean": CLEAN_NEUTRAL}.get(name, ())
+    return [key for key in type(node).model_fields if key not in neutral]
 
 
 def base_files(model: str) -> dict[str, str]:
