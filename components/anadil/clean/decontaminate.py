@@ -5,8 +5,10 @@ finds an item in a language whose suffixes change its words. Source: word 8-gram
 section 8; the length of the run of characters is our choice: about as many letters as eight short words.
 """
 
+import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +56,21 @@ class Decontamination:
         # Of equal runs the first item's; sorting is stable.
         self._hashes, first = np.unique(found, return_index=True)
         self._owners = (np.concatenate(owners) if owners else np.zeros(0, dtype=np.int64))[first]
+
+    def save(self, folder: Path) -> None:
+        """Write the hashes and names, so that processes share what one has read."""
+        np.save(folder / "runs.npy", self._hashes)
+        np.save(folder / "owners.npy", self._owners)
+        (folder / "names.json").write_text(json.dumps(self._names), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, language: Language) -> Self:
+        """What `save` has written, mapped into memory."""
+        found = cls((), language)
+        found._hashes = np.load(folder / "runs.npy", mmap_mode="r")
+        found._owners = np.load(folder / "owners.npy", mmap_mode="r")
+        found._names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+        return found
 
     def matches(self, text: str) -> list[str]:
         """Names of the items of which a normalized text holds a run, the first ten; empty for a clean text."""

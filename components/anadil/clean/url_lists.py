@@ -7,6 +7,7 @@ Source: Université Toulouse Capitole, "Blacklists UT1": `domains` has a host a 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ import xxhash
 from anadil.core.errors import DataError
 
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+MAX_HOST_CHARS = 253
+"""Source: RFC 1035, section 2.3.4."""
 MAX_PATH_PARTS = 8
 """Parts of a path that are compared; the longest of UT1's addresses has seven."""
 
@@ -25,6 +28,19 @@ class UrlLists:
     def __init__(self, blocked: Iterable[str], allowed: Iterable[str] = ()) -> None:
         self._blocked = _hashes(blocked)
         self._allowed = _hashes(allowed)
+
+    def save(self, folder: Path) -> None:
+        """Write the hashes, so that processes share what one has read."""
+        np.save(folder / "blocked.npy", self._blocked)
+        np.save(folder / "allowed.npy", self._allowed)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What `save` has written, mapped into memory."""
+        lists = cls(())
+        lists._blocked = np.load(folder / "blocked.npy", mmap_mode="r")
+        lists._allowed = np.load(folder / "allowed.npy", mmap_mode="r")
+        return lists
 
     def is_blocked(self, url: str) -> bool:
         """Whether the host, a domain above it, or the path or one above it, is in the lists.
@@ -55,6 +71,11 @@ def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlL
     """
     files = [file for folder in folders for file in _files(folder)]
     return UrlLists((line for file in files for line in _lines(file)), map(_plain, allowed))
+
+
+def host_of(url: str) -> str:
+    """The host of an address in lower case, without `www.`; at most as long as a host may be."""
+    return _plain(url).partition("/")[0][:MAX_HOST_CHARS]
 
 
 def _files(folder: Path) -> list[Path]:

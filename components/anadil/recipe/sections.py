@@ -85,6 +85,14 @@ class Clean(StrictModel):
     """Whether tables of web pages are kept, a row a line."""
     code: bool = True
     """Whether preformatted blocks of web pages are kept."""
+    url_lists: tuple[str, ...] = ()
+    """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line: pages left out."""
+    url_allow: tuple[str, ...] = ()
+    """Hosts and addresses that are no matter what the lists say, such as `news.example.az`."""
+    pii: bool = False
+    """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
+    decontaminate: bool = False
+    """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
     rules: Rules = Rules()
     minhash_bands: PositiveInt = 14
     """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
