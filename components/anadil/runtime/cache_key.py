@@ -41,6 +41,10 @@ def stage_origin(
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
+    if stage.extends:
+        section, key = stage.extends.split(".")
+        if earlier := getattr(getattr(recipe, section), key):
+            origin[f"input {stage.extends}"] = artifact.finished_manifest(earlier, stage.writes).digest
     for uri in files:
         # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
         name = uri.encode(errors="backslashreplace").decode()
