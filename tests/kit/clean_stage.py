@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from anadil.clean.executors import Executor, Task
 from anadil.clean.run import run
@@ -23,6 +23,12 @@ class InThisProcess:
     """An executor that starts nothing: tests replace functions, and processes cost time."""
 
     num_workers = 2
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
     def map(
         self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None

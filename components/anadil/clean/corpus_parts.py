@@ -7,7 +7,7 @@ neither the shards nor who writes which file can be seen in them.
 import heapq
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ class CorpusFile:
     num_documents: int
     num_bytes: int
     """Of text."""
+    num_words: int
 
     @property
     def name(self) -> str:
@@ -56,6 +57,8 @@ class WriteTask:
     first_lines: tuple[FirstLines, ...]
     """Of each shard."""
     verdicts: Path
+    first_document: int
+    """Number of the first shard's first document."""
     folder: Path
     key: str
 
@@ -65,33 +68,48 @@ class WriteTask:
         return self.file.name
 
 
-def plan_files(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> list[CorpusFile]:
+def plan_files(
+    signatures: Signatures, verdicts: Verdicts, recipe: Clean, num_train_files: int | None = None
+) -> list[CorpusFile]:
     """The files of the corpus: held-out ones have the lowest ids.
+
+    Args:
+        signatures: Of all documents.
+        verdicts: On them.
+        recipe: What is held out.
+        num_train_files: Of an earlier corpus, whose held-out part stays as it is; None: there is none.
 
     Raises:
         DataError: Too few documents.
     """
+    files: list[CorpusFile] = []
+    heldout = _num_heldout(signatures, verdicts, recipe) if num_train_files is None else 0
+    position = 0
+    for documents in signatures.by_id():
+        kept = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
+        split = max(0, min(len(kept), heldout - position))
+        _extend(files, "heldout", kept[:split], signatures)
+        _extend(files, "train", kept[split:], signatures)
+        position += len(kept)
+    return [
+        replace(file, number=file.number + num_train_files) if num_train_files else file for file in files
+    ]
+
+
+def _num_heldout(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:
     bound = np.uint64(min(lowest_bound(recipe.heldout_fraction), 2**64 - 1))
     num_documents = num_below = 0
     for shard, start in zip(signatures.shards, signatures.starts, strict=False):
         kept = verdicts.verdict[start : start + shard.num_rows] == KEPT
         num_documents += int(kept.sum())
         num_below += int(kept[: np.searchsorted(shard.column("id_high"), bound)].sum())
-    heldout = num_heldout(num_below, num_documents, recipe.heldout_max_documents)
-    files: list[CorpusFile] = []
-    position = 0
-    for documents in signatures.by_id():
-        kept = documents[verdicts.verdict[documents] == KEPT]
-        split = max(0, min(len(kept), heldout - position))
-        _extend(files, "heldout", kept[:split], signatures)
-        _extend(files, "train", kept[split:], signatures)
-        position += len(kept)
-    return files
+    return num_heldout(num_below, num_documents, recipe.heldout_max_documents)
 
 
 def _extend(files: list[CorpusFile], part: CorpusPart, documents: Numbers, signatures: Signatures) -> None:
     """Put documents into the last file of a part while there is room, then into further ones."""
     sizes = np.cumsum(signatures.column("num_bytes", documents).astype(np.int64))
+    words = signatures.column("num_words", documents).astype(np.int64)
     high, low = (signatures.column(name, documents) for name in ("id_high", "id_low"))
     first = 0
     while first < len(documents):
@@ -107,6 +125,7 @@ def _extend(files: list[CorpusFile], part: CorpusPart, documents: Numbers, signa
             last_id=id_of(high[end - 1], low[end - 1]),
             num_documents=end - first + (last.num_documents if last else 0),
             num_bytes=int(sizes[end - 1]) - before + (last.num_bytes if last else 0),
+            num_words=int(words[first:end].sum()) + (last.num_words if last else 0),
         )  # fmt: skip
         if last:
             files.pop()
@@ -119,7 +138,7 @@ def write_file(task: WriteTask) -> None:
     if markers.is_done(task.folder, task.key):
         return
     verdicts = Verdicts(task.verdicts)
-    streams, start = [], 0
+    streams, start = [], task.first_document
     for folder, first_lines in zip(task.shards, task.first_lines, strict=True):
         shard = SortedDocuments(folder)
         verdict = verdicts.verdict[start : start + shard.num_rows]

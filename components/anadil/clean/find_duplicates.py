@@ -122,7 +122,8 @@ def _find_exact(signatures: Signatures, verdicts: Verdicts) -> None:
         low = signatures.column("exact_low", documents)
         _, cluster = np.unique(np.stack((keys, low)), axis=1, return_inverse=True)
         order, firsts = _best_first(cluster.reshape(-1), documents, signatures)
-        _drop_clusters(documents[order], firsts, verdicts, DUPLICATE)
+        gone = ~signatures.is_held(documents[order])
+        _drop_clusters(documents[order], firsts, verdicts, DUPLICATE, gone)
 
 
 def _judge_clusters(
@@ -131,7 +132,7 @@ def _judge_clusters(
     order, firsts = _best_first(roots(parents, documents), documents, signatures)
     documents = documents[order]
     sizes = np.diff(np.append(firsts, len(documents)))
-    small = np.repeat(sizes <= MAX_UNVERIFIED, sizes)
+    small = np.repeat(sizes <= MAX_UNVERIFIED, sizes) & ~signatures.is_held(documents)
     _drop_clusters(documents, firsts, verdicts, NEAR_DUPLICATE, small)
     for first, size in zip(firsts[sizes > MAX_UNVERIFIED], sizes[sizes > MAX_UNVERIFIED], strict=True):
         members = documents[first : first + size]
@@ -144,7 +145,8 @@ def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) ->
     """An order by cluster, the best of each first, and where in it clusters begin."""
     length = signatures.column("num_chars", documents).astype(np.int64)
     high, low = (signatures.column(name, documents) for name in ("id_high", "id_low"))
-    order = np.lexsort((documents, low, high, -length, cluster))
+    is_new = ~signatures.is_held(documents)
+    order = np.lexsort((documents, low, high, -length, is_new, cluster))
     ordered = cluster[order]
     is_first = np.ones(len(ordered), dtype=bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
@@ -152,12 +154,11 @@ def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) ->
 
 
 def _drop_clusters(
-    documents: Numbers, firsts: Numbers, verdicts: Verdicts, verdict: int, chosen: Numbers | None = None
+    documents: Numbers, firsts: Numbers, verdicts: Verdicts, verdict: int, chosen: Numbers
 ) -> None:
-    """Keep the first of each cluster."""
+    """Of the chosen documents keep those that are the first of their cluster."""
     sizes = np.diff(np.append(firsts, len(documents)))
     best = np.repeat(documents[firsts], sizes)
-    chosen = np.ones(len(documents), dtype=bool) if chosen is None else chosen
     verdicts.cluster_size[documents[chosen]] = np.repeat(sizes, sizes)[chosen]
     gone = chosen & (documents != best)
     verdicts.drop(documents[gone], best[gone], verdict)
@@ -204,20 +205,26 @@ def _cluster_members(parents: Numbers) -> Iterator[Numbers]:
 
 
 def _verified(members: Numbers, signatures: Signatures, minhash: MinHash) -> Iterator[tuple[int, int]]:
-    """Those members, best first, that truly resemble a kept one of one of their buckets, with that one."""
-    kept: dict[tuple[int, int], list[tuple[int, Hashes]]] = defaultdict(list)
+    """Those members, best first, that truly resemble a kept one of one of their buckets, with that one.
+
+    Of documents of an earlier corpus there is no text: what agrees with one in a band counts as alike.
+    """
+    kept: dict[tuple[int, int], list[tuple[int, Hashes | None]]] = defaultdict(list)
     for document in members.tolist():
-        text = json.loads(signatures.line(document))["text"]
-        shingles = minhash.shingles(text)
+        is_held = document < signatures.num_held
         keys = signatures.column("bands", np.array([document]))[:, 0]
         buckets = list(enumerate(keys.tolist()))
-        candidates = dict(entry for bucket in buckets for entry in kept[bucket])
-        alike = [
-            other for other, theirs in candidates.items() if jaccard(shingles, theirs) >= minhash.threshold
-        ]
-        if alike:
-            yield document, alike[0]
-            continue
+        shingles = None if is_held else minhash.shingles(json.loads(signatures.line(document))["text"])
+        if shingles is not None:
+            candidates = dict(entry for bucket in buckets for entry in kept[bucket])
+            alike = (
+                other
+                for other, theirs in candidates.items()
+                if theirs is None or jaccard(shingles, theirs) >= minhash.threshold
+            )
+            if (other := next(alike, None)) is not None:
+                yield document, other
+                continue
         for bucket in buckets:
             if len(kept[bucket]) < MAX_KEPT_IN_BUCKET:
                 kept[bucket].append((document, shingles))

@@ -6,14 +6,11 @@ the files, documents are sorted by the hash of their text, and of equal ones the
 
 import json
 import logging
-import os
-import shutil
 import time
-from pathlib import Path
 
 from anadil.clean import markers, readers
 from anadil.clean.clean_stats import CleanStats
-from anadil.clean.corpus_parts import WRITTEN, WriteTask, plan_files, renumbered, write_file
+from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.executors import Executor
 from anadil.clean.executors.processes import Processes
 from anadil.clean.find_duplicates import REASONS, Verdicts, find_duplicates
@@ -21,6 +18,7 @@ from anadil.clean.judge_record import Settings
 from anadil.clean.map_shard import map_shard
 from anadil.clean.readers import ReadStats
 from anadil.clean.signatures import Signatures
+from anadil.clean.since import earlier_corpus, link, write_index
 from anadil.clean.stats_file import make_stats, write_samples, write_stats
 from anadil.clean.workspace import Workspace
 from anadil.core.errors import DataError
@@ -44,20 +42,28 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     started = time.perf_counter()
     readers.check_suffixes(job.files)
     settings = Settings(recipe=job.recipe)
-    executor = executor or Processes(job.recipe.clean.workers)
-    workspace = Workspace(job, executor.num_workers)
-    read_stats, clean_stats = _mapped(workspace, executor)
-    read_stats.check_bad_share(job.recipe.clean.max_bad_records)
-    signatures = Signatures(workspace.shard_folders)
-    verdicts = _deduplicated(workspace, signatures, settings)
-    _count_duplicates(workspace, signatures, verdicts, clean_stats)
-    _refuse_empty(signatures.num_documents, settings, clean_stats)
-    num_bytes = _written(job, workspace, executor, signatures, verdicts)
-    samples = write_samples(job.out / "rejected", clean_stats)
-    words = signatures.total("num_words", verdicts.is_kept)
-    stats = make_stats(settings, read_stats, clean_stats, job.records, num_bytes, words)
+    since = job.recipe.clean.since
+    earlier = earlier_corpus(since, settings) if since else None
+    with executor or Processes(job.recipe.clean.workers) as running:
+        workspace = Workspace(job, running.num_workers, earlier)
+        read_stats, clean_stats = _mapped(workspace, running)
+        read_stats.check_bad_share(job.recipe.clean.max_bad_records)
+        signatures = Signatures(workspace.shard_folders, workspace.held_folders)
+        verdicts = _deduplicated(workspace, signatures, settings)
+        _count_duplicates(workspace, signatures, verdicts, clean_stats)
+        _refuse_empty(signatures.num_documents, settings, clean_stats)
+        files = plan_files(
+            signatures, verdicts, job.recipe.clean, earlier.num_files("train") if earlier else None
+        )
+        if earlier:
+            earlier.put_into(job)
+        _write_files(files, job, workspace, running, signatures)
+    job.varying.extend(write_samples(job.out / "rejected", clean_stats))
+    num_index_files = len(earlier.index_files()) if earlier else 0
+    job.varying.extend(write_index(job.out, signatures, verdicts, settings, num_index_files))
+    stats = make_stats(settings, read_stats, clean_stats, files, job.records)
     write_stats(job.out / "stats.json", stats)
-    job.varying.extend(["stats.json", *samples])
+    job.varying.append("stats.json")
     log.info("%s documents in; dropped: %s", f"{stats.documents_in:,}", clean_stats.summary())
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
     job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
@@ -116,35 +122,24 @@ def _count_duplicates(
             clean_stats.dropped[reason] += count
 
 
-def _written(
-    job: Job, workspace: Workspace, executor: Executor, signatures: Signatures, verdicts: Verdicts
-) -> int:
-    """Write the files of the corpus and put them into the artifact; the bytes of their text."""
-    files = plan_files(signatures, verdicts, job.recipe.clean)
+def _write_files(
+    files: list[CorpusFile], job: Job, workspace: Workspace, executor: Executor, signatures: Signatures
+) -> None:
+    """Write the files of the corpus and put them into the artifact."""
     tasks = [
         WriteTask(
             file=file, shards=tuple(workspace.shard_folders), first_lines=tuple(workspace.first_lines()),
-            verdicts=workspace.dedup_folder, folder=workspace.file_folder(file), key=workspace.file_key(file),
+            verdicts=workspace.dedup_folder, first_document=signatures.num_held,
+            folder=workspace.file_folder(file), key=workspace.file_key(file),
         )
         for file in files
     ]  # fmt: skip
     executor.map(write_file, tasks)
     for task in tasks:
-        target = job.out / task.file.name
-        target.parent.mkdir(exist_ok=True)
-        _link(task.folder / task.file.name, target)
+        # A killed run finds the file again where it was made.
+        link(task.folder / task.file.name, job.out / task.file.name)
         job.contents[task.file.name] = markers.read_json(task.folder / WRITTEN)["digest"]
-        part = task.file.part
-        job.records[part] = job.records.get(part, 0) + task.file.num_documents
-    return sum(file.num_bytes for file in files)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Let a file be in the artifact too, so that a killed run finds it again."""
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copyfile(source, target)
+        job.records[task.file.part] = job.records.get(task.file.part, 0) + task.file.num_documents
 
 
 def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStats) -> None:

@@ -20,11 +20,16 @@ class Signatures:
     Numbers of documents follow the order of the inputs, so that what they decide does not depend on the shards.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], held: Sequence[Path] = ()) -> None:
+        """Open the columns of shards, behind those of an earlier corpus's index."""
+        folders = [*held, *folders]
         self.shards = [SortedDocuments(folder) for folder in folders]
         self.starts = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
         """Number of the first document of each shard, and of all."""
         self.num_documents = int(self.starts[-1])
+        self._num_held_shards = len(held)
+        self.num_held = int(self.starts[len(held)])
+        """Documents of the earlier corpus; they have the lowest numbers."""
         self.num_parts = max(1, -(-self.num_documents // PART_DOCUMENTS))
 
     def column(self, name: str, documents: Numbers) -> Numbers:
@@ -79,27 +84,27 @@ class Signatures:
                 break
         return found
 
-    def total(self, name: str, is_chosen: Chosen) -> int:
-        """Sum of a column over some documents."""
-        total = 0
-        for shard, start in zip(self.shards, self.starts, strict=False):
-            documents = np.arange(start, start + shard.num_rows)
-            total += int(shard.column(name)[is_chosen(documents)].sum(dtype=np.int64))
-        return total
-
     def shard_of(self, document: int) -> int:
-        """Number of the shard that a document is in."""
-        return int(np.searchsorted(self.starts, document, side="right")) - 1
+        """Number of the shard that a new document is in."""
+        return self._place_of(document) - self._num_held_shards
 
     def id_of(self, document: int) -> str:
         """The id of one document."""
         high, low = (int(self.column(name, np.array([document]))[0]) for name in ("id_high", "id_low"))
         return id_of(high, low)
 
+    def is_held(self, documents: Numbers) -> Numbers:
+        """Whether documents are those of the earlier corpus."""
+        held: Numbers = documents < self.num_held
+        return held
+
     def line(self, document: int) -> bytes:
         """The line of one document."""
-        place = self.shard_of(document)
+        place = self._place_of(document)
         return self.shards[place].line(document - int(self.starts[place]))
+
+    def _place_of(self, document: int) -> int:
+        return int(np.searchsorted(self.starts, document, side="right")) - 1
 
     def _key_ranges(self) -> Iterator[tuple[int, int]]:
         """Equal ranges of 64-bit hashes, which are spread evenly."""

@@ -112,12 +112,7 @@ class DocumentWriter:
         bands = np.lib.format.open_memmap(self._folder / "bands.npy", "w+", np.uint64, shape)
         for band in range(self._num_bands):
             bands[band] = np.concatenate([run.band(band) for run in runs])[order]
-        shape = (1 + self._num_bands, len(order))
-        keys = np.lib.format.open_memmap(self._folder / f"{KEYS}.npy", "w+", np.uint64, shape)
-        rows = np.lib.format.open_memmap(self._folder / f"{KEY_ROWS}.npy", "w+", np.uint32, shape)
-        for place, column in enumerate((np.load(self._folder / "exact_high.npy"), *bands)):
-            by_key = np.argsort(column, kind="stable")
-            keys[place], rows[place] = column[by_key], by_key
+        write_keys(self._folder, np.load(self._folder / "exact_high.npy"), bands)
 
     def _write_run(self) -> None:
         if not self._rows and self._runs:
@@ -242,3 +237,19 @@ class _Columns:
 
 def _joined(runs: "list[_Columns]", name: str) -> Numbers:
     return np.concatenate([run.column(name) for run in runs])
+
+
+def write_keys(folder: Path, exact: Numbers, bands: Numbers) -> None:
+    """Write the keys of each kind in their own order.
+
+    Args:
+        folder: Of the shard.
+        exact: Upper halves of the exact keys.
+        bands: Keys of each band; shape (bands, documents).
+    """
+    shape = (1 + len(bands), len(exact))
+    keys = np.lib.format.open_memmap(folder / f"{KEYS}.npy", "w+", np.uint64, shape)
+    rows = np.lib.format.open_memmap(folder / f"{KEY_ROWS}.npy", "w+", np.uint32, shape)
+    for kind, column in enumerate((exact, *bands)):
+        order = np.argsort(column, kind="stable")
+        keys[kind], rows[kind] = column[order], order

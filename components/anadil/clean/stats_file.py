@@ -1,10 +1,12 @@
 """`stats.json`: what became of all records."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anadil.clean.clean_stats import CleanStats
+from anadil.clean.corpus_parts import CorpusFile
 from anadil.clean.judge_record import Settings
 from anadil.clean.readers import ReadStats
 from anadil.text.language import FilterLimits
@@ -18,8 +20,9 @@ class Stats:
     documents_in: int
     """Records read; bad ones not counted."""
     kept: int
+    """Of those records."""
     records: dict[str, int]
-    """Documents in `train` and `heldout`."""
+    """Documents in `train` and `heldout`, with those of `clean.since`."""
     dropped: dict[str, int]
     """By reason."""
     limits: FilterLimits
@@ -49,9 +52,8 @@ def make_stats(
     settings: Settings,
     read_stats: ReadStats,
     clean_stats: CleanStats,
+    files: Sequence[CorpusFile],
     records: dict[str, int],
-    bytes_out: int,
-    words: int,
 ) -> Stats:
     """The figures of all shards.
 
@@ -59,14 +61,13 @@ def make_stats(
         settings: In force.
         read_stats: Of all ranges.
         clean_stats: Of all shards, with what dedup dropped.
-        records: Documents of each part of the corpus.
-        bytes_out: Of the text that is kept.
-        words: Of it.
+        files: Of the corpus, that were written.
+        records: Documents of each part of the corpus, with those of an earlier one.
     """
     return Stats(
         language=settings.language.code,
         documents_in=clean_stats.documents_in,
-        kept=sum(records.values()),
+        kept=sum(file.num_documents for file in files),
         records=dict(records),
         dropped=dict(sorted(clean_stats.dropped.items())),
         limits=settings.limits,
@@ -77,8 +78,8 @@ def make_stats(
         normalized=clean_stats.normalized,
         identifier_retries=clean_stats.retried,
         bytes_in=read_stats.bytes_in,
-        bytes_out=bytes_out,
-        words_out=words,
+        bytes_out=sum(file.num_bytes for file in files),
+        words_out=sum(file.num_words for file in files),
         seconds={step: round(value, 3) for step, value in clean_stats.seconds.items()},
         documents_per_s={
             step: round(clean_stats.documents_in / value, 1)

@@ -11,6 +11,7 @@ from anadil.clean import markers
 from anadil.clean.corpus_parts import CorpusFile, FirstLines, first_lines_of
 from anadil.clean.map_shard import FACTS, MapTask
 from anadil.clean.shards import Shard, plan_shards, read_plan, versions_of, write_plan
+from anadil.clean.since import EarlierCorpus
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
 from anadil.runtime.job import Job
@@ -26,18 +27,23 @@ LATER_KEYS = frozenset(
 class Workspace:
     """Folders and keys of everything that a run makes before the artifact."""
 
-    def __init__(self, job: Job, num_workers: int) -> None:
+    def __init__(self, job: Job, num_workers: int, earlier: EarlierCorpus | None) -> None:
         """Take up the plan of an earlier start, or make one.
 
         Args:
             job: What the stage gets.
             num_workers: That a new plan is made for; the result does not depend on it.
+            earlier: The corpus that is added to.
         """
         self._job = job
+        self._earlier = earlier
         origin = recipe_origin(job.recipe, STAGES["clean"].sections)
         settings = {name: text for name, text in origin.items() if name not in LATER_KEYS}
         self._key = markers.origin_hash(
-            settings, job.recipe.clean.shard_bytes, code_digest(STAGES["clean"]), versions_of(job.files)
+            settings,
+            job.recipe.clean.shard_bytes,
+            code_digest(STAGES["clean"]),
+            versions_of(job.files),
         )
         place = job.work / "clean"
         self._folder = place / self._key
@@ -56,6 +62,11 @@ class Workspace:
         """Where the output of each shard is."""
         return [self._folder / f"shard-{shard.number:05}" for shard in self.shards]
 
+    @functools.cached_property
+    def held_folders(self) -> list[Path]:
+        """Where the columns of the earlier corpus are."""
+        return self._earlier.write_columns(self._folder) if self._earlier else []
+
     @property
     def dedup_folder(self) -> Path:
         """Where the verdicts on duplicates are."""
@@ -65,7 +76,10 @@ class Workspace:
     def dedup_key(self) -> str:
         """Hash of what decides them: the markers of all shards."""
         return markers.origin_hash(
-            [markers.read_json(folder / markers.MARKER) for folder in self.shard_folders]
+            [
+                markers.read_json(folder / markers.MARKER)
+                for folder in (*self.held_folders, *self.shard_folders)
+            ]
         )
 
     def file_folder(self, file: CorpusFile) -> Path:

@@ -48,6 +48,8 @@ class Stage:
     """What the command line calls them."""
     side_files: tuple[SideFiles, ...] = ()
     """Further ones; their content, too, decides the result."""
+    extends: str = ""
+    """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """What becomes of the stage where the recipe names none of them."""
     image: str
@@ -91,6 +93,7 @@ FLOW = (
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         ),
+        extends="clean.since",
         # One process; the memory is for 3 GB of kept text. The pipeline asks for what the files need instead.
         cpu="1",
         memory="16Gi",

@@ -68,8 +68,8 @@ class Rules(StrictModel):
     """Least share of letters that belong to the language's script."""
 
 
-CLEAN_NEUTRAL = frozenset({"workers", "shard_bytes"})
-"""Keys of `clean` that decide how fast it is and not what comes out."""
+CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes"})
+"""Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
 
 
 class Clean(StrictModel):
@@ -106,6 +106,8 @@ class Clean(StrictModel):
     """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
     max_bad_records: Fraction = 0.001
     """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
+    since: Place | None = None
+    """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
     workers: PositiveInt | None = None
     """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
     shard_bytes: PositiveInt = 256 * MIB

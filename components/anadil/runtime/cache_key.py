@@ -45,6 +45,10 @@ def stage_origin(
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
+    if stage.extends:
+        section, key = stage.extends.split(".")
+        if earlier := getattr(getattr(recipe, section), key):
+            origin[f"input {stage.extends}"] = artifact.finished_manifest(earlier, stage.writes).digest
     named = {f"file {uri}": uri for uri in files}
     named |= {f"file {uri} of {key}": uri for key, uris in (side_files or {}).items() for uri in uris}
     for name, uri in named.items():

@@ -5,7 +5,7 @@ marker. So a task may be run again, by anybody, and nothing else in the stage kn
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 
 class Task(Protocol):
@@ -23,6 +23,14 @@ class Executor(Protocol):
     @property
     def num_workers(self) -> int:
         """How many tasks it runs at a time."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Begin; what is needed is started with the first tasks."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """End what was started."""
         ...
 
     def map(

@@ -11,7 +11,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Self
 
 from anadil.clean import process_limits
 from anadil.clean.executors import Task
@@ -30,6 +30,17 @@ class Processes:
 
     def __init__(self, num_workers: int | None = None) -> None:
         self.num_workers = num_workers or available_cpus()
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        """Begin; processes are started with the first tasks."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
 
     def map(self, function: Function, tasks: Sequence[Task], tick: Callable[[], None] = lambda: None) -> None:
         """See `Executor.map`.
@@ -38,25 +49,21 @@ class Processes:
             PreflightError: A task's processes die again and again.
         """
         left, deaths = deque(tasks), Counter[str]()
-        workers = {_Worker(function) for _ in range(min(self.num_workers, len(tasks)))}
-        try:
-            while left or any(worker.task for worker in workers):
-                for worker in list(workers):
-                    if worker.task is None and left:
-                        worker.begin(left.popleft())
-                ready = wait([worker.connection for worker in workers], timeout=TICK_S)
-                tick()
-                for worker in [each for each in workers if each.connection in ready]:
-                    task = worker.task
-                    if not worker.receive() and task is not None:
-                        deaths[task.name] += 1
-                        self._check(task, deaths[task.name], worker.death)
-                        workers.remove(worker)
-                        workers.add(_Worker(function))
-                        left.appendleft(task)
-        finally:
-            for worker in workers:
-                worker.end()
+        while len(self._workers) < min(self.num_workers, len(tasks)):
+            self._workers.append(_Worker())
+        while left or any(worker.task for worker in self._workers):
+            for worker in self._workers:
+                if worker.task is None and left:
+                    worker.begin(function, left.popleft())
+            ready = wait([worker.connection for worker in self._workers if worker.task], timeout=TICK_S)
+            tick()
+            for place, worker in enumerate(self._workers):
+                task = worker.task
+                if worker.connection in ready and not worker.receive() and task is not None:
+                    deaths[task.name] += 1
+                    self._check(task, deaths[task.name], worker.death)
+                    self._workers[place] = _Worker()
+                    left.appendleft(task)
 
     def _check(self, task: Task, num_deaths: int, how: str) -> None:
         log.warning("%s: its process died (%s); another one goes on", task.name, how)
@@ -70,23 +77,23 @@ class Processes:
 class _Worker:
     """A process that runs one task at a time."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.task: Task | None = None
         self.death = ""
         self._process = context.Process(
             target=_serve,
-            args=(theirs, function, os.getpid(), logging.getLogger().level),
+            args=(theirs, os.getpid(), logging.getLogger().level),
             name="anadil-clean",
         )
         self._process.start()
         theirs.close()
 
-    def begin(self, task: Task) -> None:
+    def begin(self, function: Function, task: Task) -> None:
         self.task = task
         with contextlib.suppress(OSError):  # it is dead, which `receive` sees next
-            self.connection.send(task)
+            self.connection.send((function, task))
 
     def receive(self) -> bool:
         """Take one message; False if the process has died.
@@ -135,7 +142,7 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _serve(connection: Connection, function: Function, parent: int, level: int) -> None:
+def _serve(connection: Connection, parent: int, level: int) -> None:
     """Run tasks as they come, until nobody sends any."""
     process_limits.die_with(parent)
     process_limits.limit_process()
@@ -143,7 +150,7 @@ def _serve(connection: Connection, function: Function, parent: int, level: int) 
     logging.getLogger().setLevel(level)
     while True:
         try:
-            task = connection.recv()
+            function, task = connection.recv()
         except EOFError:
             return
         try:
