@@ -39,6 +39,8 @@ class CleanStats:
         self.dropped: Counter[str] = Counter()
         self.normalized = 0
         self.retried = 0
+        self.personal_data: Counter[str] = Counter()
+        """Placeholders in documents that no rule dropped, by kind."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0
@@ -69,6 +71,7 @@ class CleanStats:
             "dropped": dict(self.dropped),
             "normalized": self.normalized,
             "retried": self.retried,
+            "personal_data": dict(self.personal_data),
             "seconds": dict(self.seconds),
             "samples": self.samples(),
         }
@@ -79,6 +82,7 @@ class CleanStats:
         self.normalized += other["normalized"]
         self.retried += other["retried"]
         self.dropped.update(other["dropped"])
+        self.personal_data.update(other["personal_data"])
         self.seconds.update(other["seconds"])
         for reason, rows in other["samples"].items():
             for row in rows:

@@ -27,6 +27,12 @@ def limits_of(language: Language, rules: Rules) -> FilterLimits:
     return FilterLimits(**(own | named))
 
 
+RULE_NAMES = (
+    "empty", "language", "script", "spelling", "short", "long", "isolated", "word_length", "alpha", "stop_words",
+    "duplicate_lines", "top_ngram", "duplicate_ngrams",
+)  # fmt: skip
+
+
 def drop_reason(text: str, found: IdentifiedLanguage, language: Language, limits: FilterLimits) -> str | None:
     """Why a normalized text is dropped, in one word; None if it is kept."""
     words = language.words(text)

@@ -12,6 +12,7 @@ from anadil.clean.dedup import exact_key
 from anadil.clean.guard import skip_failed_document
 from anadil.clean.judge_record import Judged, Settings, judge_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
+from anadil.clean.rows import RowWriter
 from anadil.clean.shards import InputRange, Shard
 from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.suspects import Phase, Place, Suspects, death_alone
@@ -27,6 +28,8 @@ class MapTask:
 
     shard: Shard
     recipe: Recipe
+    lists: Path | None
+    """Folder of the compiled lists."""
     folder: Path
     """Where its output belongs."""
     key: str
@@ -60,7 +63,7 @@ def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Itera
 
 def _work_on_one(task: MapTask, place: Place, phase: Phase) -> None:
     """Read a range up to one record, and judge that one."""
-    settings = Settings(recipe=task.recipe)
+    settings = Settings(recipe=task.recipe, lists_folder=task.lists)
     raws = read_range(task.shard.ranges[place.range_index], task.recipe, ReadStats())
     for _ in range(place.record + 1):
         process_limits.allow_one_more_record()
@@ -76,33 +79,38 @@ class _ShardRun:
     def __init__(self, task: MapTask, suspects: Suspects, draft: Path) -> None:
         self._task = task
         self._suspects = suspects
-        self._settings = Settings(recipe=task.recipe)
+        self._settings = Settings(recipe=task.recipe, lists_folder=task.lists)
         self._draft = draft
         self._writer = DocumentWriter(draft, self._settings.minhash.bands)
         self._clean_stats = CleanStats()
+        self._rows = RowWriter(draft)
         self._num_records = 0
 
     def run(self) -> None:
         """Read, judge, write."""
         read: list[ReadStats] = []
-        for index, part in enumerate(self._task.shard.ranges):
-            part.check_unchanged()
-            read.append(ReadStats())
-            for place, raw in self._records(index, read[-1]):
-                if why := self._suspects.why_left_out(place, Phase.JUDGE):
-                    read[-1].records -= 1
-                    read[-1].refuse(raw.source, why)
-                    continue
-                self._suspects.begin(place, Phase.JUDGE)
-                with skip_failed_document(read[-1], raw.source):
-                    self._take(judge_record(raw, self._settings), read[-1])
-                    self._clean_stats.documents_in += 1
-            part.check_unchanged()
+        with self._rows:
+            for index, part in enumerate(self._task.shard.ranges):
+                part.check_unchanged()
+                read.append(ReadStats())
+                self._work_on(index, read[-1])
+                part.check_unchanged()
         self._suspects.begin(Place(0, 0), Phase.NONE)
         num_kept = self._writer.finish()
         self._clean_stats.seconds.update(self._settings.timer.seconds)
         facts = {"kept": num_kept, "read": list(map(asdict, read)), "clean": self._clean_stats.as_json()}
         markers.write_json(self._draft / FACTS, facts)
+
+    def _work_on(self, index: int, read_stats: ReadStats) -> None:
+        """Judge all records of a range."""
+        for place, raw in self._records(index, read_stats):
+            if why := self._suspects.why_left_out(place, Phase.JUDGE):
+                read_stats.records -= 1
+                read_stats.refuse(raw.source, why)
+                continue
+            self._suspects.begin(place, Phase.JUDGE)
+            with skip_failed_document(read_stats, raw.source):
+                self._take(raw, judge_record(raw, self._settings), read_stats)
 
     def _records(self, index: int, read_stats: ReadStats) -> Iterator[tuple[Place, RawRecord]]:
         """The records of a range, up to one that kills its reader."""
@@ -123,14 +131,18 @@ class _ShardRun:
             last = raw.source
             self._num_records += 1
 
-    def _take(self, judged: Judged, read_stats: ReadStats) -> None:
+    def _take(self, raw: RawRecord, judged: Judged, read_stats: ReadStats) -> None:
         """Count a document, and write it if it is kept."""
         kept = None if judged.reason else self._kept(judged)
         read_stats.recoded += judged.is_recoded
         self._clean_stats.normalized += judged.is_normalized
         self._clean_stats.retried += judged.is_retried
+        self._clean_stats.documents_in += 1
+        self._rows.add(self._num_records, raw, judged)
         if judged.reason:
             self._clean_stats.drop(judged.reason, judged.sample_row())
+        else:
+            self._clean_stats.personal_data.update(judged.personal_data)
         if kept is not None:
             self._writer.add(kept)
 

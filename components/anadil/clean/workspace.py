@@ -9,6 +9,7 @@ from typing import Any
 
 from anadil.clean import markers
 from anadil.clean.corpus_parts import CorpusFile, FirstLines, first_lines_of
+from anadil.clean.lists import compile_lists
 from anadil.clean.map_shard import FACTS, MapTask
 from anadil.clean.shards import Shard, plan_shards, read_plan, versions_of, write_plan
 from anadil.clean.since import EarlierCorpus
@@ -44,6 +45,7 @@ class Workspace:
             job.recipe.clean.shard_bytes,
             code_digest(STAGES["clean"]),
             versions_of(job.files),
+            {key: versions_of(uris) for key, uris in job.side_files.items()},
         )
         place = job.work / "clean"
         self._folder = place / self._key
@@ -56,6 +58,17 @@ class Workspace:
         if not plan.exists():
             write_plan(plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
         self.shards: list[Shard] = read_plan(plan)
+
+    @functools.cached_property
+    def lists_folder(self) -> Path | None:
+        """Where the lists of the recipe are, compiled; None: it names none."""
+        if not self._job.side_files:
+            return None
+        folder = self._folder / "lists"
+        if not markers.is_done(folder, self._key):
+            with markers.written_whole(folder, self._key) as draft:
+                compile_lists(self._job.recipe, self._job.side_files, draft)
+        return folder
 
     @property
     def shard_folders(self) -> list[Path]:
@@ -94,7 +107,7 @@ class Workspace:
         """A task for each shard."""
         return [
             MapTask(
-                shard=shard, recipe=self._job.recipe, folder=folder,
+                shard=shard, recipe=self._job.recipe, lists=self.lists_folder, folder=folder,
                 key=markers.origin_hash(self._key, asdict(shard)),
             )
             for shard, folder in zip(self.shards, self.shard_folders, strict=True)
