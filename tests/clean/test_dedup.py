@@ -1,12 +1,12 @@
 import random
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.dedup import MinHash, exact_key, jaccard, near_duplicates
+from anadil.clean.dedup import exact_key, near_duplicates
+from anadil.clean.minhash import MinHash, jaccard
 from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
 
@@ -22,10 +22,8 @@ class Text:
 
 
 def removed(texts: list[Text], minhash: MinHash = MINHASH) -> set[str]:
-    keys = np.array([minhash.band_keys(text.text) for text in texts], dtype=np.uint64)
-    return {
-        texts[index].id for index in near_duplicates(texts, keys.reshape(len(texts), minhash.bands), minhash)
-    }
+    keys = minhash.band_keys_of([text.text for text in texts])
+    return {texts[index].id for index in near_duplicates(texts, keys, minhash)}
 
 
 def random_words(seed: int, count: int = 200) -> list[str]:

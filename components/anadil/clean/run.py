@@ -15,18 +15,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from anadil.clean import bomb, extract, filters, readers
-from anadil.clean.dedup import MinHash, exact_key, near_duplicates
+from anadil.clean import bomb, extract, readers
+from anadil.clean.dedup import exact_key, near_duplicates
 from anadil.clean.guard import skip_failed_document
 from anadil.clean.holdout import split_heldout
+from anadil.clean.judge import Judge, limits_of
 from anadil.clean.language_id import identify_language
+from anadil.clean.minhash import MinHash
+from anadil.clean.ng_words import read_ng_words
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import Document, write_documents
-from anadil.text.language import FilterLimits, Language, load_language
+from anadil.text.filter_limits import FilterLimits
+from anadil.text.language import Language, load_language
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Settings:
 
     language: Language
     limits: FilterLimits
+    judge: Judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,11 @@ def run(job: Job) -> Figures:
     started = time.perf_counter()
     recipe = job.recipe.clean
     language = load_language(job.recipe.language)
-    settings = Settings(language=language, limits=filters.limits_of(language, recipe.rules))
+    settings = Settings(
+        language=language,
+        limits=limits_of(language, recipe.rules),
+        judge=Judge(language, recipe.rules, recipe.modes, read_ng_words(recipe.ng_words)),
+    )
     readers.check_suffixes(job.files)
     read_stats, clean_stats = readers.ReadStats(), CleanStats()
     best: dict[int, Document] = {}
@@ -213,7 +220,7 @@ def _judged(
         found = identify_language(normalized, language)
     clean_stats.retried += found.retried
     with clean_stats.timed("filter"):
-        reason = filters.drop_reason(normalized, found, language, settings.limits)
+        reason = settings.judge.judge([normalized], [found]).reasons[0]
     if reason:
         clean_stats.drop(reason, document)
         return None
@@ -263,11 +270,8 @@ def _without_near_duplicates(
     minhash = MinHash(
         language, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
     )
-    band_keys = np.zeros((len(documents), minhash.bands), dtype=np.uint64)
-    with clean_stats.timed("near_duplicates"), progress("near duplicates", len(documents)) as bar:
-        for index, document in enumerate(documents):
-            band_keys[index] = minhash.band_keys(document.text)
-            bar.advance()
+    with clean_stats.timed("near_duplicates"):
+        band_keys = minhash.band_keys_of([document.text for document in documents])
         dropped = near_duplicates(documents, band_keys, minhash)
     for index in sorted(dropped):
         clean_stats.drop("near_duplicate", documents[index])
