@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.dedup import MinHash, exact_key, jaccard
+from anadil.clean.dedup import exact_key
 from anadil.clean.find_duplicates import KEPT, find_duplicates
+from anadil.clean.minhash import MinHash, jaccard
 from anadil.clean.signatures import Signatures
 from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.text.language import load_language
@@ -30,7 +31,7 @@ def shard(folder: Path, texts: Sequence[str], minhash: MinHash = MINHASH) -> Pat
         writer.add(
             KeptDocument(
                 id=f"{number:032x}", line=json.dumps({"id": f"{number:032x}", "text": text}).encode() + b"\n",
-                exact_key=exact_key(text, minhash.language), band_keys=minhash.band_keys(text),
+                exact_key=exact_key(text, az), band_keys=minhash.band_keys(text),
                 num_chars=len(text), num_bytes=len(text.encode()), num_words=len(text.split()), record=number,
             )
         )  # fmt: skip

@@ -22,9 +22,12 @@ def sentences() -> list[str]:
 
 
 def texts(count: int) -> list[str]:
-    """Different texts of the same sound words."""
-    words = f"{AZERBAIJANI} {ANOTHER}".split()
-    return [" ".join(random.Random(seed).sample(words, 70)) for seed in range(count)]
+    """Different texts of the same sound words, in sentences: without these they are words in any order."""
+    words = [word.strip(".,") for word in f"{AZERBAIJANI} {ANOTHER}".split()]
+    drawn = [random.Random(seed).sample(words, 70) for seed in range(count)]
+    # Not `capitalize`, which makes two characters of İ.
+    parts = [[" ".join(each[start : start + 10]) for start in range(0, 70, 10)] for each in drawn]
+    return [" ".join(f"{part[0].upper()}{part[1:]}." for part in each) for each in parts]
 
 
 def test_raw_text_becomes_a_corpus(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anadil.clean.filters import drop_reason
+from anadil.clean.judge import Judge
 from anadil.clean.language_id import identify_language
-from anadil.recipe.sections import Recipe, Rules
+from anadil.recipe.filter_rules import Rules
+from anadil.recipe.sections import Recipe
 from anadil.text import languages
-from anadil.text.language import FilterLimits, language_codes, load_language
+from anadil.text.filter_limits import FilterLimits
+from anadil.text.language import language_codes, load_language
 
 LETTERS = st.text(
     st.one_of(
@@ -149,21 +151,12 @@ def test_azerbaijani_words_are_separated_by_white_space() -> None:
 @pytest.mark.parametrize("code", language_codes())
 def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
     language = load_language(code)
-    # Beginnings are short, so that only language, script and spelling can be judged.
-    open_limits = FilterLimits(
-        min_words=1, max_words=1_000, min_mean_word_length=1, max_mean_word_length=20, min_alpha_words=0,
-        min_stop_words=0, max_duplicate_lines=1, max_top_ngram=1, max_duplicate_ngrams=1, max_isolated=1,
-        min_script=0.5,
-    )  # fmt: skip
-
     joined = ["\n".join(language.prompts), "\n".join(language.questions)]
 
-    assert [
-        drop_reason(text, identify_language(text, language), language, open_limits) for text in joined
-    ] == [
-        None,
-        None,
-    ]
+    judged = Judge(language).judge(joined, [identify_language(text, language) for text in joined])
+
+    # Beginnings are short, so that only language, script and spelling can be judged.
+    assert not {"language", "script", "spelling"} & {name for each in judged for name in each.failed}
     assert (
         all(language.normalize(text).rstrip() == text.rstrip() for text in language.prompts) or code == "ja"
     )

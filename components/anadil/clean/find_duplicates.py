@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.clean.dedup import MAX_KEPT_IN_BUCKET, MAX_UNVERIFIED, Hashes, MinHash, jaccard
+from anadil.clean.dedup import MAX_KEPT_IN_BUCKET, MAX_UNVERIFIED
+from anadil.clean.minhash import Hashes, MinHash, jaccard
 from anadil.clean.signatures import PART_DOCUMENTS, Signatures
 from anadil.clean.sorted_documents import EXACT, Numbers
 

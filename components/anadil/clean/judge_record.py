@@ -2,30 +2,29 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from anadil.clean import bomb, extract, filters, pii
+from anadil.clean import bomb, extract, pii
+from anadil.clean.characters import Characters
 from anadil.clean.clean_stats import Row, StepTimer
-from anadil.clean.dedup import MinHash
+from anadil.clean.judge import RULES, Floats, Judge, limits_of
 from anadil.clean.language_id import identify_language
 from anadil.clean.lists import Lists, load_lists
+from anadil.clean.minhash import MinHash
 from anadil.clean.readers import RawRecord
 from anadil.clean.url_lists import host_of
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
-from anadil.text.language import FilterLimits, Language, load_language
+from anadil.text.filter_limits import FilterLimits
+from anadil.text.language import Language, load_language
 
 DOCUMENT_ID_CHARS = 32
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
-RULE_NAMES = (BLOCKED, PAGE_LIMITS, *filters.RULE_NAMES, CONTAMINATED)
+JUDGED = tuple(rule.name for rule in RULES)
+RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Of everything that drops a document by itself, in order."""
-REPORTED: frozenset[str] = frozenset()
-"""Rules of those that are counted and drop nothing."""
-STATISTICS: tuple[str, ...] = ()
-"""Names of what is measured of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +60,36 @@ class Settings:
     @cached_property
     def limits(self) -> FilterLimits:
         """Those in force: the language's own, or the recipe's."""
-        return filters.limits_of(self.language, self.recipe.clean.rules)
+        return limits_of(self.language, self.recipe.clean.rules)
+
+    @cached_property
+    def characters(self) -> Characters:
+        """The language's tables of characters."""
+        return Characters(self.language)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Measures texts and compares them with the limits."""
+        clean = self.recipe.clean
+        return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words, self.characters)
+
+    @property
+    def reported(self) -> frozenset[str]:
+        """Rules that are counted and drop nothing."""
+        return frozenset(
+            name for name, is_enforced in zip(JUDGED, self.judge.is_enforced, strict=True) if not is_enforced
+        )
 
     @cached_property
     def minhash(self) -> MinHash:
         """Makes the keys by which near duplicates are found."""
         clean = self.recipe.clean
         return MinHash(
-            self.language, bands=clean.minhash_bands, rows=clean.minhash_rows, shingle=clean.minhash_shingle
+            self.language,
+            bands=clean.minhash_bands,
+            rows=clean.minhash_rows,
+            shingle=clean.minhash_shingle,
+            characters=self.characters,
         )
 
 
@@ -84,8 +105,8 @@ class Judged:
     """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
     is_judged: bool = False
     """Whether all rules were asked."""
-    statistics: Sequence[float] = ()
-    """In the order of `STATISTICS`; empty where nothing was measured."""
+    statistics: Floats | None = None
+    """In the order of `STATISTICS`; None where nothing was measured."""
     sample: Row = field(default_factory=dict)
     """What a sample says beside the document: `value` and `limit`."""
     personal_data: Counter[str] = field(default_factory=Counter)
@@ -126,8 +147,10 @@ def _judged(document: Document, settings: Settings) -> Judged:
     with timer.timed("identify"):
         found = identify_language(text, language)
     with timer.timed("filter"):
-        reason = filters.drop_reason(text, found, language, settings.limits)
-    failed, sample = ((reason,) if reason else ()), Row()
+        judgement = settings.judge.judge([text], [found])[0]
+    failed: tuple[str, ...] = judgement.failed
+    reason: str | None = judgement.reason
+    sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
     if settings.lists.items:
         with timer.timed("decontaminate"):
             items = settings.lists.items.matches(text)
@@ -142,7 +165,7 @@ def _judged(document: Document, settings: Settings) -> Judged:
         document = replace(document, text=replaced, id=id_of(replaced)) if counts else document
     return Judged(
         document=document, reason=reason, failed=failed, is_judged=True, sample=sample, personal_data=counts,
-        is_retried=found.retried,
+        statistics=judgement.statistics, is_retried=found.retried,
     )  # fmt: skip
 
 

@@ -15,14 +15,15 @@ import pyarrow.parquet as pq
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.clean.decontaminate import Decontamination, texts_of
+from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language, load_language
 
-URLS, ITEMS = "urls", "items"
-"""Folders of what is compiled."""
-URL_KEY, ITEM_KEYS = "clean.url_lists", ("evaluate.heldout", "finetune.inputs")
+URLS, ITEMS, WORDS = "urls", "items", "words.json"
+"""Folders and files of what is compiled."""
+URL_KEY, WORD_KEY, ITEM_KEYS = "clean.url_lists", "clean.ng_words", ("evaluate.heldout", "finetune.inputs")
 LINE_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
@@ -34,6 +35,7 @@ class Lists:
 
     urls: UrlLists | None = None
     items: Decontamination | None = None
+    ng_words: tuple[str, ...] = ()
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:
@@ -53,6 +55,8 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
             lists = read_url_lists(paths, recipe.clean.url_allow)
         (folder / URLS).mkdir()
         lists.save(folder / URLS)
+    if uris := side_files.get(WORD_KEY):
+        (folder / WORDS).write_text(json.dumps(read_ng_words(uris)), encoding="utf-8")
     if uris := [uri for key in ITEM_KEYS for uri in side_files.get(key, ())]:
         items = Decontamination(read_items(uris), load_language(recipe.language))
         (folder / ITEMS).mkdir()
@@ -63,7 +67,9 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
     """What was compiled into a folder; None: there are no lists."""
     if folder is None:
         return Lists()
+    words = folder / WORDS
     return Lists(
+        ng_words=tuple(json.loads(words.read_text(encoding="utf-8"))) if words.exists() else (),
         urls=UrlLists.load(folder / URLS) if (folder / URLS).is_dir() else None,
         items=Decontamination.load(folder / ITEMS, language) if (folder / ITEMS).is_dir() else None,
     )

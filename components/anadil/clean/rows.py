@@ -3,7 +3,6 @@
 Rows of a shard are in the order of its records. What only dedup knows is added when `stats/` is written.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anadil.clean.judge_record import RULE_NAMES, STATISTICS, Judged
+from anadil.clean.columns import STATISTICS
+from anadil.clean.judge_record import RULE_NAMES, Judged
 from anadil.clean.readers import RawRecord
 from anadil.clean.url_lists import host_of
 
@@ -47,7 +47,7 @@ class RowWriter:
     def __init__(self, folder: Path) -> None:
         self._file = pq.ParquetWriter(folder / ROWS, SCHEMA, compression="zstd")
         self._columns: dict[str, list[Any]] = {}
-        self._statistics: list[Sequence[float]] = []
+        self._statistics: list[Any] = []
         self._clear()
 
     def __enter__(self) -> Self:
@@ -85,8 +85,9 @@ class RowWriter:
             return
         measured = np.full((len(self._statistics), len(STATISTICS)), np.nan, dtype=np.float32)
         for row, values in zip(measured, self._statistics, strict=True):
-            row[: len(values)] = values
-        columns = {**self._columns, **dict(zip(STATISTICS, measured.T, strict=True))}
+            if values is not None:
+                row[:] = values
+        columns: dict[str, Any] = {**self._columns, **dict(zip(STATISTICS, measured.T, strict=True))}
         arrays = [
             pa.array(
                 _writable(columns[field.name]) if pa.types.is_string(field.type) else columns[field.name],

@@ -16,9 +16,9 @@ import numpy as np
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.clean import markers
-from anadil.clean.dedup import MINHASH_SEED
 from anadil.clean.find_duplicates import Verdicts
 from anadil.clean.judge_record import Settings
+from anadil.clean.minhash import MINHASH_SEED
 from anadil.clean.signatures import Signatures
 from anadil.clean.sorted_documents import Numbers, write_keys
 from anadil.core.errors import DataError, RecipeError

@@ -9,7 +9,7 @@ from anadil.clean.clean_stats import CleanStats
 from anadil.clean.corpus_parts import CorpusFile
 from anadil.clean.judge_record import Settings
 from anadil.clean.readers import ReadStats
-from anadil.text.language import FilterLimits
+from anadil.text.filter_limits import FilterLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

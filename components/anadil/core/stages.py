@@ -90,6 +90,7 @@ FLOW = (
         files_flag="raw",
         side_files=(
             SideFiles(key="clean.url_lists", names=("domains", "urls")),
+            SideFiles(key="clean.ng_words"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         ),
@@ -202,6 +203,8 @@ NEW_KEYS: dict[str, str] = {
     "clean.url_lists": "[]",
     "clean.url_allow": "[]",
     "clean.decontaminate": "false",
+    "clean.modes": "{}",
+    "clean.ng_words": "[]",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

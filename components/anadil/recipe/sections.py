@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     field_validator,
@@ -22,6 +20,7 @@ from anadil.core.format import MIB
 from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import Fraction, Place, StrictModel, Text
+from anadil.recipe.filter_rules import Mode, RuleName, Rules
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import language_codes
@@ -39,33 +38,6 @@ class Base(StrictModel):
     """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
-
-
-class Rules(StrictModel):
-    """Limits of the document filters; a key left out takes the language's own limit."""
-
-    min_words: NonNegativeInt | None = None
-    """Fewest words of a document."""
-    max_words: PositiveInt | None = None
-    """Most words of a document."""
-    min_mean_word_length: NonNegativeFloat | None = None
-    """Least mean length of its words, in characters."""
-    max_mean_word_length: PositiveFloat | None = None
-    """Largest mean length of its words, in characters."""
-    min_alpha_words: Fraction | None = None
-    """Least share of words that hold a letter."""
-    min_stop_words: NonNegativeInt | None = None
-    """Fewest different stop words of the language."""
-    max_duplicate_lines: Fraction | None = None
-    """Largest share of lines that repeat an earlier line."""
-    max_top_ngram: Fraction | None = None
-    """Largest share of characters in the most frequent word 2-gram."""
-    max_duplicate_ngrams: Fraction | None = None
-    """Largest share of characters in repeated word 5-grams."""
-    max_isolated: Fraction | None = None
-    """Largest share of words that are one stray letter, the mark of damaged PDF text."""
-    min_script: Fraction | None = None
-    """Least share of letters that belong to the language's script."""
 
 
 CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes"})
@@ -94,6 +66,10 @@ class Clean(StrictModel):
     decontaminate: bool = False
     """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
     rules: Rules = Rules()
+    modes: dict[RuleName, Mode] = Field(default_factory=dict)
+    """Whether a rule drops documents (`enforce`) or is only counted (`report`); watch a new limit before it drops."""
+    ng_words: tuple[Text, ...] = ()
+    """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
     minhash_bands: PositiveInt = 14
     """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
     minhash_rows: PositiveInt = 8
