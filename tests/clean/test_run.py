@@ -10,7 +10,17 @@ from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
-from tests.kit.clean_stage import clean, content, documents, members, page, stats, warc_record, write_jsonl
+from tests.kit.clean_stage import (
+    clean,
+    content,
+    documents,
+    members,
+    page,
+    samples,
+    stats,
+    warc_record,
+    write_jsonl,
+)
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
 DATA = os.environ.get("ANADIL_DATA", "")
@@ -61,7 +71,7 @@ def test_dropped_documents_can_be_looked_at(tmp_path: Path) -> None:
 
     corpus = clean(tmp_path, raw)
 
-    rows = [json.loads(line) for line in (corpus / "rejected/language.jsonl").read_text("utf-8").splitlines()]
+    rows = samples(corpus, "language")
     assert len(rows) == 20
     assert rows == sorted(rows, key=lambda row: row["id"])
     assert {row["reason"] for row in rows} == {"language"}

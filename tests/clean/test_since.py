@@ -12,7 +12,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from anadil.text.corpus import read_documents
 from tests.clean.test_run import texts
-from tests.kit.clean_stage import documents, stats, write_jsonl
+from tests.kit.clean_stage import documents, samples, stats, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 CLEAN = STAGES["clean"]
@@ -52,7 +52,7 @@ def test_new_documents_are_added_and_held_ones_stay(tmp_path: Path) -> None:
     found = stats(second)
     assert (found["in"], found["kept"], found["dropped"]) == (18, 15, {"duplicate": 2, "near_duplicate": 1})
     assert sum(found["records"].values()) == len(old) + 15
-    rows = [json.loads(line) for line in (second / "rejected/near_duplicate.jsonl").read_text().splitlines()]
+    rows = samples(second, "near_duplicate")
     assert rows[0]["duplicate_of"] == next(d.id for d in old if d.text == AZERBAIJANI)
 
 

@@ -50,10 +50,12 @@ class CleanStats:
 
         Args:
             reason: Name of the rule.
-            sample: A row of `rejected/`; its `id` and `text` are looked at.
+            sample: A row of `rejected/`; its `id` and `text` are looked at, and `value` and `limit` are null
+                where nothing was measured.
         """
         self.dropped[reason] += 1
-        self._keep(reason, {"reason": reason, **sample, "text": sample["text"][:SAMPLE_CHARS]})
+        measured = {"reason": reason, "value": None, "limit": None}
+        self._keep(reason, {**measured, **sample, "text": sample["text"][:SAMPLE_CHARS]})
 
     def samples(self) -> dict[str, list[Row]]:
         """The samples of each reason, smallest ids first."""

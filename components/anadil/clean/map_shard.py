@@ -98,11 +98,17 @@ class _ShardRun:
         self._suspects.begin(Place(0, 0), Phase.NONE)
         num_kept = self._writer.finish()
         self._clean_stats.seconds.update(self._settings.timer.seconds)
-        facts = {"kept": num_kept, "read": list(map(asdict, read)), "clean": self._clean_stats.as_json()}
+        facts = {
+            "kept": num_kept,
+            "files": [part.name for part in self._task.shard.ranges],
+            "read": list(map(asdict, read)),
+            "clean": self._clean_stats.as_json(),
+        }
         markers.write_json(self._draft / FACTS, facts)
 
     def _work_on(self, index: int, read_stats: ReadStats) -> None:
         """Judge all records of a range."""
+        file = self._task.shard.ranges[index].name
         for place, raw in self._records(index, read_stats):
             if why := self._suspects.why_left_out(place, Phase.JUDGE):
                 read_stats.records -= 1
@@ -110,7 +116,7 @@ class _ShardRun:
                 continue
             self._suspects.begin(place, Phase.JUDGE)
             with skip_failed_document(read_stats, raw.source):
-                self._take(raw, judge_record(raw, self._settings), read_stats)
+                self._take(file, raw, judge_record(raw, self._settings), read_stats)
 
     def _records(self, index: int, read_stats: ReadStats) -> Iterator[tuple[Place, RawRecord]]:
         """The records of a range, up to one that kills its reader."""
@@ -131,14 +137,14 @@ class _ShardRun:
             last = raw.source
             self._num_records += 1
 
-    def _take(self, raw: RawRecord, judged: Judged, read_stats: ReadStats) -> None:
+    def _take(self, file: str, raw: RawRecord, judged: Judged, read_stats: ReadStats) -> None:
         """Count a document, and write it if it is kept."""
         kept = None if judged.reason else self._kept(judged)
         read_stats.recoded += judged.is_recoded
         self._clean_stats.normalized += judged.is_normalized
         self._clean_stats.retried += judged.is_retried
         self._clean_stats.documents_in += 1
-        self._rows.add(self._num_records, raw, judged)
+        self._rows.add(self._num_records, file, raw, judged)
         if judged.reason:
             self._clean_stats.drop(judged.reason, judged.sample_row())
         else:

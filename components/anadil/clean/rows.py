@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
     [
         pa.field("record", pa.uint32(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
+        pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
         pa.field("bytes_in", pa.uint32(), nullable=False),
@@ -57,17 +58,19 @@ class RowWriter:
         with self._file:
             self._flush()
 
-    def add(self, record: int, raw: RawRecord, judged: Judged) -> None:
+    def add(self, record: int, file: str, raw: RawRecord, judged: Judged) -> None:
         """Take a document.
 
         Args:
             record: Number of its record within the shard.
+            file: Name of the input that it is in.
             raw: As it came.
             judged: What became of it.
         """
         columns, document = self._columns, judged.document
         columns["record"].append(record)
         columns["id"].append(document.id)
+        columns["file"].append(file)
         columns["source"].append(document.source)
         columns["host"].append(host_of(raw.url) if raw.url else "")
         columns["bytes_in"].append(len(raw.html) if raw.html is not None else _num_bytes(raw.text))

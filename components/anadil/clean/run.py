@@ -7,9 +7,11 @@ the files, documents are sorted by the hash of their text, and of equal ones the
 import json
 import logging
 import time
+from collections import Counter
 
 from anadil.clean import markers, readers
-from anadil.clean.clean_stats import CleanStats
+from anadil.clean.accounts import Accounts
+from anadil.clean.clean_stats import SAMPLE_CHARS, CleanStats, Row
 from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.executors import Executor
 from anadil.clean.executors.processes import Processes
@@ -17,6 +19,7 @@ from anadil.clean.find_duplicates import REASONS, Verdicts, find_duplicates
 from anadil.clean.judge_record import Settings
 from anadil.clean.map_shard import map_shard
 from anadil.clean.readers import ReadStats
+from anadil.clean.row_files import ACCOUNTS, STATS, write_rows
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import earlier_corpus, link, write_index
 from anadil.clean.stats_file import make_stats, write_samples, write_stats
@@ -58,10 +61,14 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         if earlier:
             earlier.put_into(job)
         _write_files(files, job, workspace, running, signatures)
-    job.varying.extend(write_samples(job.out / "rejected", clean_stats))
+        accounts = _write_rows(job, workspace, running, signatures, settings)
+    kept = _kept_samples(workspace, signatures, verdicts)
+    job.varying.extend(write_samples(job.out, clean_stats.samples(), kept))
     num_index_files = len(earlier.index_files()) if earlier else 0
     job.varying.extend(write_index(job.out, signatures, verdicts, settings, num_index_files))
-    stats = make_stats(settings, read_stats, clean_stats, files, job.records)
+    stats = make_stats(
+        settings, read_stats, clean_stats, files, job.records, accounts, _bad_by_file(workspace)
+    )
     write_stats(job.out / "stats.json", stats)
     job.varying.append("stats.json")
     log.info("%s documents in; dropped: %s", f"{stats.documents_in:,}", clean_stats.summary())
@@ -116,6 +123,8 @@ def _count_duplicates(
             row = json.loads(signatures.line(document))
             row["source"] = renumbered(row["source"], first_lines[signatures.shard_of(document)])
             row["duplicate_of"] = signatures.id_of(int(verdicts.duplicate_of[document]))
+            # Documents that are alike, and how many of them stay.
+            row |= {"value": max(2, int(verdicts.cluster_size[document])), "limit": 1}
             clean_stats.drop(reason, row)
             count -= 1
         if count:
@@ -140,6 +149,41 @@ def _write_files(
         link(task.folder / task.file.name, job.out / task.file.name)
         job.contents[task.file.name] = markers.read_json(task.folder / WRITTEN)["digest"]
         job.records[task.file.part] = job.records.get(task.file.part, 0) + task.file.num_documents
+
+
+def _write_rows(
+    job: Job, workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings
+) -> Accounts:
+    """Write a row for every document of the inputs; what they add up to."""
+    tasks = workspace.rows_tasks(signatures, settings.reported)
+    executor.map(write_rows, tasks)
+    accounts = Accounts(settings.reported)
+    for task in tasks:
+        link(task.folder / task.name, job.out / STATS / task.name)
+        job.varying.append(f"{STATS}/{task.name}")
+        accounts.add(markers.read_json(task.folder / ACCOUNTS))
+    return accounts
+
+
+def _kept_samples(workspace: Workspace, signatures: Signatures, verdicts: Verdicts) -> list[Row]:
+    """Kept documents with the smallest ids, which follow from the hash of the text: as good as drawn by lot."""
+    first_lines = workspace.first_lines()
+    rows = []
+    for document in signatures.lowest_ids(
+        lambda each: verdicts.is_kept(each) & ~signatures.is_held(each), CleanStats.num_samples
+    ):
+        row = json.loads(signatures.line(document))
+        row["source"] = renumbered(row["source"], first_lines[signatures.shard_of(document)])
+        rows.append({**row, "text": row["text"][:SAMPLE_CHARS]})
+    return rows
+
+
+def _bad_by_file(workspace: Workspace) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for facts in workspace.facts():
+        for file, read in zip(facts["files"], facts["read"], strict=True):
+            counts[file] += read["bad"]
+    return counts
 
 
 def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStats) -> None:

@@ -11,7 +11,9 @@ from anadil.clean import markers
 from anadil.clean.corpus_parts import CorpusFile, FirstLines, first_lines_of
 from anadil.clean.lists import compile_lists
 from anadil.clean.map_shard import FACTS, MapTask
+from anadil.clean.row_files import RowsTask, cut_rows
 from anadil.clean.shards import Shard, plan_shards, read_plan, versions_of, write_plan
+from anadil.clean.signatures import Signatures
 from anadil.clean.since import EarlierCorpus
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
@@ -102,6 +104,19 @@ class Workspace:
     def file_key(self, file: CorpusFile) -> str:
         """Hash of what decides it."""
         return markers.origin_hash(self.dedup_key, asdict(file))
+
+    def rows_tasks(self, signatures: Signatures, reported: frozenset[str]) -> list[RowsTask]:
+        """A task for each file of rows."""
+        num_rows = [facts["clean"]["documents_in"] for facts in self.facts()]
+        starts = signatures.starts[len(self.held_folders) :].tolist()
+        return [
+            RowsTask(
+                number=number, slices=slices, shards=tuple(self.shard_folders), held=tuple(self.held_folders),
+                verdicts=self.dedup_folder, reported=reported, folder=self._folder / f"rows-{number:05}",
+                key=markers.origin_hash(self.dedup_key, number, sorted(reported)),
+            )
+            for number, slices in enumerate(cut_rows(self.shard_folders, num_rows, starts, self.first_lines()))
+        ]  # fmt: skip
 
     def map_tasks(self) -> list[MapTask]:
         """A task for each shard."""
