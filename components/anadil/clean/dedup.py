@@ -1,13 +1,8 @@
-"""Equal documents: what makes texts equal, and how far near duplicates are looked for."""
+"""Equal documents: what makes texts equal."""
 
 import xxhash
 
 from anadil.text.language import Language
-
-MAX_UNVERIFIED = 50
-"""Members up to which a cluster is taken as found. In larger ones chains join what is not alike."""
-MAX_KEPT_IN_BUCKET = 8
-"""Kept documents of a bucket that a further one is compared with: keeps the time linear."""
 
 
 def exact_key(text: str, language: Language) -> int:

@@ -69,8 +69,12 @@ COMMANDS = {
     ),
 }
 """The whole command line, in the order of the help."""
+CLEAN_VERBS = ("anadil.cli.clean_verbs", "add_verb")
 STAGE_VERBS = {
     "clean": {
+        "explain": Command("every step of one document of the inputs, and what decided", *CLEAN_VERBS),
+        "diff": Command("what differs between two corpora, by rule and document", *CLEAN_VERBS),
+        "verify": Command("whether a corpus holds what it says: digests, order, counts", *CLEAN_VERBS),
         "fit": Command("limits of the rules from good and bad text", "anadil.cli.clean_fit", "add_fit"),
     },
 }
