@@ -146,7 +146,7 @@ def _lengths(stats: Json) -> tuple[Chart, ...]:
             columns=("text of this size up to twice it", "documents"),
             rows=tuple((label, figure(int(count))) for label, count in known),
         )
-        drawn = [Bar(label=f"from {label}", value=n, colour=word == "kept") for label, n in known]
+        drawn = [Bar(label=f"from {label}", value=n, colour=int(word == "kept")) for label, n in known]
         charts.append(bars(table.caption, "documents", drawn, table) if any(n for _, n in known) else None)
     return tuple(chart for chart in charts if chart)
 
