@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.dedup import exact_key, near_duplicates
+from anadil.clean.dedup import near_duplicates
 from anadil.clean.minhash import MinHash, jaccard
 from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
@@ -51,7 +51,7 @@ def test_different_texts_stay() -> None:
 def test_upper_case_is_no_difference() -> None:
     upper = AZERBAIJANI.replace("i", "İ").upper()
 
-    assert exact_key(upper, az) == exact_key(AZERBAIJANI, az)
+    assert MINHASH.exact_key(upper) == MINHASH.exact_key(AZERBAIJANI)
     assert removed([Text("a", AZERBAIJANI), Text("b", upper)]) == {"b"}
 
 
@@ -121,3 +121,21 @@ def test_pairs_are_found_as_often_as_the_formula_says() -> None:
 
     expected = sum(1 - (1 - similarity**8) ** 14 for similarity in similarities)
     assert found == pytest.approx(expected, abs=4)
+
+
+@settings(max_examples=200)
+@given(a=st.text("aAbİi\u0307 \n", max_size=6), b=st.text("aAbİi\u0307 \n", max_size=6))
+def test_exact_keys_are_equal_where_case_and_white_space_alone_differ(a: str, b: str) -> None:
+    is_same = " ".join(az.fold(a).split()) == " ".join(az.fold(b).split())
+
+    assert (MINHASH.exact_key(a) == MINHASH.exact_key(b)) == is_same
+
+
+def test_a_batch_has_the_keys_of_each_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.minhash.MAX_BATCH_CHARS", 500)
+    texts = [AZERBAIJANI, "", ANOTHER, "bir iki", AZERBAIJANI * 2]
+
+    assert MINHASH.band_keys_of(texts).tolist() == [MINHASH.band_keys(text).tolist() for text in texts]
+    assert [first << 64 | second for first, second in MINHASH.exact_keys_of(texts).tolist()] == [
+        MINHASH.exact_key(text) for text in texts
+    ]

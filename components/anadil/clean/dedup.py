@@ -13,10 +13,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from anadil.clean.minhash import Hashes, MinHash, jaccard
-from anadil.text.language import Language
 
 MAX_UNVERIFIED = 50
 """Members up to which a cluster is taken as found. In larger ones chains join what is not alike."""
@@ -36,11 +34,6 @@ class ComparedText(Protocol):
     def text(self) -> str:
         """Normalized."""
         ...
-
-
-def exact_key(text: str, language: Language) -> int:
-    """Hash that is equal for texts that differ in case and white space only."""
-    return xxhash.xxh3_128_intdigest(" ".join(language.fold(text).split()).encode())
 
 
 def near_duplicates(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from anadil.clean import bomb, extract, readers
-from anadil.clean.dedup import exact_key, near_duplicates
+from anadil.clean.dedup import near_duplicates
 from anadil.clean.guard import skip_failed_document
 from anadil.clean.holdout import split_heldout
 from anadil.clean.judge import Judge, limits_of
@@ -45,6 +45,7 @@ class Settings:
     language: Language
     limits: FilterLimits
     judge: Judge
+    minhash: MinHash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +139,16 @@ def run(job: Job) -> Figures:
     started = time.perf_counter()
     recipe = job.recipe.clean
     language = load_language(job.recipe.language)
+    judge = Judge(language, recipe.rules, recipe.modes, read_ng_words(recipe.ng_words))
+    minhash = MinHash(
+        language,
+        bands=recipe.minhash_bands,
+        rows=recipe.minhash_rows,
+        shingle=recipe.minhash_shingle,
+        characters=judge.characters,
+    )
     settings = Settings(
-        language=language,
-        limits=limits_of(language, recipe.rules),
-        judge=Judge(language, recipe.rules, recipe.modes, read_ng_words(recipe.ng_words)),
+        language=language, limits=limits_of(language, recipe.rules), judge=judge, minhash=minhash
     )
     readers.check_suffixes(job.files)
     read_stats, clean_stats = readers.ReadStats(), CleanStats()
@@ -150,7 +157,7 @@ def run(job: Job) -> Figures:
         _keep_best(best, key, document, clean_stats)
     read_stats.check_bad_share(recipe.max_bad_records)
     documents = sorted(best.values(), key=lambda document: document.id)
-    documents = _without_near_duplicates(documents, job, language, clean_stats)
+    documents = _without_near_duplicates(documents, settings.minhash, clean_stats)
     _refuse_empty(documents, settings, clean_stats)
     train, heldout = split_heldout(
         documents, fraction=recipe.heldout_fraction, max_documents=recipe.heldout_max_documents
@@ -225,7 +232,7 @@ def _judged(
         clean_stats.drop(reason, document)
         return None
     with clean_stats.timed("exact_duplicates"):
-        return exact_key(normalized, language), document
+        return settings.minhash.exact_key(normalized), document
 
 
 def _page(
@@ -264,12 +271,8 @@ def _keep_best(best: dict[int, Document], key: int, document: Document, clean_st
 
 
 def _without_near_duplicates(
-    documents: Sequence[Document], job: Job, language: Language, clean_stats: CleanStats
+    documents: Sequence[Document], minhash: MinHash, clean_stats: CleanStats
 ) -> list[Document]:
-    recipe = job.recipe.clean
-    minhash = MinHash(
-        language, bands=recipe.minhash_bands, rows=recipe.minhash_rows, shingle=recipe.minhash_shingle
-    )
     with clean_stats.timed("near_duplicates"):
         band_keys = minhash.band_keys_of([document.text for document in documents])
         dropped = near_duplicates(documents, band_keys, minhash)
