@@ -45,6 +45,17 @@ def keywords(text: str, draw: random.Random) -> str:
     return ", ".join(draw.choices(words, k=max(60, len(words))))
 
 
+def test_a_weather_report_with_few_stop_words_is_kept() -> None:
+    text = (
+        "Səhər saatlarında arabir leysan yağacaq. Dağlarda çiskin yollara gedən körpüləri bağlaya bilər. Çaylarda suyun "
+        "səviyyəsi qalxacaq, sahilə yaxınlaşmaq təhlükəlidir. Ürək xəstələri evdən çıxarkən dərmanlarını unutmasınlar. "
+        "Masallıda göy qısa müddətə aydınlaşacaq, günəş dağın üstündən görünəcək. İsmayıllı sakinləri yaylıqları şkafdan "
+        "çıxarıb novu düzəldirlər. Dağlıq rayonlarda atları otlağa çıxaran çobanlar evə tez gedirlər."
+    )
+
+    assert JUDGE.judge([text]).reasons == [None]
+
+
 def dropped(texts: list[str]) -> float:
     reasons = JUDGE.judge(texts).reasons
     return 1 - reasons.count(None) / len(reasons)

@@ -21,6 +21,7 @@ def warm_kernels() -> None:
     minhash = MinHash(language, bands=1, rows=1, shingle=1, characters=characters)
     minhash.band_keys("bir iki")
     minhash.shingles("bir iki")
+    minhash.exact_key("bir iki")
     NgWords(["bir"], language, characters).shares(["bir iki"])
 
 
