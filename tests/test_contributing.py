@@ -25,7 +25,7 @@ EXAMPLES: dict[str, str] = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", TEXT,
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of what the examples change."""
+    """A copy of what the examples change and run."""
     copy = tmp_path / "project"
     for name in ("components", "pipelines", "recipes", "docs", "charts"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -48,12 +48,13 @@ def make(project: Path, title: str) -> None:
     for block in blocks(title, "diff"):
         place, _, changes = block.partition("\n")
         path = project / place
-        text = path.read_text(encoding="utf-8")
+        text = (path if path.is_file() else ROOT / place).read_text(encoding="utf-8")
         for change in changes.removesuffix("\n").split("\n@@\n"):
             lines = change.split("\n")
             old, new = ("\n".join(line[1:] for line in lines if line[:1] != sign) for sign in "+-")
             assert text.count(old) == 1, f"{place}: {old!r} is there {text.count(old)} times"
             text = text.replace(old, new)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
 
@@ -78,8 +79,13 @@ def follow(project: Path, title: str, **places: str) -> str:
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
-def test_an_example_names_what_is_there(project: Path, title: str) -> None:
-    make(project, title)
+def test_an_example_names_what_is_there_and_passes_format_and_lint(tmp_path: Path, title: str) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    make(tmp_path, title)
+
+    # I001 tells our imports from others by the files that are there.
+    for command in (["format", "--check"], ["check", "--ignore", "I001"]):
+        run(tmp_path, [sys.executable, "-m", "ruff", *command, "--no-cache"])
 
 
 @pytest.mark.slow

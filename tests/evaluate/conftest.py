@@ -1,6 +1,5 @@
 """Small random Llamas with byte-level tokenizers: exact arithmetic, no knowledge."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +74,11 @@ def model(tokenizer: PreTrainedTokenizerFast) -> Any:
     return tiny_model(len(tokenizer))
 
 
-@pytest.fixture
-def save(tmp_path: Path) -> Callable[..., Path]:
+def save_model(folder: Path, vocab_size: int = 400, seed: int = 0, *, chat: bool = False) -> Path:
     """Write a Hugging Face model directory with a tokenizer of the wanted size."""
-
-    def write(name: str, vocab_size: int = 400, seed: int = 0, *, chat: bool = False) -> Path:
-        made = train_tokenizer(vocab_size)
-        if chat:
-            made.chat_template = TEMPLATE
-        folder = tmp_path / name
-        tiny_model(len(made), seed).save_pretrained(folder)
-        made.save_pretrained(folder)
-        return folder
-
-    return write
+    made = train_tokenizer(vocab_size)
+    if chat:
+        made.chat_template = TEMPLATE
+    tiny_model(len(made), seed).save_pretrained(folder)
+    made.save_pretrained(folder)
+    return folder

@@ -24,6 +24,13 @@ from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
 HELDOUT = [f"{first[:30]}{second[30:]}" for first, second in itertools.pairwise(TEXTS)]
 Gate = Callable[..., dict[str, Any]]
+NUM_NEW = 4
+ANY_TEXT = {
+    "max_finetuned_bits_per_byte_ratio": 100,
+    "max_bits_per_byte_ratio": 100,
+    "max_retained_ratio": 100,
+}
+"""Limits by which a model may write worse text, as long as it ends and says something."""
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -49,7 +56,7 @@ def taught(folder: Path, texts: Sequence[str], steps: int) -> Path:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return taught(tmp_path_factory.mktemp("healthy"), TEXTS, 160)
+    return taught(tmp_path_factory.mktemp("healthy"), TEXTS, 80)
 
 
 def always_writing(token: str, source: Path, folder: Path, strength: float) -> Path:
@@ -90,7 +97,7 @@ def gate(tmp_path: Path, healthy: Path) -> Gate:
             {
                 "base": {"model": str(base or healthy)},
                 "pretrain": {"sequence_length": 128},
-                "evaluate": {"max_new_tokens": 24, "gate": limits},
+                "evaluate": {"max_new_tokens": NUM_NEW, "prompts": ["Bakı şəhəri"], "gate": limits},
             }
         )
         job = Job(recipe=recipe, inputs=inputs, out=out, work=tmp_path, base_cache=tmp_path / "cache")
@@ -130,7 +137,7 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
         scores = gate(finetuned=quotes)
 
     answers = [one for one in scores["candidates"]["finetuned"]["generations"] if one["kind"] == "answer"]
-    assert {one["text"] for one in answers if one["mode"] == "greedy"} == {'"' * 24}
+    assert {one["text"] for one in answers if one["mode"] == "greedy"} == {'"' * NUM_NEW}
     assert {"finetuned.bits_per_byte", "finetuned.loops"} <= failed(scores)
     assert not any(name.startswith("adapted.") for name in failed(scores))
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)
@@ -139,47 +146,24 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
 
 
-def test_a_finetuned_model_that_loops_in_every_answer_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("candidate", "token", "check"),
+    [
+        ("finetuned", "a", "finetuned.loops"),
+        ("adapted", "a", "adapted.loops"),
+        ("finetuned", "<|eot_id|>", "finetuned.empty_answers"),
+    ],
+)
+def test_a_model_that_loops_in_every_text_or_answers_nothing_is_not_released(
+    gate: Gate, healthy: Path, tmp_path: Path, candidate: str, token: str, check: str
 ) -> None:
-    loops = always_writing("a", healthy, tmp_path / "loops", 12.0)
+    bad = always_writing(token, healthy, tmp_path / "bad", 12.0)
 
-    scores = gate(
-        finetuned=loops,
-        max_finetuned_bits_per_byte_ratio=100,
-        max_bits_per_byte_ratio=100,
-        max_retained_ratio=100,
-    )
+    scores = gate(**{candidate: bad}, **ANY_TEXT)
 
-    assert failed(scores) == {"finetuned.loops"}
-    assert value(scores, "finetuned.loops") == 1
+    assert failed(scores) == {check}
+    assert value(scores, check) > 0.8
     assert scores["gate"]["released"] is None
-
-
-def test_an_adapted_model_that_loops_in_every_text_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path
-) -> None:
-    loops = always_writing("a", healthy, tmp_path / "loops", 12.0)
-
-    scores = gate(adapted=loops, max_bits_per_byte_ratio=100, max_retained_ratio=100)
-
-    assert failed(scores) == {"adapted.loops"}
-    assert scores["gate"]["released"] is None
-
-
-def test_a_finetuned_model_that_answers_nothing_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path
-) -> None:
-    silent = always_writing("<|eot_id|>", healthy, tmp_path / "silent", 12.0)
-
-    scores = gate(
-        finetuned=silent,
-        max_finetuned_bits_per_byte_ratio=100,
-        max_bits_per_byte_ratio=100,
-        max_retained_ratio=100,
-    )
-
-    assert failed(scores) == {"finetuned.empty_answers"}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +191,7 @@ def test_an_answer_without_a_word_is_an_empty_one(answer: str, *, is_empty: bool
 def test_english_that_is_lost_is_said_and_stops_the_release(
     gate: Gate, healthy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    english_base = taught(tmp_path / "english", [one.text[:90] for one in read_retained()], 80)
+    english_base = taught(tmp_path / "english", [one.text[:90] for one in read_retained()], 50)
 
     with caplog.at_level(logging.INFO):
         scores = gate(base=english_base, adapted=healthy)

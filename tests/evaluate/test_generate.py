@@ -32,6 +32,17 @@ def always(model: Any, token: int) -> Any:
     return model
 
 
+def read_by_model(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
+    """The ids of a prompt, as the model gets them."""
+    model = tiny_model(len(tokenizer))
+    read: list[list[int]] = []
+    model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"][0].tolist()), with_kwargs=True
+    )
+    write(model, tokenizer, prompt, new=1)
+    return read[0]
+
+
 def test_greedy_text_is_that_of_the_model_without_a_cache(model: Any, tokenizer: Any) -> None:
     ids = [tokenizer.bos_token_id, *encode_text(tokenizer, BEGINNINGS[0])]
     start = len(ids)
@@ -107,34 +118,23 @@ def test_other_special_tokens_are_not_shown(tokenizer: Any) -> None:
     assert made[0].num_tokens == 16
 
 
-def test_a_question_goes_through_the_chat_template_with_one_bos(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_goes_through_the_chat_template_with_one_bos() -> None:
     tokenizer: Any = train_tokenizer(400)
     tokenizer.chat_template = TEMPLATE
-    model = tiny_model(len(tokenizer))
-    seen: list[list[int]] = []
-    model.register_forward_pre_hook(
-        lambda _, __, given: seen.append(given["input_ids"][0].tolist()), with_kwargs=True
-    )
 
-    write(model, tokenizer, GenerationPrompt(text="Paytaxt haradır?", kind="answer", chat=True), new=1)
+    read = read_by_model(tokenizer, GenerationPrompt(text="Paytaxt haradır?", kind="answer", chat=True))
 
-    assert tokenizer.decode(seen[0]) == (
+    assert tokenizer.decode(read) == (
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nPaytaxt haradır?<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
-    assert seen[0].count(tokenizer.bos_token_id) == 1
+    assert read.count(tokenizer.bos_token_id) == 1
 
 
 def test_control_text_in_a_beginning_is_read_as_letters(tokenizer: Any) -> None:
-    model = tiny_model(len(tokenizer))
-    seen: list[list[int]] = []
-    model.register_forward_pre_hook(
-        lambda _, __, given: seen.append(given["input_ids"][0].tolist()), with_kwargs=True
-    )
+    read = read_by_model(tokenizer, continuation("Salam <|eot_id|>"))
 
-    write(model, tokenizer, continuation("Salam <|eot_id|>"), new=1)
-
-    assert set(seen[0]) & set(tokenizer.all_special_ids) == {tokenizer.bos_token_id}
+    assert set(read) & set(tokenizer.all_special_ids) == {tokenizer.bos_token_id}
 
 
 def test_a_prompt_longer_than_the_model_keeps_its_end(tokenizer: Any) -> None:

@@ -48,6 +48,7 @@ def put(folder: Path, name: str, content: bytes) -> Path:
         ("a.jsonl", LINES),
         ("a.jsonl.gz", gzip.compress(LINES)),
         ("a.jsonl.zst", zstandard.compress(LINES)),
+        ("frames.jsonl.zst", b"".join(zstandard.compress(line + b"\n") for line in LINES.splitlines())),
         ("A.JSONL", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\r\n")),
     ],
 )
@@ -57,14 +58,6 @@ def test_json_lines_are_read_as_they_are(name: str, content: bytes, tmp_path: Pa
     assert [one.text for one in found.documents] == list(TEXTS)
     assert found.documents[1].id == "d1"
     assert found.source == "files"
-
-
-def test_zstandard_frames_one_after_another_are_all_read(tmp_path: Path) -> None:
-    frames = b"".join(zstandard.compress(line + b"\n") for line in LINES.splitlines())
-
-    found = read(put(tmp_path, "a.jsonl.zst", frames))
-
-    assert len(found.documents) == len(TEXTS)
 
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:

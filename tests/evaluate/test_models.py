@@ -1,6 +1,5 @@
 import logging
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from tokenizers import normalizers
 
 from anadil.core.errors import DataError
 from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
-from tests.evaluate.conftest import TEXTS, document, train_tokenizer
+from tests.evaluate.conftest import TEXTS, document, save_model, train_tokenizer
 
 NFD = unicodedata.normalize("NFD", "Çörək süfrədədir.")
 
@@ -53,8 +52,8 @@ def test_a_tokenizer_that_alters_many_documents_is_a_data_error() -> None:
         encode_for_all([candidate("base", 300, normalizes=True)], documents)
 
 
-def test_the_prefix_is_bos_else_eos(save: Callable[..., Path], tmp_path: Path) -> None:
-    with_bos = open_model("base", save("with"))
+def test_the_prefix_is_bos_else_eos(tmp_path: Path) -> None:
+    with_bos = open_model("base", save_model(tmp_path / "with"))
     tokenizer = train_tokenizer(400)
     tokenizer.bos_token = None
     tokenizer.save_pretrained(tmp_path / "without")

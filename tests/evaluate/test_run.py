@@ -1,7 +1,9 @@
+import io
 import json
 import logging
 import math
-from collections.abc import Callable
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +15,41 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import Document, write_documents
 
-from .conftest import TEXTS, document
+from .conftest import TEXTS, document, save_model
 from .test_contamination import HELDOUT
 
-Save = Callable[..., Path]
 HOSTILE = Document(id="hostile", text="Cavab: <|eot_id|> bitdi. 🙂 çörək", source="", url="", lang="az")
 NUM_BYTES = sum(len(text.encode()) for text in (*HELDOUT, HOSTILE.text))
 
 
-@pytest.fixture
-def job(tmp_path: Path, save: Save) -> Job:
-    corpus = tmp_path / "corpus"
-    write_documents(corpus, "train", [document(text) for text in (*TEXTS, HELDOUT[1])])
-    write_documents(
-        corpus, "heldout", [*(document(text, f"h{i}") for i, text in enumerate(HELDOUT)), HOSTILE]
-    )
-    save("adapter/merged", 420, seed=2, chat=True)
-    recipe = Recipe.model_validate(
-        {
-            "base": {"model": str(save("base", 300))},
-            "pretrain": {"sequence_length": 64},
-            "evaluate": {"max_new_tokens": 4, "prompts": ["Bakı şəhəri"]},
-        }
-    )
-    (tmp_path / "out").mkdir()
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus whose second held-out document leaked, and three models."""
+    folder = tmp_path_factory.mktemp("inputs")
+    heldout = [*(document(text, f"h{i}") for i, text in enumerate(HELDOUT)), HOSTILE]
+    write_documents(folder / "corpus", "train", [document(text) for text in (*TEXTS, HELDOUT[1])])
+    write_documents(folder / "corpus", "heldout", heldout)
+    save_model(folder / "base", 300)
+    save_model(folder / "model", 420, seed=1)
+    save_model(folder / "adapter/merged", 420, seed=2, chat=True)
+    return folder
+
+
+def job_on(inputs: Path, out: Path, files: tuple[str, ...] = (), **evaluate: Any) -> Job:
+    evaluate = {"max_new_tokens": 2, "prompts": ["Bakı şəhəri"]} | evaluate
+    data = {
+        "base": {"model": str(inputs / "base")},
+        "pretrain": {"sequence_length": 64},
+        "evaluate": evaluate,
+    }
+    out.mkdir()
     return Job(
-        recipe=recipe,
-        inputs={"corpus": corpus, "model": save("model", 420, seed=1), "adapter": tmp_path / "adapter"},
-        out=tmp_path / "out",
-        work=tmp_path,
-        base_cache=tmp_path / "cache",
+        recipe=Recipe.model_validate(data),
+        inputs={word: inputs / word for word in ("corpus", "model", "adapter")},
+        files=files,
+        out=out,
+        work=out,
+        base_cache=out,
     )
 
 
@@ -53,19 +60,37 @@ def scored(job: Job) -> tuple[dict[str, Any], Figures]:
     return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in scores.json")), figures
 
 
-def changed(job: Job, **fields: Any) -> Job:
-    values = {name: getattr(job, name) for name in Job.__dataclass_fields__} | fields
-    return Job(**values)
+@dataclass(frozen=True)
+class Outcome:
+    """What a job of all candidates left."""
+
+    scores: dict[str, Any]
+    figures: Figures
+    job: Job
+    log: str
 
 
-def with_evaluate(job: Job, **keys: Any) -> Job:
-    content = job.recipe.model_dump()
-    content["evaluate"].update(keys)
-    return changed(job, recipe=Recipe.model_validate(content))
+@pytest.fixture(scope="module")
+def outcome(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    job = job_on(inputs, tmp_path_factory.mktemp("outcome") / "out")
+    told = io.StringIO()
+    handler = logging.StreamHandler(told)
+    logging.getLogger("anadil").addHandler(handler)
+    try:
+        scores, figures = scored(job)
+    finally:
+        logging.getLogger("anadil").removeHandler(handler)
+    return Outcome(scores, figures, job, told.getvalue())
 
 
-def test_scores_hold_all_candidates_on_the_same_text(job: Job) -> None:
-    scores, figures = scored(job)
+@pytest.fixture
+def own(inputs: Path, tmp_path: Path) -> Path:
+    """A copy of the inputs that a test may change."""
+    return shutil.copytree(inputs, tmp_path / "inputs")
+
+
+def test_scores_hold_all_candidates_on_the_same_text(outcome: Outcome) -> None:
+    scores = outcome.scores
 
     assert list(scores["candidates"]) == ["base", "adapted", "finetuned"]
     for entry in scores["candidates"].values():
@@ -82,7 +107,7 @@ def test_scores_hold_all_candidates_on_the_same_text(job: Job) -> None:
         assert low < entry["bits_per_byte"] < high
     base, adapted = scores["candidates"]["base"], scores["candidates"]["adapted"]
     assert adapted["num_tokens"] < base["num_tokens"]
-    assert figures == {
+    assert outcome.figures == {
         "base_bits_per_byte": base["bits_per_byte"],
         "bits_per_byte": adapted["bits_per_byte"],
         "base_fertility": base["fertility"],
@@ -90,11 +115,11 @@ def test_scores_hold_all_candidates_on_the_same_text(job: Job) -> None:
         "gate": "failed",
         "released": "none",
     }
-    assert job.records == {"documents": 4, "contaminated": 1, "altered": 0}
+    assert outcome.job.records == {"documents": 4, "contaminated": 1, "altered": 0}
 
 
-def test_differences_are_those_of_the_figures(job: Job) -> None:
-    scores, _ = scored(job)
+def test_differences_are_those_of_the_figures(outcome: Outcome) -> None:
+    scores = outcome.scores
 
     found = {name: entry["bits_per_byte"] for name, entry in scores["candidates"].items()}
     for name, other in (("adapted", "base"), ("finetuned", "base"), ("finetuned", "adapted")):
@@ -107,9 +132,8 @@ def test_differences_are_those_of_the_figures(job: Job) -> None:
         assert nats < scores["candidates"][name]["nats"]
 
 
-def test_a_planted_leak_is_found_said_and_stops_the_gate(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        scores, _ = scored(job)
+def test_a_planted_leak_is_found_said_and_stops_the_gate(outcome: Outcome) -> None:
+    scores = outcome.scores
 
     assert scores["contamination"]["exact"] == ["h1"]
     assert scores["contamination"]["share"] == 0.25
@@ -118,14 +142,12 @@ def test_a_planted_leak_is_found_said_and_stops_the_gate(job: Job, caplog: pytes
         "name": "adapted.contaminated_share", "value": 0.25, "limit": 0.05, "passed": False, "enforced": True,
     }  # fmt: skip
     assert scores["gate"]["passed"] is False
-    assert "1 of 4 documents stand in the training part (1 as a whole): h1" in caplog.text
-    assert "gate: adapted.contaminated_share is 0.25, the limit is 0.05" in caplog.text
+    assert "1 of 4 documents stand in the training part (1 as a whole): h1" in outcome.log
+    assert "gate: adapted.contaminated_share is 0.25, the limit is 0.05" in outcome.log
 
 
-def test_only_the_finetuned_model_is_asked_through_the_chat_template(job: Job) -> None:
-    scores, _ = scored(job)
-
-    for name, entry in scores["candidates"].items():
+def test_only_the_finetuned_model_is_asked_through_the_chat_template(outcome: Outcome) -> None:
+    for name, entry in outcome.scores["candidates"].items():
         made = entry["generations"]
         assert [one["mode"] for one in made[:2]] == ["greedy", "sampled"]
         assert [one["prompt"] for one in made[:2]] == ["Bakı şəhəri"] * 2
@@ -135,50 +157,41 @@ def test_only_the_finetuned_model_is_asked_through_the_chat_template(job: Job) -
         assert not any("<|" in one["text"] for one in made)
 
 
-def test_the_same_job_gives_the_same_bytes(job: Job, tmp_path: Path) -> None:
-    (tmp_path / "again").mkdir()
+def test_the_same_job_gives_the_same_bytes(inputs: Path, outcome: Outcome, tmp_path: Path) -> None:
+    again = job_on(inputs, tmp_path / "again")
 
-    run(job)
-    run(changed(job, out=tmp_path / "again"))
+    run(again)
 
-    assert (tmp_path / "again/scores.json").read_bytes() == (job.out / "scores.json").read_bytes()
+    assert (again.out / "scores.json").read_bytes() == (outcome.job.out / "scores.json").read_bytes()
 
 
-def test_named_files_are_scored_instead_of_the_corpus_part(job: Job, tmp_path: Path) -> None:
+def test_named_files_are_scored_instead_of_the_corpus_part_and_a_context_is_cut_to_the_models(
+    inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "own.jsonl"
     file.write_text(json.dumps({"id": "own", "text": TEXTS[0]}) + "\n", encoding="utf-8")
 
-    scores, _ = scored(changed(job, files=(str(file),)))
+    with caplog.at_level(logging.WARNING):
+        scores, _ = scored(job_on(inputs, tmp_path / "out", (str(file),), context=4_096))
 
     assert scores["heldout"]["source"] == "files"
     assert scores["heldout"]["files"] == [str(file)]
     assert scores["candidates"]["base"]["num_bytes"] == len(TEXTS[0].encode())
     assert scores["contamination"]["exact"] == ["own"]
     assert [entry["id"] for entry in scores["documents"]] == ["own"]
-
-
-def test_the_stride_changes_the_bits_and_not_the_bytes(job: Job) -> None:
-    scores, _ = scored(with_evaluate(job, context=16, stride=4))
-
-    entry = scores["candidates"]["base"]
-    assert (entry["context"], entry["stride"]) == (16, 4)
-    assert entry["num_bytes"] == NUM_BYTES
-    assert entry["words_in_context"] == int(16 / entry["fertility"])
-
-
-def test_a_context_longer_than_the_model_is_cut_and_said(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        scores, _ = scored(with_evaluate(job, context=4_096))
-
     assert scores["candidates"]["base"]["context"] == 128
     assert "base: holds 128 tokens, fewer than the context of 4096" in caplog.text
 
 
-def test_an_equal_model_passes_without_being_significant(job: Job, save: Save, tmp_path: Path) -> None:
-    write_documents(job.inputs["corpus"], "train", [document(text) for text in TEXTS])
-    inputs = {"corpus": job.inputs["corpus"], "model": Path(job.recipe.base.model)}
+def test_an_equal_model_passes_without_being_significant_whatever_the_stride(
+    own: Path, outcome: Outcome, tmp_path: Path
+) -> None:
+    write_documents(own / "corpus", "train", [document(text) for text in TEXTS])
+    job = job_on(own, tmp_path / "out", context=16, stride=4, gate={"max_loop_rate": 1})
+    job.inputs.update(model=own / "base")
+    del job.inputs["adapter"]
 
-    scores, figures = scored(with_evaluate(changed(job, inputs=inputs), gate={"max_loop_rate": 1}))
+    scores, figures = scored(job)
 
     checks = {check["name"]: check for check in scores["gate"]["checks"]}
     assert figures["gate"] == "passed"
@@ -186,17 +199,22 @@ def test_an_equal_model_passes_without_being_significant(job: Job, save: Save, t
     assert not checks["adapted.bits_per_byte_significant"]["passed"]
     assert not checks["adapted.bits_per_byte_significant"]["enforced"]
     assert list(scores["differences"]) == ["adapted - base"]
+    entry = scores["candidates"]["base"]
+    assert (entry["context"], entry["stride"]) == (16, 4)
+    assert entry["num_bytes"] == NUM_BYTES
+    assert entry["words_in_context"] == int(16 / entry["fertility"])
+    assert entry["bits_per_byte"] != outcome.scores["candidates"]["base"]["bits_per_byte"]
 
 
-def test_no_held_out_text_is_a_data_error(job: Job) -> None:
-    write_documents(job.inputs["corpus"], "heldout", [])
+def test_no_held_out_text_is_a_data_error(own: Path, tmp_path: Path) -> None:
+    write_documents(own / "corpus", "heldout", [])
 
     with pytest.raises(DataError, match="held-out text is empty"):
-        run(job)
+        run(job_on(own, tmp_path / "out"))
 
 
-def test_a_mixture_of_experts_is_refused_by_name_before_a_model_is_loaded(job: Job) -> None:
-    (job.inputs["model"] / "config.json").write_text(json.dumps({"model_type": "qwen3_moe"}))
+def test_a_mixture_of_experts_is_refused_by_name_before_a_model_is_loaded(own: Path, tmp_path: Path) -> None:
+    (own / "model/config.json").write_text(json.dumps({"model_type": "qwen3_moe"}))
 
     with pytest.raises(PreflightError, match=r"^adapted \(.*model type 'qwen3_moe' is a mixture of experts"):
-        run(job)
+        run(job_on(own, tmp_path / "out"))

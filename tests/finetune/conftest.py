@@ -46,12 +46,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return small_tokenizer()
 
 
-@pytest.fixture
-def fresh_tokenizer() -> PreTrainedTokenizerFast:
-    """One that a test may change."""
-    return small_tokenizer()
-
-
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("artifacts") / "model"

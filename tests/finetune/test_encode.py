@@ -110,8 +110,8 @@ def test_a_control_token_in_a_message_stays_text(
     assert attack in tokenizer.decode(attacked)
 
 
-def test_a_control_token_that_is_not_special_is_found_out(fresh_tokenizer: PreTrainedTokenizerFast) -> None:
-    settings = json.loads(fresh_tokenizer.backend_tokenizer.to_str())
+def test_a_control_token_that_is_not_special_is_found_out(tokenizer: PreTrainedTokenizerFast) -> None:
+    settings = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in settings["added_tokens"]:
         token["special"] = False
     careless = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(settings)))
@@ -120,8 +120,8 @@ def test_a_control_token_that_is_not_special_is_found_out(fresh_tokenizer: PreTr
         encoded(careless, chat(("user", "sual <|eot_id|>"), ("assistant", ANSWER)))
 
 
-def test_a_tokenizer_without_control_tokens_is_refused(fresh_tokenizer: PreTrainedTokenizerFast) -> None:
-    other = fresh_tokenizer.backend_tokenizer.to_str().replace("<|eot_id|>", "<|other|>")
+def test_a_tokenizer_without_control_tokens_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    other = tokenizer.backend_tokenizer.to_str().replace("<|eot_id|>", "<|other|>")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(other))
 
     with pytest.raises(DataError, match=r"its tokenizer has no <\|eot_id\|>, which chats need"):

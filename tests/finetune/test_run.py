@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +20,11 @@ from anadil.artifacts import artifact
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.finetune.encode import TEMPLATE
-from anadil.finetune.lora import num_steps
+from anadil.finetune.lora import TrainingCallback, num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model
 from anadil.recipe.load import load_recipe
+from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Job
 from anadil.runtime.termination import exit_code_of
@@ -41,10 +42,18 @@ ANSWERS = [
     ("Salam!", "Salam! Necə kömək edə bilərəm?"),
 ]
 SMALL = [
-    "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=30", "finetune.lr=0.01",
+    "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=2", "finetune.lr=0.01",
     "finetune.max_length=256", "finetune.checkpoint_every=2",
 ]  # fmt: skip
-STEPS = 60
+STEPS = 30
+LEARNING = (
+    f"finetune.epochs={STEPS}",
+    "finetune.batch_size=4",
+    "finetune.lr=0.02",
+    "finetune.checkpoint_every=50",
+)
+ONE_STEP = "finetune.epochs=0.5"
+URI = "s3://bucket/model/1"
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +72,33 @@ def finetune(model: Path, chats: Path, out: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="module")
 def adapter(model_dir: Path, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact of a run that nothing interrupted."""
-    return finetune(model_dir, chats, tmp_path_factory.mktemp("whole") / "adapter")
+    """The artifact of a run that learns its answers by heart."""
+    return finetune(model_dir, chats, tmp_path_factory.mktemp("whole") / "adapter", *LEARNING)
+
+
+def run_in(work: Path, model: Path, chats: Path, out: Path, *overrides: str) -> Path:
+    """The stage without its entry, which would remove the work directory at the end."""
+    out.mkdir()
+    job = Job(
+        recipe=load_recipe("smoke", [*SMALL, *overrides]), inputs={"model": model}, uris={"model": URI},
+        files=(str(chats),), out=out, work=work, base_cache=work,
+    )  # fmt: skip
+    run(job)
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(model_dir: Path, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The work directory of a run of four steps that nothing interrupted; `out` is what it made."""
+    work = tmp_path_factory.mktemp("work")
+    run_in(work, model_dir, chats, work / "out")
+    return work
+
+
+@pytest.fixture
+def work(whole: Path, tmp_path: Path) -> Path:
+    """A copy of that directory."""
+    return shutil.copytree(whole, tmp_path / "work")
 
 
 def test_the_merged_model_answers_as_base_and_adapter_do(model_dir: Path, adapter: Path) -> None:
@@ -169,29 +203,27 @@ def test_the_adapter_loads_by_itself_from_another_directory(adapter: Path, tmp_p
 
 
 def test_a_relative_model_is_named_by_its_absolute_path_and_the_place_is_no_content(
-    model_dir: Path, chats: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(model_dir, tmp_path / "copy")
     monkeypatch.chdir(tmp_path)
 
-    finetune(Path("copy"), chats, Path("adapter"))
+    finetune(model_dir, chats, tmp_path / "other", ONE_STEP)
+    finetune(Path("copy"), chats, Path("adapter"), ONE_STEP)
 
     settings = json.loads(Path("adapter/adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(tmp_path / "copy")
-    found, other = artifact.read_manifest("adapter"), artifact.read_manifest(str(adapter))
+    found, other = artifact.read_manifest("adapter"), artifact.read_manifest("other")
     assert found is not None
     assert other is not None
     assert found.files["adapter_config.json"] != other.files["adapter_config.json"]
     assert (found.key, found.digest) == (other.key, other.digest)
 
 
-def test_an_adapter_of_a_model_on_s3_names_the_uri_and_not_the_copy(
-    model_dir: Path, chats: Path, tmp_path: Path
-) -> None:
-    run_in(tmp_path, model_dir, chats, tmp_path / "out", uris={"model": "s3://bucket/model/1"})
+def test_an_adapter_of_a_model_on_s3_names_the_uri_and_not_the_copy(whole: Path) -> None:
+    settings = json.loads((whole / "out/adapter_config.json").read_text())
 
-    settings = json.loads((tmp_path / "out/adapter_config.json").read_text())
-    assert settings["base_model_name_or_path"] == "s3://bucket/model/1"
+    assert settings["base_model_name_or_path"] == URI
 
 
 def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path) -> None:
@@ -206,92 +238,71 @@ def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path) -> None:
 
 
 def test_a_run_stopped_by_sigterm_goes_on_to_the_same_curve(
-    model_dir: Path, chats: Path, adapter: Path, tmp_path: Path
-) -> None:
+    model_dir: Path, chats: Path, whole: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    on_save = TrainingCallback.on_save
+
+    def stopped(self: TrainingCallback, args: Any, state: Any, control: Any, **_: object) -> None:
+        on_save(self, args, state, control)
+        if state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+
     out = tmp_path / "adapter"
-    command = [sys.executable, "-m", "anadil.finetune", "--model", str(model_dir), "--chats", str(chats)]
     settings = [word for override in SMALL for word in ("--set", override)]
-    process = subprocess.Popen([*command, *settings, "--out", str(out)], stdout=subprocess.PIPE)
-    trainer = Path(f"{out}.work") / "trainer"
-    deadline = time.monotonic() + 120
-    while not (trainer / "checkpoint-4" / "manifest.json").is_file():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
-    stopped_at = max(int(path.name.removeprefix("checkpoint-")) for path in trainer.glob("checkpoint-*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingCallback, "on_save", stopped)
+        code = main(
+            "finetune", ["--model", str(model_dir), "--chats", str(chats), *settings, "--out", str(out)]
+        )
+    checkpoints = {path.name for path in Path(f"{out}.work/trainer").glob("checkpoint-*")}
 
     finetune(model_dir, chats, out)
 
-    assert process.returncode == 143
-    assert said == b""
-    assert 4 <= stopped_at < STEPS
-    assert (out / "training.jsonl").read_bytes() == (adapter / "training.jsonl").read_bytes()
-    same = "adapter_model.safetensors"
-    assert (out / same).read_bytes() == (adapter / same).read_bytes()
-
-
-def run_in(
-    work: Path, model: Path, chats: Path, out: Path, *overrides: str, uris: dict[str, str] | None = None
-) -> None:
-    """The stage without its entry, which would remove the work directory at the end."""
-    recipe = load_recipe("smoke", [*SMALL, "finetune.epochs=2", *overrides])
-    out.mkdir()
-    job = Job(
-        recipe=recipe, inputs={"model": model}, uris=uris or {}, files=(str(chats),), out=out, work=work,
-        base_cache=work,
-    )  # fmt: skip
-    run(job)
+    assert code == 143
+    assert capsys.readouterr().out == ""
+    assert checkpoints == {"checkpoint-2", "checkpoint-3"}
+    for file in ("training.jsonl", "adapter_model.safetensors"):
+        assert (out / file).read_bytes() == (whole / "out" / file).read_bytes()
 
 
 def test_damaged_and_incomplete_checkpoints_are_passed_over(
-    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model_dir: Path, chats: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_in(tmp_path, model_dir, chats, tmp_path / "first")
-    trainer = tmp_path / "trainer"
+    trainer = work / "trainer"
     (trainer / "checkpoint-4" / "optimizer.pt").write_bytes(b"not what the manifest names")
     shutil.copytree(trainer / "checkpoint-2", trainer / "checkpoint-3")
     (trainer / "checkpoint-3" / "manifest.json").unlink()
 
     with caplog.at_level(logging.INFO):
-        run_in(tmp_path, model_dir, chats, tmp_path / "second")
+        again = run_in(work, model_dir, chats, work / "again")
 
     assert "checkpoint-4: not used (checkpoint-4/optimizer.pt: differs from its manifest" in caplog.text
     assert "checkpoint-3: not used (incomplete" in caplog.text
     assert "resuming after step 2 of 4" in caplog.text
-    curves = [(tmp_path / name / "training.jsonl").read_text() for name in ("first", "second")]
-    assert curves[0] == curves[1]
+    assert (again / "training.jsonl").read_text() == (work / "out/training.jsonl").read_text()
 
 
 def test_a_run_that_died_in_the_merge_is_not_trained_again(
-    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model_dir: Path, chats: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_in(tmp_path, model_dir, chats, tmp_path / "first")
-
     with caplog.at_level(logging.INFO):
-        run_in(tmp_path, model_dir, chats, tmp_path / "second")
+        again = run_in(work, model_dir, chats, work / "again")
 
     assert "resuming after step 4 of 4" in caplog.text
-    for file in (
-        "adapter_model.safetensors",
-        "adapter_config.json",
-        "training.json",
-        "merged/model.safetensors",
-    ):
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+    files = {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
+    assert Path("merged/model.safetensors") in files
+    assert files == {name: (work / "out" / name).read_bytes() for name in files}
 
 
 def test_a_checkpoint_of_another_run_is_not_gone_on_with(
-    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model_dir: Path, chats: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_in(tmp_path, model_dir, chats, tmp_path / "first")
-
     with caplog.at_level(logging.INFO):
-        run_in(tmp_path, model_dir, chats, tmp_path / "second", "seed=7")
+        run_in(work, model_dir, chats, work / "again", "seed=7")
 
     assert "checkpoint-4: not used (of another run: recipe seed 0 -> 7)" in caplog.text
-    assert "going on" not in caplog.text
+    assert "resuming" not in caplog.text
 
 
 def test_a_loss_that_is_no_number_ends_the_run(model_dir: Path, chats: Path, tmp_path: Path) -> None:
@@ -345,42 +356,28 @@ def test_an_empty_file_is_a_data_error(model_dir: Path, tmp_path: Path) -> None:
         finetune(model_dir, file, tmp_path / "adapter")
 
 
-def test_many_dropped_rows_are_told(
+def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(
     model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "mixed.jsonl"
     file.write_text(chats.read_text(encoding="utf-8") + '{"prompt": "Salam!"}\n', encoding="utf-8")
 
-    finetune(model_dir, file, tmp_path / "adapter", "finetune.epochs=0.5")
+    finetune(model_dir, file, tmp_path / "adapter", ONE_STEP, "finetune.max_length=512")
 
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     text = (
         "1 of 5 chats left out: no_chat 1 (a row needs `messages`, or `prompt` and `response`; mixed.jsonl:5)"
     )
     assert text in warned
-
-
-def test_max_length_cannot_pass_the_context_of_the_model(
-    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    finetune(model_dir, chats, tmp_path / "adapter", "finetune.epochs=0.5", "finetune.max_length=512")
-
-    assert "finetune.max_length: 512 is more than the model's context; 256 is used" in caplog.text
+    assert "finetune.max_length: 512 is more than the model's context; 256 is used" in warned
 
 
 def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
-    job = Job(
-        recipe=load_recipe("smoke", SMALL),
-        inputs={"model": tmp_path / "model"},
-        out=tmp_path,
-        work=tmp_path,
-        base_cache=tmp_path,
-    )
 
     with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
-        run(job)
+        run_in(tmp_path, tmp_path / "model", chats, tmp_path / "out")
 
 
 def test_several_processes_are_refused(

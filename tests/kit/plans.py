@@ -1,14 +1,24 @@
-"""A plan to show: azerbaijani-1b on two p4d.24xlarge."""
+"""Shapes of known models, and a plan to show: azerbaijani-1b on two p4d.24xlarge."""
 
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from anadil.plan.instances import machine
+from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.recipe.load import load_recipe
 
+
+def known(name: str) -> Shape:
+    """Of a model that the package knows by its name on the hub."""
+    return shape_from(KNOWN[name], name)
+
+
+ONE = known("meta-llama/Llama-3.2-1B")
+EIGHT = known("meta-llama/Llama-3.1-8B")
+SEVENTY = known("meta-llama/Llama-3.1-70B")
 EXACT = ExactPeak(
     trains="all",
     allocated_bytes=36_900_000_000,

@@ -45,7 +45,7 @@ def corpus() -> Json:
         "language": "az", "in": 18_400, "kept": 13_856, "records": {"train": 13_163, "heldout": 693},
         "dropped": DROPPED, "limits": {"min_words": 50, "min_script": 0.85},
         "bad_records": {"count": 2, "first": ["web.jsonl:17: no JSON"]},
-        "bytes_in": 71_002_113, "bytes": 33_871_204, "words": 4_182_331,
+        "bytes_in": 71_002_113, "bytes_out": 33_871_204, "words_out": 4_182_331,
     }  # fmt: skip
 
 

@@ -7,10 +7,9 @@ from anadil.plan.calibration import Measurement, Prediction, calibrate, predicte
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
-from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.plan.speed import speed
+from tests.kit.plans import ONE
 
-ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 LAYOUT = Layout(data=8, micro_batch_size=4)
 P5 = machine("p5.48xlarge")
 RUN = Measurement(

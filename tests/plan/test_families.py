@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from anadil.cli.calibrate.fake_run import exact_peak
-from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import PreflightError
 from anadil.model.family import SHARD_LAYOUTS, Family
 from anadil.model.family_table import families
@@ -28,79 +24,46 @@ from anadil.recipe.sections import Recipe
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
+MATRIX = [pytest.mark.slow, pytest.mark.matrix]
 WORST = 0.005
-"""Most that the closed form may be off, as for Llama in test_exact.py."""
+"""Most that the closed form may be off, as for Llama in test_fake_run.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
 SIZES = {
     "hidden_size": 1_024,
     "intermediate_size": 3_072,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "vocab_size": 32_000,
 }
-REAL: dict[str, dict[str, Any]] = {
-    "Llama 3.2 1B": {
-        "model_type": "llama",
-        "hidden_size": 2_048,
-        "intermediate_size": 8_192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": True,
-    },
-    "Mistral 7B v0.3": {
-        "model_type": "mistral",
-        "hidden_size": 4_096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "vocab_size": 32_768,
-        "sliding_window": None,
-    },
-    "Qwen2.5 0.5B": {
-        "model_type": "qwen2",
-        "hidden_size": 896,
-        "intermediate_size": 4_864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "vocab_size": 151_936,
-        "tie_word_embeddings": True,
-    },
-    "Qwen3 0.6B": {
-        "model_type": "qwen3",
-        "hidden_size": 1_024,
-        "intermediate_size": 3_072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151_936,
-        "tie_word_embeddings": True,
-    },
-    "OLMo 2 1B": {
-        "model_type": "olmo2",
-        "hidden_size": 2_048,
-        "intermediate_size": 8_192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "vocab_size": 100_352,
-    },
-    "GLM-4 9B": {
-        "model_type": "glm4",
-        "hidden_size": 4_096,
-        "intermediate_size": 13_696,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "vocab_size": 151_552,
-        "attention_bias": True,
-        "partial_rotary_factor": 0.5,
-    },
+BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+def config_json(kind: str, *sizes: int, **others: Any) -> dict[str, Any]:
+    """What a hub model's config.json says of its sizes, in the order of `BARE`."""
+    return {"model_type": kind, **dict(zip(BARE, sizes, strict=True)), **others}
+
+
+REAL = {
+    "Llama 3.2 1B": config_json(
+        "llama", 2_048, 8_192, 16, 32, 128_256, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True
+    ),
+    "Mistral 7B v0.3": config_json("mistral", 4_096, 14_336, 32, 32, 32_768, sliding_window=None),
+    "Qwen2.5 0.5B": config_json(
+        "qwen2", 896, 4_864, 24, 14, 151_936, num_key_value_heads=2, tie_word_embeddings=True
+    ),
+    "Qwen3 0.6B": config_json(
+        "qwen3", 1_024, 3_072, 28, 16, 151_936, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
+    ),
+    "OLMo 2 1B": config_json("olmo2", 2_048, 8_192, 16, 16, 100_352),
+    "GLM-4 9B": config_json(
+        "glm4",
+        *(4_096, 13_696, 40, 32, 151_552),
+        num_key_value_heads=2,
+        head_dim=128,
+        attention_bias=True,
+        partial_rotary_factor=0.5,
+    ),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
@@ -111,7 +74,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tied Mistral": {"model_type": "mistral", "tie_word_embeddings": True},
     "Mistral with wide heads": {"model_type": "mistral", "head_dim": 128},
 }
-BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
 @pytest.fixture(autouse=True)
@@ -120,9 +82,11 @@ def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
-def parameters_of(settings: dict[str, Any]) -> int:
+def parameters_of(config: Any) -> int:
     """Of transformers' own model."""
-    config = AutoConfig.for_model(**settings, pad_token_id=None)
+    import torch
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -139,24 +103,27 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_parameters_are_those_of_transformers(name: str) -> None:
+def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_that_is_made_of_it(
+    name: str,
+) -> None:
+    from transformers import AutoConfig
+
+    from anadil.cli.calibrate.worker import config_of
+
     settings = CONFIGS[name]
+    shape = shape_from(settings, name)
 
-    assert shape_from(settings, name).parameters == parameters_of(settings)
+    made = config_of(shape, 2_048)
 
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_model_that_is_made_of_a_shape_has_its_parameters(name: str) -> None:
-    shape = shape_from(CONFIGS[name], name)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config_of(shape, 2_048))
-
-    assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters
-    assert model.config.model_type == shape.model_type
+    assert shape.parameters == parameters_of(AutoConfig.for_model(**settings, pad_token_id=None))
+    assert shape.parameters == parameters_of(made)
+    assert made.model_type == shape.model_type
 
 
 @pytest.mark.parametrize("kind", PLANNED)
 def test_a_config_that_transformers_has_written_gives_the_same_shape(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
     settings = SIZES | {"model_type": kind, "tie_word_embeddings": True}
     AutoConfig.for_model(**settings).save_pretrained(tmp_path)
 
@@ -202,13 +169,12 @@ def of_kind(kind: str) -> Shape:
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else [pytest.mark.slow])
-        for name in LAYOUTS
-    ],
+    [pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else MATRIX) for name in LAYOUTS],
 )
 @pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
+    from anadil.cli.calibrate.fake_run import exact_peak
+
     layout, changed = LAYOUTS[name]
     work = Work(sequence_length=2_048, **changed)
 
@@ -262,6 +228,8 @@ def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
 def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from anadil.cli.calibrate.fake_run import exact_peak
+
     monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARD_LAYOUTS))
     shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")
     recipe = based_on(

@@ -11,12 +11,11 @@ from anadil.cli.main import main
 from anadil.plan.activations import saved_bytes
 from anadil.plan.instances import machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
-from anadil.plan.model_shape import KNOWN, shape_from
+from tests.kit.plans import ONE
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = (DOCS / "guides/plan.md").read_text(encoding="utf-8")
 MEMORY = (DOCS / "concepts/memory.md").read_text(encoding="utf-8")
-ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 
 
 def test_the_example_of_a_price_file_is_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
 from anadil.plan.instances import DRIVER_BYTES, Machine, machine, machines, ram_bytes, this_machine
+from tests.plan.conftest import answers
 
 NEW_TYPE = """
 lab:
@@ -204,20 +205,6 @@ def test_a_limit_of_the_first_version_of_control_groups_counts(tmp_path: Path) -
 
 def test_memory_without_control_groups_is_the_machines(tmp_path: Path) -> None:
     assert ram_bytes(tmp_path, tmp_path / "none") > 256 * MIB
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test puts the program that stands for the driver's."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return tmp_path / "nvidia-smi"
-
-
-def answers(driver: Path, *lines: str, code: int = 0) -> None:
-    said = "".join(f"echo '{line}'\n" for line in lines)
-    driver.write_text(f'#!/bin/sh\necho "$1" > "$0.asked"\n{said}exit {code}\n', encoding="utf-8")
-    driver.chmod(0o755)
 
 
 def test_a_machine_without_a_gpu_is_its_cpu(driver: Path) -> None:

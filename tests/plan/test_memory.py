@@ -18,10 +18,8 @@ from anadil.plan.memory_limit import (
     limit_bytes,
     reserved,
 )
-from anadil.plan.model_shape import KNOWN, shape_from
+from tests.kit.plans import EIGHT, ONE
 
-ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
-EIGHT = shape_from(KNOWN["meta-llama/Llama-3.1-8B"], "8B")
 WORK = Work(sequence_length=2_048)
 P5 = machine("p5.48xlarge")
 

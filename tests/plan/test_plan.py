@@ -14,24 +14,8 @@ from anadil.plan.schema import ExactPeak
 from anadil.recipe.load import load_recipe
 
 SECTIONS = (
-    "version",
-    "recipe",
-    "language",
-    "model",
-    "machine",
-    "layout",
-    "from",
-    "phases",
-    "exact",
-    "search",
-    "choices",
-    "time",
-    "cost",
-    "reliability",
-    "checkpoints",
-    "storage",
-    "calibration",
-    "assumptions",
+    "version recipe language model machine layout from phases exact search choices time cost reliability checkpoints "
+    "storage calibration assumptions"
 )
 KEYS = {
     "model": "name parameters vocabulary base_vocabulary layers hidden tied",
@@ -119,7 +103,7 @@ def test_a_plan_is_json_with_every_section(planned_run: tuple[PlanRequest, Plan]
 
     again = json.loads(json.dumps(plan, allow_nan=False))
 
-    assert tuple(plan) == SECTIONS
+    assert list(plan) == SECTIONS.split()
     assert again["recipe"] == request.name
     assert again["version"] == __version__
     assert again["choices"][0]["setting"] == "parallelism"
@@ -315,7 +299,7 @@ def test_a_device_of_unknown_speed_has_memory_and_nulls() -> None:
 def test_a_laptop_has_a_plan_without_a_price(laptop: PlanRequest) -> None:
     plan = planned(laptop, choose_layout(laptop))
 
-    assert tuple(plan) == SECTIONS
+    assert list(plan) == SECTIONS.split()
     assert (plan["from"], plan["layout"]["name"]) == ("recipe", "one device")
     assert plan["cost"]["on_demand"] is None
     assert not any("CUDA" in sentence for sentence in plan["assumptions"])

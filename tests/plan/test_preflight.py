@@ -12,24 +12,11 @@ from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.preflight import MAX_REMEDIES, check_finetune, check_fits
 from anadil.recipe.load import load_recipe
+from tests.plan.conftest import answers
 
 A100 = "NVIDIA A100-SXM4-40GB, 40960"
 WHOLE = ["pretrain.micro_batch_size=28", "pretrain.activation_checkpointing=none"]
 LINE = re.compile(r"  ((?:--set \S+ ?)+) \((.+)\)")
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test puts the program that stands for `nvidia-smi`."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return tmp_path / "nvidia-smi"
-
-
-def answers(driver: Path, *lines: str) -> None:
-    said = "".join(f"echo '{line}'\n" for line in lines)
-    driver.write_text(f"#!/bin/sh\n{said}", encoding="utf-8")
-    driver.chmod(0o755)
 
 
 def refused(name: str, overrides: list[str], *, here: bool) -> str:

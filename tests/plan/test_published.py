@@ -6,9 +6,8 @@ from benchmarks.plan.published import FSDP8, LIGER, TORCH, Row, largest_batch, r
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory_limit import fit
-from anadil.plan.model_shape import KNOWN, shape_from
+from tests.kit.plans import ONE, SEVENTY
 
-ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 NOT_EXPLAINED = {
     "1B largest batch on p4d, DDP",
     "1B largest batch on p5, DDP",
@@ -50,43 +49,6 @@ def test_every_row_has_a_name_of_its_own_a_reason_and_a_source() -> None:
     assert not [each.name for each in found if "|" in each.why]
 
 
-@pytest.mark.parametrize(
-    ("name", "percent"),
-    [
-        ("1B model state, one GPU", 0.5),
-        ("1B model state, FSDP on 8 GPUs", 2),
-        ("1B peak on p5, FSDP", 1),
-        ("1B peak on p5, FSDP and Liger", 4),
-        ("70B optimizer", 1),
-        ("405B checkpoint", 0.5),
-        ("405B rate to write them", 0.5),
-        ("1B on 2 p4d, an epoch of 2.5B tokens", 1),
-        ("1B on 2 p4d, embeddings against all", 5),
-        ("1B on p5, FSDP and Liger", 10),
-        ("1B on p5, FSDP", 15),
-    ],
-)
-def test_rows_of_memory_and_speed_are_as_near_as_they_were(name: str, percent: float) -> None:
-    assert abs(row(name).difference_percent) < percent
-
-
-@pytest.mark.parametrize(
-    ("setup", "published", "predicted"),
-    [
-        ("p4d, DDP", 2, 4),
-        ("p4d, FSDP", 4, 5),
-        ("p4d, FSDP and Liger", 14, 14),
-        ("p5, DDP", 4, 10),
-        ("p5, FSDP", 10, 11),
-        ("p5, FSDP and Liger", 18, 30),
-    ],
-)
-def test_largest_batches_are_those_that_the_search_finds(setup: str, published: int, predicted: int) -> None:
-    found = row(f"1B largest batch on {setup}")
-
-    assert (found.published, found.predicted) == (published, predicted)
-
-
 @pytest.mark.parametrize("shard", [1, 8])
 def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
     layout, work, p4d = Layout(data=8, shard=shard), Work(sequence_length=2_048), machine("p4d.24xlarge")
@@ -99,9 +61,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
 
 
 def test_no_batch_of_70b_fits_on_one_gpu() -> None:
-    seventy = shape_from(KNOWN["meta-llama/Llama-3.1-70B"], "70B")
-
-    assert largest_batch(seventy, Layout(data=8), Work(sequence_length=8_192), machine("p5.48xlarge")) == 0
+    assert largest_batch(SEVENTY, Layout(data=8), Work(sequence_length=8_192), machine("p5.48xlarge")) == 0
 
 
 def test_fp32_state_does_not_explain_the_batches_of_p5_either() -> None:

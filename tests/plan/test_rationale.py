@@ -6,12 +6,10 @@ from anadil.core.format import human_bytes
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory_limit import fit
-from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.plan.rationale import LayoutRationale, Rationale
 from anadil.plan.speed import speed
+from tests.kit.plans import ONE, SEVENTY
 
-ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
-SEVENTY = shape_from(KNOWN["meta-llama/Llama-3.1-70B"], "70B")
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")
 B200 = machine("p6-b200.48xlarge")

@@ -3,26 +3,17 @@ from dataclasses import replace
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.model.loss import CHUNK_TOKENS, CPU_LOGITS_BYTES
 from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.model_shape import KNOWN, Shape, shape_from
+from anadil.plan.model_shape import Shape
 from anadil.plan.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, speed
+from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")
 LAPTOP = replace(
     P5, name="local", device="CPU", devices=1, flops_bf16=80e9, hbm=10e9, nvlink=10e9, network=0.0
 )
-
-
-def known(name: str) -> Shape:
-    return shape_from(KNOWN[name], name)
-
-
-ONE = known("meta-llama/Llama-3.2-1B")
-EIGHT = known("meta-llama/Llama-3.1-8B")
-SEVENTY = known("meta-llama/Llama-3.1-70B")
 WORK = Work(sequence_length=2_048, state="bf16")
 LONG = Work(sequence_length=8_192)
 FSDP8 = Layout(data=8, shard=8, micro_batch_size=14)
@@ -210,6 +201,8 @@ def test_a_cpu_gets_a_sane_speed_without_communication() -> None:
 
 
 def test_chunks_of_the_loss_on_a_cpu_are_those_of_the_model() -> None:
+    from anadil.model.loss import CHUNK_TOKENS, CPU_LOGITS_BYTES
+
     assert (CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES) == (CHUNK_TOKENS, CPU_LOGITS_BYTES)
 
 

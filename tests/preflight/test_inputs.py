@@ -1,3 +1,4 @@
+import functools
 import gzip
 import json
 import logging
@@ -22,7 +23,6 @@ from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
 CHAT = {"messages": [{"role": "user", "content": "Salam"}, {"role": "assistant", "content": "Salam!"}]}
-KEYS = {"clean": "clean.inputs", "finetune": "finetune.inputs", "evaluate": "evaluate.heldout"}
 SMALL = 256 * 1024
 """Bytes of a file that are looked at, in tests."""
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
@@ -38,13 +38,13 @@ def put(folder: Path, name: str, content: bytes) -> str:
 
 
 def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Look:
-    named = again(recipe, f"{KEYS[stage]}={json.dumps(files)}")
+    named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
     return look_at_files(STAGES[stage], named, here=here)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(KEYS.values(), SMALL))
+    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(inputs.FIRST_BYTES, SMALL))
 
 
 def upload(bucket: str, name: str, content: bytes) -> str:
@@ -140,6 +140,7 @@ def test_documents_are_counted_over_all_kinds_of_files(recipe: Recipe, tmp_path:
     assert "looked at" not in found.detail
 
 
+@functools.cache
 def big(name: str, field: str = "text") -> bytes:
     """A file of some kind, many times as large as what is looked at."""
     rows = lines(*({field: f"Salam {number} {'x' * 900}"} for number in range(4_000)))

@@ -1,6 +1,5 @@
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,11 @@ import pytest
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
 from anadil.preflight.inputs import check_weights, look_at_base
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
 
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
+WEIGHTS = "model.safetensors"
 
 
 def safetensors(num_bytes: int) -> bytes:
@@ -21,15 +21,21 @@ def safetensors(num_bytes: int) -> bytes:
     return struct.pack("<Q", len(header)) + header.encode() + b"\0" * num_bytes
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Of the tiny model."""
+    folder = base_tokenizer(Base(model="tiny"), tmp_path_factory.mktemp("cache"))
+    return (folder / "tokenizer.json").read_bytes()
+
+
 @pytest.fixture
-def model(tmp_path: Path, recipe: Recipe) -> Path:
+def model(tmp_path: Path, tokenizer: bytes) -> Path:
     """A directory that has all that a model needs, as far as preflight looks."""
-    tokenizer = base_tokenizer(recipe.base, tmp_path / "cache") / "tokenizer.json"
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    (folder / "model.safetensors").write_bytes(safetensors(1_000))
+    (folder / "tokenizer.json").write_bytes(tokenizer)
+    (folder / WEIGHTS).write_bytes(safetensors(1_000))
     return folder
 
 
@@ -39,52 +45,47 @@ def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:
     assert found.detail == f"{model}, a tokenizer of 4,102 tokens"
 
 
-def _tear(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-300])
-
-
-def _pointer(folder: Path) -> None:
-    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
-
-
-def _empty(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
-
-
-def _index(folder: Path) -> None:
-    named = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(named))
-
-
-def _tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{}")
-
-
-def _config(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-
-
-def _code(folder: Path) -> None:
-    (folder / "config.json").write_text('{"auto_map": {"AutoModel": "x.Y"}}')
-
-
 @pytest.mark.parametrize(
-    ("damage", "kind", "message"),
+    ("name", "content", "kind", "message"),
     [
-        (_tear, IntegrityError, r"model\.safetensors: has [\d,]+ bytes, not the [\d,]+ that its header says"),
-        (_pointer, IntegrityError, r"model\.safetensors: has 57 bytes, and no header of safetensors; fetch"),
-        (_empty, IntegrityError, r"model\.safetensors: has 0 bytes, and no header of safetensors; fetch"),
-        (_index, IntegrityError, r"1 of 2 files of weights are missing, the first is model-00002-of"),
-        (_tokenizer, DataError, r"tokenizer\.json: tokenizers cannot read it"),
-        (_config, DataError, r"config\.json: is not JSON"),
-        (_code, IntegrityError, r"config\.json: auto_map asks to run code"),
+        (
+            WEIGHTS,
+            safetensors(1_000)[:-300],
+            IntegrityError,
+            r"model\.safetensors: has [\d,]+ bytes, not the [\d,]+ that its header says",
+        ),
+        (
+            WEIGHTS,
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+            IntegrityError,
+            r"model\.safetensors: has 57 bytes, and no header of safetensors; fetch",
+        ),
+        (
+            WEIGHTS,
+            b"",
+            IntegrityError,
+            r"model\.safetensors: has 0 bytes, and no header of safetensors; fetch",
+        ),
+        (
+            "model.safetensors.index.json",
+            b'{"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}',
+            IntegrityError,
+            r"1 of 2 files of weights are missing, the first is model-00002-of",
+        ),
+        ("tokenizer.json", b"{}", DataError, r"tokenizer\.json: tokenizers cannot read it"),
+        ("config.json", b"{", DataError, r"config\.json: is not JSON"),
+        (
+            "config.json",
+            b'{"auto_map": {"AutoModel": "x.Y"}}',
+            IntegrityError,
+            r"config\.json: auto_map asks to run code",
+        ),
     ],
 )
 def test_a_damaged_model_is_refused(
-    damage: Callable[[Path], None], kind: type[AnadilError], message: str, model: Path, recipe: Recipe
+    name: str, content: bytes, kind: type[AnadilError], message: str, model: Path, recipe: Recipe
 ) -> None:
-    damage(model)
+    (model / name).write_bytes(content)
 
     with pytest.raises(kind, match=message):
         look_at_base(again(recipe, f"base.model={model}"))
@@ -95,7 +96,7 @@ def test_a_model_type_that_nobody_compared_is_refused_by_name(
     here: bool, model: Path, recipe: Recipe
 ) -> None:
     (model / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8}')
-    _tear(model)
+    (model / WEIGHTS).write_bytes(b"")
 
     with pytest.raises(PreflightError, match=r"'mixtral' is a mixture of experts"):
         look_at_base(again(recipe, f"base.model={model}"), here=here)

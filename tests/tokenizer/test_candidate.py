@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, base_tokenizer, read_tokenizer
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
 from anadil.core.errors import DataError, IntegrityError
-from anadil.recipe.sections import Base, Strategy
+from anadil.recipe.sections import Strategy
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
@@ -30,13 +29,8 @@ TEXT = "Kitablardan <|eot_id|> için Azərbaycan  dilində , it 's 12345 😀\n\
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_tokenizer(Base(model="tiny"), tmp_path_factory.getbasetemp() / "base")
-
-
-@pytest.fixture(scope="module")
-def base(folder: Path) -> Tokenizer:
-    return read_tokenizer(folder)
+def base(tiny_folder: Path) -> Tokenizer:
+    return read_tokenizer(tiny_folder)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +136,7 @@ def test_control_tokens_written_in_a_document_stay_text(extension: Tokenizer, re
 @pytest.mark.parametrize("model_type", ["", "llama", "gpt2"])
 @pytest.mark.parametrize("strategy", ["base", "extend", "replace"])
 def test_transformers_gives_equal_ids_also_after_saving_again(
-    folder: Path,
+    tiny_folder: Path,
     base: Tokenizer,
     extension: Tokenizer,
     replacement: Tokenizer,
@@ -150,9 +144,11 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
     strategy: Strategy,
     model_type: str,
 ) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
     candidate = TokenizerCandidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
-    write_tokenizer(candidate, folder, chat_template(folder, base), tmp_path / "written")
+    write_tokenizer(candidate, tiny_folder, chat_template(tiny_folder, base), tmp_path / "written")
     if model_type:
         # A model directory says which tokenizer class its model usually has.
         (tmp_path / "written" / "config.json").write_text(

@@ -18,7 +18,7 @@ from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import possible_layout
-from anadil.plan.instances import LOCAL, Machine, machine, machines, this_machine
+from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
 from anadil.plan.preflight import refusal_text
@@ -103,10 +103,11 @@ def run_plan(options: argparse.Namespace) -> int:
 
 def _request(options: argparse.Namespace) -> PlanRequest:
     recipe = load_recipe(options.recipe, options.set)
+    instance = options.instance or recipe.cluster.instance
     return PlanRequest(
         name=Path(options.recipe).stem,
         recipe=recipe,
-        machine=_machine(options.instance or recipe.cluster.instance, options.prices),
+        machine=this_machine() if instance is None else machine(instance, options.prices),
         nodes=options.nodes or recipe.cluster.nodes,
         epoch_tokens=options.tokens,
     )
@@ -155,10 +156,6 @@ def _to_measure(request: PlanRequest, result: PlanResult) -> list[Layout]:
     found = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
     layouts = [*([] if changed else [own]), *(each.layout for each in found)]
     return [each for each in dict.fromkeys(layouts) if request.fits(each)][:MAX_MEASURED]
-
-
-def _machine(name: str | None, prices: Path | None) -> Machine:
-    return this_machine() if name is None else machine(name, prices)
 
 
 def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Path | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from anadil.cli.doctor.local import require_packages
 from anadil.cli.output import add_output_option, print_table
 from anadil.core.errors import INTERRUPTED, Stopped
-from anadil.core.stages import BUILT_IN, STAGES
+from anadil.core.stages import BUILT_IN, FLOW, STAGES
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
 
@@ -32,7 +32,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
     text = "steps as processes of this Python, or in their images (default: %(default)s)"
     run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
     run.add_argument(
-        "--until", choices=list(STAGES), default="report", metavar="STAGE", help="last stage to run"
+        "--until", choices=list(STAGES), default=FLOW[-1].name, metavar="STAGE", help="last stage to run"
     )
     add_remake_option(run)
     add_output_option(run)
@@ -53,11 +53,10 @@ def _run(options: argparse.Namespace) -> int:
     check_directory(work, "--work")
     if recipe.storage.root and "://" not in recipe.storage.root:
         check_directory(Path(recipe.storage.root), "storage.root")
-    names = list(STAGES)
-    stages = [STAGES[name] for name in names[: names.index(options.until) + 1]]
+    stages = FLOW[: FLOW.index(STAGES[options.until]) + 1]
     for stage in stages:
-        if options.until != "finetune" and is_left_out(stage, recipe):
-            log.info("finetune: left out, because finetune.inputs names no chats")
+        if stage.name != options.until and is_left_out(stage, recipe):
+            log.info("%s: left out, because %s names no %s", stage.name, stage.files, stage.files_flag)
             continue
         if stage.files:  # what is wrong with it should be told now, not after hours of training
             look_at_files(stage, recipe).say()
@@ -79,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
-        log.error("stopped at a failed step; correct it and run the same command again to go on from there")
+        log.error("stopped at a failed step; correct it and run the same command again to resume from there")
         return steps.exit_code
     result = dict(steps.uris)
     if "report" in result:

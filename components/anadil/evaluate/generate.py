@@ -74,7 +74,7 @@ def generate_texts(
             ids = _prompt_ids(tokenizer, prompt)
             for mode in DECODING_MODES:
                 new, ended = _continue(
-                    model, ids, _ends(model, tokenizer), max_new_tokens, _sampler(mode, seed, prompt.text)
+                    model, ids, _ends(model, tokenizer), max_new_tokens, _generator(mode, seed, prompt.text)
                 )
                 texts.append(_describe(tokenizer, prompt, mode, new, ended=ended))
             bar.advance()
@@ -121,32 +121,29 @@ def _ends(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     return frozenset([*own, *end_ids(tokenizer)])
 
 
-class _Sampler:
-    """Picks the next token; randomness is drawn on the CPU, so that it does not depend on the device."""
-
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def __call__(self, logits: torch.Tensor) -> int:
-        probabilities, order = torch.softmax(logits / TEMPERATURE, 0).sort(descending=True, stable=True)
-        before = probabilities.cumsum(0) - probabilities
-        kept = probabilities.masked_fill(before >= TOP_P, 0)
-        return int(order[torch.multinomial(kept, 1, generator=self._generator)])
-
-
-def _greedy(logits: torch.Tensor) -> int:
-    return int(logits.argmax())
-
-
-def _sampler(mode: Mode, seed: int, prompt: str) -> Any:
+def _generator(mode: Mode, seed: int, prompt: str) -> torch.Generator | None:
+    """What samples are drawn with: on the CPU, so that they do not depend on the device."""
     if mode == "greedy":
-        return _greedy
+        return None
     digest = hashlib.sha256(f"{seed} {prompt}".encode()).digest()
-    return _Sampler(int.from_bytes(digest[:7], "big"))
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _next_token(logits: torch.Tensor, generator: torch.Generator | None) -> int:
+    if generator is None:
+        return int(logits.argmax())
+    probabilities, order = torch.softmax(logits / TEMPERATURE, 0).sort(descending=True, stable=True)
+    before = probabilities.cumsum(0) - probabilities
+    kept = probabilities.masked_fill(before >= TOP_P, 0)
+    return int(order[torch.multinomial(kept, 1, generator=generator)])
 
 
 def _continue(
-    model: Any, ids: Sequence[int], ends: frozenset[int], max_new_tokens: int, pick: Any
+    model: Any,
+    ids: Sequence[int],
+    ends: frozenset[int],
+    max_new_tokens: int,
+    generator: torch.Generator | None,
 ) -> tuple[list[int], bool]:
     """New tokens, and whether an end token followed them."""
     longest = getattr(model.config, "max_position_embeddings", None) or len(ids) + max_new_tokens
@@ -158,7 +155,7 @@ def _continue(
     while len(new) < budget:
         out = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = out.past_key_values
-        token = pick(out.logits[0, -1].float().cpu())
+        token = _next_token(out.logits[0, -1].float().cpu(), generator)
         if token in ends:
             return new, True
         new.append(token)

@@ -73,7 +73,8 @@ def run(job: Job) -> Figures:
         "steps": steps,
         "dropped": dropped.total,
     }
-    _write(job.out / "training.json", {**figures, "parameters": _num_trained(trainer)})
+    trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
+    _write(job.out / "training.json", {**figures, "parameters": trained})
     job.varying.extend(BESIDE)
     return figures
 
@@ -145,18 +146,16 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
             job.stop.leave()
 
 
-def _num_trained(trainer: Any) -> int:
-    return sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
-
-
 def _origin(job: Job, rows: Dataset) -> dict[str, str]:
     """What a checkpoint must have been made from for this run to resume from it."""
     tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
+    model = artifact.read_manifest(str(job.inputs["model"]))
+    assert model is not None  # inputs are verified artifacts
     return {
         **result_version(STAGES["finetune"]),
         **{key: value for key, value in recipe_origin(job.recipe, sections).items() if key != inputs},
-        "input model": _model_digest(job),
+        "input model": model.digest,
         "chats": tokens,
     }
 
@@ -203,12 +202,6 @@ def _export(job: Job, source: Path) -> None:
     copy_tokenizer(base, job.out)
     for folder in (job.out, job.out / "merged"):
         shutil.copyfile(TEMPLATE, folder / "chat_template.jinja")
-
-
-def _model_digest(job: Job) -> str:
-    manifest = artifact.read_manifest(str(job.inputs["model"]))
-    assert manifest is not None  # inputs are verified artifacts
-    return manifest.digest
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

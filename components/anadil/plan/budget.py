@@ -208,7 +208,7 @@ def time_of(
 
 
 def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
-    """CostEstimate of all machines for the hours of training."""
+    """What all machines cost for the hours of training, by each way to rent them."""
 
     def price(per_hour: float | None) -> CostEstimate:
         def cost(hours: float | None) -> float | None:

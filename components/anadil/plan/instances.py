@@ -1,6 +1,5 @@
 """The machines that a run can use: devices, network and prices, from a dated table or a file."""
 
-import difflib
 import functools
 import json
 import logging
@@ -28,6 +27,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text
+from anadil.recipe.load import did_you_mean, shown_value
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def machine(name: str, prices: Path | None = None) -> Machine:
     if plain in known:
         return known[plain]
     raise RecipeError(
-        f"cluster.instance: unknown machine type {name!r}{_nearest(plain, list(known))} "
+        f"cluster.instance: unknown machine type {name!r}{did_you_mean(plain, list(known)) or '.'} "
         f"Known are {', '.join(known)}; describe another one in a file for --prices"
     )
 
@@ -221,13 +221,13 @@ def _mistakes(
         reason = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             fields = list((Instance if len(cells) == 1 else Price).model_fields)
-            reason = f"unknown key{_nearest(str(cells[-1]), fields)} Keys are {', '.join(fields)}"
+            reason = f"unknown key{did_you_mean(str(cells[-1]), fields) or '.'} Keys are {', '.join(fields)}"
         elif mistake["type"] == "string_pattern_mismatch":
             reason = "write the date as 2026-11-09 or 2026-11"
-        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {_show(rows, mistake['loc'])})")
+        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {shown_value(rows, mistake['loc'])})")
     known = list(_own_table()[0])
     for new, needed in missing.items():
-        guess = _nearest(new, known)
+        guess = did_you_mean(new, known) or "."
         texts.append(f"{_place((new,), lines)}: not in the table{guess} A new type needs {', '.join(needed)}")
     return "\n".join([f"{path}: {len(texts)} mistake(s)", *(f"  {text}" for text in texts)])
 
@@ -237,20 +237,6 @@ def _place(loc: tuple[int | str, ...], lines: Mapping[strict_yaml.Path, int]) ->
     line = next((lines[loc[:end]] for end in range(len(loc), 0, -1) if loc[:end] in lines), None)
     key = ".".join(map(str, loc))
     return f"line {line}: {key}" if line else key
-
-
-def _show(data: Any, loc: Sequence[int | str]) -> str:
-    for key in loc:
-        if not isinstance(data, dict) or key not in data:
-            break
-        data = data[key]
-    text = json.dumps(data, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _nearest(word: str, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def _machine(name: str, row: Instance) -> Machine:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from anadil.core.format import human_bytes, human_parameters
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.layout import Layout, Recompute, Work
+from anadil.plan.layout import Layout, Work
 from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.search import RECOMPUTE, divisors
@@ -102,7 +102,9 @@ class LayoutRationale:
         return Rationale(setting="micro-batch", value=value, why=why)
 
     def _recompute(self) -> Rationale:
-        variants = "; ".join(f"{each}: {self._figures(self._with(each))}" for each in RECOMPUTE)
+        variants = "; ".join(
+            f"{each}: {self._figures(replace(self.layout, recompute=each))}" for each in RECOMPUTE
+        )
         size = f"{human_parameters(self.shape.parameters)} here"
         rule = (
             f"below about {human_parameters(LARGE_MODEL)} it is generally not needed ({size})"
@@ -111,9 +113,6 @@ class LayoutRationale:
         )
         why = f"10-30 % more compute for much less memory; {rule}; {variants}"
         return Rationale(setting="activation checkpointing", value=self.layout.recompute, why=why)
-
-    def _with(self, recompute: Recompute) -> Layout:
-        return replace(self.layout, recompute=recompute)
 
     def _precision(self) -> Rationale:
         name = self.machine.device.split()[0]

@@ -59,7 +59,6 @@ class Remedy:
     """Value by recipe key, only those that change."""
     layout: Layout
     total_bytes: int
-    verdict: FitVerdict
 
 
 def search(
@@ -287,7 +286,7 @@ def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
             continue
         total, word = fit(shape, each.layout, each.work, each.machine)
         if word == "fits":
-            return Remedy(settings=each.settings, layout=each.layout, total_bytes=total, verdict=word)
+            return Remedy(settings=each.settings, layout=each.layout, total_bytes=total)
     return None
 
 

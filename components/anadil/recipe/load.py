@@ -13,6 +13,11 @@ from anadil.core.log import masked
 from anadil.recipe import strict_yaml
 from anadil.recipe.sections import Recipe
 
+NEAR = 0.7
+"""Least likeness of a word that is offered for another; difflib's own 0.6 takes `minhash_rows` for `min_char`."""
+MAX_HINTS = 5
+"""Most keys that are offered for one; more would be a list to read."""
+
 
 def recipes_dir() -> Path:
     """Directory of the shipped recipes: in the wheel beside this file, in a checkout at its top."""
@@ -43,7 +48,7 @@ def find_recipe(name_or_path: str) -> Path:
     names = [recipe.stem for recipe in shipped()]
     if name_or_path in names:
         return recipes_dir() / f"{name_or_path}.yaml"
-    guess = _nearest(name_or_path, names)
+    guess = did_you_mean(name_or_path, names)
     raise RecipeError(
         f"recipe {name_or_path}: neither a file nor a shipped recipe ({', '.join(names)}){guess}"
     )
@@ -160,12 +165,12 @@ def mistakes(
             continue  # the list is short only because its wrong items do not count
         reason = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
-            reason = f"unknown key{_nearest(str(path[-1]), _keys_at(path[:-1], model))}"
+            reason = f"unknown key{_key_hint(path, model)}"
         where = _where(path, lines, given)
         got = (
             ""
             if mistake["type"] == "missing" or not path or "password" in reason
-            else f" (got {_show(data, path)})"
+            else f" (got {shown_value(data, path)})"
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
@@ -177,19 +182,15 @@ def _where(
     """Where a mistake was made: on a line of the file, on the command line, or where both meet."""
     if any(path[: len(other)] == other for other in given):
         return "command line: "
-    line = _line_of(path, lines)
+    line = lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)  # of the table that lacks it
     in_file = [f"line {line}"] if line else []
     below = ["command line"] if any(other[: len(path)] == path for other in given) else []
     places = " or ".join(in_file + below)
     return f"{places}: " if places else ""
 
 
-def _line_of(path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int]) -> int | None:
-    """The line of a key, or of the table that lacks it."""
-    return lines.get(path) or (lines.get(path[:-1]) if len(path) > 1 else None)
-
-
-def _show(data: Any, path: tuple[int | str, ...]) -> str:
+def shown_value(data: Any, path: Sequence[int | str]) -> str:
+    """The value at a path, as a message shows it: short, and without passwords."""
     for key in path:
         try:
             data = data[key]
@@ -199,12 +200,31 @@ def _show(data: Any, path: tuple[int | str, ...]) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _keys_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
-    for key in path:
+def _key_hint(path: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """The key that was meant: one of the same table, else one of the tables below it."""
+    for key in path[:-1]:
         field = model.model_fields.get(str(key)) if isinstance(key, str) else None
-        inner = _model_in(field.annotation) if field else None
-        model = inner or model
-    return list(model.model_fields)
+        model = (_model_in(field.annotation) if field else None) or model
+    word = str(path[-1])
+    if hint := did_you_mean(word, list(model.model_fields)):
+        return hint
+    paths = _paths_in(model)
+    near = difflib.get_close_matches(word, set(paths.values()), n=1, cutoff=NEAR)
+    begin = f"{word.partition('_')[0]}_"
+    found = [path for path, key in paths.items() if key in near] or [
+        path for path, key in paths.items() if key.startswith(begin)
+    ]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) <= MAX_HINTS else ""
+
+
+def _paths_in(model: type[BaseModel]) -> dict[str, str]:
+    """Path of each key of a table and of the tables in it -> the key."""
+    paths = {name: name for name in model.model_fields}
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            paths |= {f"{name}.{path}": key for path, key in _paths_in(inner).items()}
+    return paths
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
@@ -215,6 +235,7 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     return next((model for model in found if model), None)
 
 
-def _nearest(word: str, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1)
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """The nearest of some words, as the end of a message; empty where none is near."""
+    close = difflib.get_close_matches(word, words, n=1, cutoff=NEAR)
     return f"; did you mean {close[0]!r}?" if close else ""

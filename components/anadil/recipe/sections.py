@@ -2,7 +2,7 @@
 
 A default that was published carries its source. "Azercell" is "Azerbaijani Llama on
 Amazon SageMaker AI" (AWS Machine Learning Blog, with Azercell Telecom); where nothing is
-published the text says where the value comes from. `recipe.py` reads and checks files.
+published the text says where the value comes from. `load.py` reads and checks files.
 """
 
 from typing import Annotated, Literal

@@ -6,9 +6,11 @@ from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, words_of
-from anadil.report.read import Facts, Json, first, last_part, table_of
+from anadil.report.read import Facts, Json, field, last_part, table_of
 
 PARTS = {"train": "training", "heldout": "held out"}
+CHARTED = ("in", "kept", "dropped")
+"""What the charts show."""
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
 """Characters of a rejected document that the page shows."""
@@ -44,7 +46,7 @@ class CorpusView:
 def corpus_view(facts: Facts) -> CorpusView:
     """What came in, what stayed, and why the rest did not."""
     stats = facts.stats
-    came, kept = came_in(stats), number(stats.get("kept"))
+    came, kept = number(stats.get("in")), number(stats.get("kept"))
     share = percent(kept / came) if came and kept is not None else percent(None)
     return CorpusView(
         came=figure(came),
@@ -55,23 +57,8 @@ def corpus_view(facts: Facts) -> CorpusView:
         dropped=_dropped(stats),
         extent=_extent(stats),
         rejected=_rejected(facts),
-        size=_size(stats),
+        size=facts_table("The corpus in numbers", {key: stats[key] for key in stats if key not in CHARTED}),
     )
-
-
-def came_in(stats: Json) -> float | int | None:
-    """Documents that were read."""
-    return number(stats.get("in"))
-
-
-def num_words(stats: Json) -> float | int | None:
-    """Words of the documents that were kept."""
-    return number(first(stats, "words", "words_out"))
-
-
-def num_bytes(stats: Json) -> float | int | None:
-    """UTF-8 bytes of the documents that were kept."""
-    return number(first(stats, "bytes", "bytes_out"))
 
 
 def drops(stats: Json) -> list[tuple[str, float]]:
@@ -83,15 +70,12 @@ def drops(stats: Json) -> list[tuple[str, float]]:
 
 def parts_of(facts: Facts) -> list[tuple[str, float]]:
     """(part, documents) of the corpus: what is trained on, what is held out."""
-    manifest = facts.manifests.get("corpus")
-    records: dict[str, object] = dict(manifest.records) if manifest else {}
-    told = {"s": facts.stats, "r": records}
-    counts = [(part, number(first(told, f"s.records.{part}", f"s.{part}", f"r.{part}"))) for part in PARTS]
+    counts = [(part, number(field(facts.stats, f"records.{part}"))) for part in PARTS]
     return [(part, float(count)) for part, count in counts if count is not None]
 
 
 def _funnel(facts: Facts) -> Chart | None:
-    stages = [("came in", came_in(facts.stats)), ("kept", number(facts.stats.get("kept")))]
+    stages = [("came in", number(facts.stats.get("in"))), ("kept", number(facts.stats.get("kept")))]
     stages += [(PARTS[part], count) for part, count in parts_of(facts)]
     known = [(label, float(count)) for label, count in stages if count is not None]
     came = known[0][1] if known else 0
@@ -108,7 +92,7 @@ def _funnel(facts: Facts) -> Chart | None:
 def _dropped(stats: Json) -> Chart | None:
     found = drops(stats)
     total = sum(count for _, count in found)
-    came = came_in(stats)
+    came = number(stats.get("in"))
     rows = tuple(
         (words_of(rule), figure(int(count)), percent(count / total), percent(count / came if came else None))
         for rule, count in found
@@ -126,7 +110,7 @@ def _dropped(stats: Json) -> Chart | None:
 
 
 def _extent(stats: Json) -> str:
-    words, size = num_words(stats), num_bytes(stats)
+    words, size = number(stats.get("words_out")), number(stats.get("bytes_out"))
     parts = [] if words is None else [f"{figure(integer_if_whole(words))} words"]
     return ", ".join(parts if size is None else [*parts, human_bytes(size)])
 
@@ -140,7 +124,7 @@ def _rejected(facts: Facts) -> tuple[Rejected, ...]:
 
 
 def _sample(rule: str, line: Json, count: float | None) -> Rejected:
-    source = first(line, "url") or last_part(str(line.get("source") or ""))
+    source = line.get("url") or last_part(str(line.get("source") or ""))
     known = {"id", "text", "source", "url", "rule", "reason"}
     more = [
         f"{words_of(key)} {plain_value(value)}" for key, value in line.items() if value and key not in known
@@ -154,9 +138,3 @@ def _sample(rule: str, line: Json, count: float | None) -> Rejected:
         source=clip(source, 160),
         detail=clip(", ".join(more), 200),
     )
-
-
-def _size(stats: Json) -> TextTable:
-    told = {"in", "kept", "dropped"}
-    rest = {key: value for key, value in stats.items() if key not in told}
-    return facts_table("The corpus in numbers", rest)

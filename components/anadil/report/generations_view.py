@@ -99,7 +99,6 @@ def _hidden(num_prompts: int) -> str:
 def _repetition(candidates: dict[str, Json]) -> TextTable:
     records = []
     for name, item in candidates.items():
-        measures = table_of(item.get("repetition"))
-        groups = named_tables(measures) or ([("", measures)] if measures else [])
-        records += [(f"{name} {words_of(group)}".strip(), table) for group, table in groups]
+        modes = named_tables(item.get("repetition"))
+        records += [(f"{name} {words_of(mode)}", table) for mode, table in modes]
     return records_table("Repetition in generations", records[:MAX_REPETITION_ROWS], "candidate")

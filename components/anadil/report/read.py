@@ -104,11 +104,6 @@ def field(data: object, path: str) -> object:
     return data
 
 
-def first(data: object, *paths: str) -> object:
-    """The first of several fields that is there."""
-    return next((found for path in paths if (found := field(data, path)) is not None), None)
-
-
 def table_of(value: object) -> Json:
     """The value where it is a JSON table, else an empty one."""
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from anadil.core.format import number
-from anadil.report.corpus_view import came_in, corpus_view, num_bytes, num_words, parts_of
+from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.provenance import provenance_view
@@ -84,10 +84,10 @@ def default_title(facts: Facts) -> str:
 def metrics(facts: Facts) -> dict[str, float | int]:
     """Every number that is worth following over runs, by a flat name."""
     found: dict[str, object] = {
-        "corpus_in": came_in(facts.stats),
+        "corpus_in": facts.stats.get("in"),
         "corpus_kept": facts.stats.get("kept"),
-        "corpus_words": num_words(facts.stats),
-        "corpus_bytes": num_bytes(facts.stats),
+        "corpus_words": facts.stats.get("words_out"),
+        "corpus_bytes": facts.stats.get("bytes_out"),
         "pretrain_final_loss": _last(facts, "loss"),
         "finetune_final_loss": _last(facts, "loss", finetuning=True),
         "gate_passed": {True: 1, False: 0}.get(field(facts.scores, "gate.passed") is True)

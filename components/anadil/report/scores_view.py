@@ -16,7 +16,7 @@ from anadil.report.format import (
     signed_percent,
     words_of,
 )
-from anadil.report.read import Facts, Json, field, first, list_of, named_tables, table_of
+from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
 from anadil.text.metrics import SURE_DOCUMENTS
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
@@ -84,13 +84,7 @@ def candidates_of(facts: Facts) -> dict[str, Json]:
 
 def loop_rate(candidate: Json) -> float | None:
     """Share of a candidate's greedy generations that end in a loop; sampling hides loops."""
-    given = number(first(candidate, "repetition.greedy.loop_rate", "repetition.loop_rate"))
-    if given is not None:
-        return float(given)
-    made = [table_of(item) for item in list_of(candidate.get("generations"))]
-    made = [item for item in made if item.get("mode") == "greedy"] or made
-    known = [mark for item in made if isinstance(mark := item.get("loop"), bool)]
-    return sum(known) / len(known) if known else None
+    return number(field(candidate, "repetition.greedy.loop_rate"))
 
 
 def gate_verdict(scores: Json) -> str:
@@ -221,7 +215,7 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
     gains = [
         Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
         for label, item in _all_differences(scores)
-        if (value := _float(item.get("value"))) is not None and (ends := _ends(item)) is not None
+        if (value := number(item.get("value"))) is not None and (ends := _ends(item)) is not None
         for low, high in [ends]
     ]
     table = _differences(scores)
@@ -231,16 +225,10 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
     return tuple(chart for chart in charts if chart)
 
 
-def _float(value: object) -> float | None:
-    found = number(value)
-    return None if found is None else float(found)
-
-
 def _ends(item: Json) -> tuple[float, float] | None:
-    """Low and high of an interval, as fields with these names or as a list `interval`."""
-    pair = list_of(item.get("interval")) or [item.get("low"), item.get("high")]
-    found = [end for end in map(_float, pair) if end is not None]
-    return (found[0], found[1]) if len(found) == 2 else None
+    """Low and high of an interval."""
+    low, high = number(item.get("low")), number(item.get("high"))
+    return None if low is None or high is None else (low, high)
 
 
 def _all_differences(scores: Json) -> list[tuple[str, Json]]:
@@ -252,7 +240,7 @@ def _differences(scores: Json) -> TextTable:
     rows = []
     for label, item in _all_differences(scores):
         ends = _ends(item)
-        sure = item.get("significant", None if ends is None else ends[0] > 0 or ends[1] < 0)
+        sure = item.get("significant")
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
         shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
         rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))

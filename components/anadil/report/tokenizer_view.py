@@ -39,7 +39,7 @@ class TokenizerView:
 def tokenizer_view(facts: Facts) -> TokenizerView:
     """The candidates beside each other, and which one goes on."""
     candidates = tokenizers_of(facts)
-    chosen = chosen_of(facts)
+    chosen = clip(facts.fertility.get("chosen"), 80)
     names = [name for name, _ in candidates]
     rows = tuple(
         (
@@ -76,15 +76,6 @@ def tokenizer_view(facts: Facts) -> TokenizerView:
 def tokenizers_of(facts: Facts) -> list[tuple[str, Json]]:
     """(name, figures) of every tokenizer that was compared."""
     return named_tables(facts.fertility.get("candidates"))
-
-
-def chosen_of(facts: Facts) -> str:
-    """Name of the tokenizer that goes on; the only one where there was no choice."""
-    found = facts.choice.get("chosen") or facts.fertility.get("chosen")
-    names = [name for name, _ in tokenizers_of(facts)]
-    if found is None and len(names) == 1:
-        return names[0]
-    return "" if found is None else clip(found, 80)
 
 
 def _cuts(candidates: list[tuple[str, Json]]) -> tuple[Cut, ...]:

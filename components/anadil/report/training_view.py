@@ -82,7 +82,7 @@ def training_view(facts: Facts) -> TrainingView:
 def finetune_view(facts: Facts) -> FinetuneView:
     """What the loss of finetuning counts, and how it fell."""
     drawn = Line(label="loss", points=series(facts.finetuning, "loss"))
-    rate = Line(label="learning rate", points=_rates(facts.finetuning))
+    rate = Line(label="learning rate", points=series(facts.finetuning, "lr"))
     charts = [
         lines("Loss on answers", "nats per token", [drawn]),
         lines("Learning rate", "step size of AdamW", [rate], from_zero=True),
@@ -119,10 +119,6 @@ def _phase_name(facts: Facts, phase: object) -> str:
         known = place == int(place) and 1 <= place <= len(recipe)
         phase = recipe[int(place) - 1].trains if known else f"phase {figure(place)}"
     return clip(PHASE_NAMES.get(str(phase), plain_value(phase)), 40)
-
-
-def _rates(logged: list[Json]) -> tuple[tuple[float, float], ...]:
-    return series(logged, "lr") or series(logged, "learning_rate")
 
 
 def _sample(audit: Json) -> tuple[Span, ...]:

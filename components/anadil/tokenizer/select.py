@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anadil.recipe.sections import Recipe
@@ -36,7 +36,7 @@ class MeasuredCandidate:
             "got": found.got,
             "vocab_size": found.vocab_size,
         }
-        usage = found.usage.as_json() if found.usage else {}
+        usage = asdict(found.usage) if found.usage else {}
         return sizes | usage | self.fertility.as_json()
 
     @property
@@ -107,15 +107,13 @@ def write_tables(
     }
     _write_json(out / "fertility.json", summary)
     if len(measured) > 1:
-        table = [{"name": item.candidate.name, **_without_samples(item)} for item in measured]
+        table = [{"name": name, **tables[name]} for name in (item.candidate.name for item in measured)]
+        for entry in table:
+            del entry["samples"]
         _write_json(
             out / "choice.json", {"chosen": chosen, "reason": why, "candidates": table, "warnings": warnings}
         )
         log.info("chose %s: %s", chosen, why)
-
-
-def _without_samples(item: MeasuredCandidate) -> dict[str, object]:
-    return {key: value for key, value in item.as_json().items() if key != "samples"}
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
@@ -29,10 +29,6 @@ class TokenUsage:
     def is_enough(self) -> bool:
         """Whether 90 % of the own tokens are seen 100 times."""
         return self.own_tokens_seen >= MIN_SHARE * self.own_tokens
-
-    def as_json(self) -> dict[str, int]:
-        """The fields as `fertility.json` holds them."""
-        return asdict(self)
 
 
 def count_usage(

@@ -31,6 +31,13 @@ CASES = [
     for state, every in RECOMPUTE.items()
     for recompute, trains in product(every, ("all", "embeddings"))
 ]
+BY_DEFAULT = (("none", "all", "bf16"), ("none", "embeddings", "bf16"), ("selective", "all", "fp32"))
+EVERY = [
+    pytest.param(
+        case, id="-".join(case), marks=[] if case in BY_DEFAULT else [pytest.mark.slow, pytest.mark.matrix]
+    )
+    for case in CASES
+]
 
 
 @cache
@@ -91,13 +98,7 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     return peak
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id="-".join(case), marks=[pytest.mark.slow] if "fp32" in case else [])
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", EVERY)
 def test_fake_tensors_hold_what_the_allocator_reports(case: tuple[str, str, str]) -> None:
     measured = allocated(*case)
     _, shape, layout, work = sizes(*case)
@@ -107,7 +108,7 @@ def test_fake_tensors_hold_what_the_allocator_reports(case: tuple[str, str, str]
     assert exact == pytest.approx(measured, rel=NEAR)
 
 
-@pytest.mark.parametrize("case", CASES, ids="-".join)
+@pytest.mark.parametrize("case", EVERY)
 def test_the_closed_form_is_what_the_allocator_reports(case: tuple[str, str, str]) -> None:
     measured = allocated(*case)
     _, shape, layout, work = sizes(*case)

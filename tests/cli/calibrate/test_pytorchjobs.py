@@ -10,12 +10,11 @@ from anadil.cli.calibrate.spec import RunSpec
 from anadil.core.errors import RecipeError
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.model_shape import KNOWN, shape_from
 from tests.kit.calibration import recipe
 from tests.kit.crds import PYTORCHJOB, mistakes
+from tests.kit.plans import ONE
 from tests.kit.restricted import violations
 
-ONE = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 WORK = Work(sequence_length=2_048)
 P4D = machine("p4d.24xlarge")
 LAYOUTS = [Layout(data=16, micro_batch_size=2), Layout(data=16, micro_batch_size=4, recompute="full")]

@@ -1,6 +1,7 @@
 """A cluster in which everything is as a recipe wants it."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         monkeypatch.delenv("KF_PIPELINES_ENDPOINT", raising=False)
         monkeypatch.setenv("NO_PROXY", "*")
         yield served
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
 
 
 def node(

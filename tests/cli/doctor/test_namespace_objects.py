@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from anadil.cli.doctor.cluster import run_cluster_checks
+from anadil.core.stages import IMAGES
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.conftest import node
 from tests.cli.doctor.lines import line, names
@@ -229,13 +230,13 @@ def test_an_image_without_a_registry_is_refused_on_hyperpod(cluster: Cluster, wa
 
 def test_images_by_digest_need_no_remedy(cluster: Cluster, wanted: Recipe) -> None:
     digest = "sha256:" + "0" * 64
-    stages = ["clean", "tokenizer", "pretrain", "finetune", "evaluate", "tools"]
-    pins = [f"cluster.digests.{stage}={digest}" for stage in stages]
+    images = set(IMAGES.values())
+    pins = [f"cluster.digests.{image}={digest}" for image in images]
 
     loose = line(wanted, "images")
     pinned = line(again(wanted, *pins), "images")
 
     assert (loose.status, pinned.status) == ("passed", "passed")
-    assert "and 5 more go by tag" in loose.detail
+    assert f"and {len(images) - 1} more go by tag" in loose.detail
     assert "cluster.digests" in loose.remedy
     assert pinned.remedy == ""

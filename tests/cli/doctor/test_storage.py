@@ -1,6 +1,5 @@
 """The probe of `storage.root`, against a server that speaks the protocol of S3."""
 
-import socket
 import time
 
 import pytest
@@ -46,10 +45,10 @@ def test_a_missing_bucket_is_named(bucket: str, wanted: Recipe) -> None:
     assert f"{bucket}-none" in check.detail
 
 
-def test_storage_that_is_away_is_given_up(wanted: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{port}")
+def test_storage_that_is_away_is_given_up(
+    closed_port: int, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

@@ -1,7 +1,7 @@
 """The peak of a real training step: the engine and the model on fake tensors, without a GPU.
 
 The engine's own code lays transformers' model of the base's type over the processes of a group that
-does not exist, and runs two steps of it: shards, splits, stages, recomputation, its loss and its
+does not exist, and runs a step of it: shards, splits, stages, recomputation, its loss and its
 optimizer. Tensors have shapes and no content, so nothing is computed. Three things are not the
 engine's: the launch of Triton kernels is left out, Liger's loss, which needs a GPU to choose its path,
 is retold, and without Liger the loss is that of a CPU without BF16 products. `torch.compile` and products
@@ -87,7 +87,7 @@ def exact_of(request: PlanRequest, layout: Layout) -> ExactPeak:
 def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | None = None) -> int:
     """Bytes that the allocator holds at the worst moment of a step, over all pipeline stages.
 
-    Two steps are run and the second counts, because the optimizer's state is made in the first.
+    The optimizer has its state, as in every step but the first.
 
     Args:
         shape: The model.
@@ -129,10 +129,10 @@ def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage
             config_of(shape, work.sequence_length), dtype=torch.float32, trust_remote_code=False
         )
         net = parallelize.parallelize(model, settings, mesh, FAKE_DEVICE)
-        return _second_step(net, settings, borders)
+        return _step(net, settings, borders)
 
 
-def _second_step(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> int:
+def _step(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Tensor) -> int:
     phase = settings.phases[0]
     parameters = net.parameters()
     train_only(parameters, list(parameters) if phase.trains == "all" else net.tables & parameters.keys())
@@ -144,14 +144,16 @@ def _second_step(net: parallelize.ParallelModel, settings: Pretrain, borders: to
     for tensor in (*net.model.parameters(), *net.model.buffers()):
         allocated.add(tensor)
     with allocated.following():
-        for _ in range(2):
-            allocated.peak = 0
-            batches = [_batch(net, settings, borders) for _ in range(micro_batches)]
-            net.backward(batches, 1.0, replicas=replicas)
-            replicas.wait()
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad()
+        if optimizer is not None:
+            for parameter in learning:
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad()
+        allocated.peak = 0
+        net.backward([_batch(net, settings, borders) for _ in range(micro_batches)], 1.0, replicas=replicas)
+        replicas.wait()
+        if optimizer is not None:
+            optimizer.step()
     return allocated.peak
 
 

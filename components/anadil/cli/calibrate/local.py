@@ -57,7 +57,7 @@ def measure_layouts(
         shape: The model; made at random.
         work: What a step computes; `trains` is taken from the recipe.
         machine: Which this one should be.
-        runs: Directory of kept results, see `kept.default_folder`.
+        runs: Directory of kept results, see `results.default_folder`.
         steps: Steps that are timed.
         timeout_s: For one layout.
     """

@@ -160,11 +160,6 @@ def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
         recipe: What is to run.
         here: On this machine; else what cannot be seen from here is no mistake.
     """
-    yield from _data(recipe, here=here)
-    yield _base(recipe, here=here)
-
-
-def _data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
     for stage in FLOW:
         if not stage.files:
             continue
@@ -172,6 +167,7 @@ def _data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
             yield skipped(stage.files, "no chats, so no finetuning")
             continue
         yield _looked(stage.files, partial(look_at_files, stage, recipe, here=here))
+    yield _base(recipe, here=here)
 
 
 def _base(recipe: Recipe, *, here: bool) -> Check:
