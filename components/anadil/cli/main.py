@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.summary}", "", "") for stage in FLOW}
 JOBS = ("anadil.cli.launch", "add_job_command")
-PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
+PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,

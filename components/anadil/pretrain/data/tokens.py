@@ -80,10 +80,6 @@ class TokenStream:
     digest: str
     """Stands for the content: equal digests mean equal ids."""
 
-    def slice(self, start: int, num: int) -> Ids:
-        """`num` ids from `start` on."""
-        return self.ids[start : start + num]
-
 
 def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> TokenStream:
     """The stream of a corpus under a tokenizer, from `work` where it is there and undamaged.
