@@ -81,12 +81,6 @@ class Settings:
         )
 
     @cached_property
-    def extraction(self) -> extract.Extraction:
-        """How pages become text."""
-        clean = self.recipe.clean
-        return extract.Extraction(mode=clean.extract, tables=clean.tables, code=clean.code)
-
-    @cached_property
     def minhash(self) -> MinHash:
         """Makes the keys by which near duplicates are found."""
         clean = self.recipe.clean
