@@ -6,6 +6,7 @@ step's own command, and `run_container` waits for the exit code before the conta
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
-from anadil.runtime.job import named_files
+from anadil.runtime.job import named_files, named_side_files
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.signals import handle_signals
@@ -209,6 +210,8 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     Containers.steps = steps
     Containers.mounts = {str(work): "rw"}
     inputs = [pattern for stage in FLOW if stage.files for pattern in named_files(stage, recipe)]
+    beside = [named_side_files(stage, recipe).values() for stage in FLOW]
+    inputs += [pattern for patterns in itertools.chain(*beside) for pattern in patterns]
     for pattern in (*inputs, recipe.base.model):
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():

@@ -25,7 +25,7 @@ from anadil.core.stages import FLOW
 from anadil.plan.preflight import check_fits, check_shared
 from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, named_files
+from anadil.runtime.job import is_left_out, named_files, named_side_files
 from anadil_pipelines.adapt import NAME, pipeline_yaml
 from anadil_pipelines.resources import pod_requests, with_clean_memory
 from anadil_pipelines.server import Kubeflow
@@ -140,6 +140,7 @@ def check_reach(recipe: Recipe) -> None:
     places = {
         "storage.root": (recipe.storage.root or "",),
         **{stage.files: named_files(stage, recipe) for stage in FLOW if stage.files},
+        **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},
         "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
     }
     mistakes = []

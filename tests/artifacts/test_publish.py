@@ -65,7 +65,9 @@ def signalled_midway(number: signal.Signals, name: str, uri: str, folder: Path, 
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
     _, manifest = fetch(uri, "corpus")
-    reused = execute.reusable(PlannedArtifact(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=()))
+    reused = execute.reusable(
+        PlannedArtifact(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=(), side_files={})
+    )
     assert reused is not None
     assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
     assert storage.store(uri).files(f"{uri}.claim") == []

@@ -3,13 +3,17 @@
 import gzip
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from anadil.artifacts.line_reader import bounded_lines
+from anadil.clean.executors import Executor, Task
+from anadil.clean.row_files import read_rows
 from anadil.clean.run import run
+from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import Job
+from anadil.runtime.job import Job, external_side_files
 from anadil.text.corpus import Document, read_documents
 
 
@@ -18,13 +22,38 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
     return path
 
 
-def clean(folder: Path, *files: Path, language: str = "az", **settings: Any) -> Path:
+class InThisProcess:
+    """An executor that starts nothing: tests replace functions, and processes cost time."""
+
+    num_workers = 2
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(
+        self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
+    ) -> None:
+        for task in tasks:
+            function(task)
+            tick()
+
+
+def clean(
+    folder: Path, *files: Path, language: str = "az", executor: Executor | None = None, **settings: Any
+) -> Path:
     out = folder / "corpus"
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    recipe = Recipe.model_validate({"language": language, "clean": settings})
-    job = Job(recipe=recipe, inputs={}, files=tuple(map(str, files)), out=out, work=folder, base_cache=folder)
-    run(job)
+    out.mkdir(parents=True)
+    others = settings.pop("others", {})
+    recipe = Recipe.model_validate({"language": language, "clean": settings, **others})
+    job = Job(
+        recipe=recipe, inputs={}, files=tuple(map(str, files)), out=out, work=folder, base_cache=folder,
+        side_files=external_side_files(STAGES["clean"], recipe),
+    )  # fmt: skip
+    run(job, executor or InThisProcess())
     return out
 
 
@@ -35,6 +64,16 @@ def documents(corpus: Path) -> list[Document]:
 def stats(corpus: Path) -> dict[str, Any]:
     read: dict[str, Any] = json.loads((corpus / "stats.json").read_text(encoding="utf-8"))
     return read
+
+
+def samples(corpus: Path, reason: str) -> list[dict[str, Any]]:
+    """The samples of dropped documents."""
+    return [json.loads(line) for line in bounded_lines(corpus / f"rejected/{reason}.jsonl.zst")]  # type: ignore[arg-type]  # none is too long
+
+
+def rows(corpus: Path) -> list[dict[str, Any]]:
+    """The row of every document."""
+    return [row for batch in read_rows(corpus) for row in batch.to_pylist()]
 
 
 def content(corpus: Path) -> dict[str, bytes]:

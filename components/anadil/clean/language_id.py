@@ -1,7 +1,6 @@
 """Which language a text is in: CLD2, and what it cannot tell of short or damaged text."""
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 
 import pycld2
@@ -54,15 +53,3 @@ def _second_try(text: str) -> tuple[bool, tuple[tuple[str, str, int, float], ...
     except (pycld2.error, UnicodeEncodeError):
         return False, (("Unknown", "un", 0, 0.0),)
     return is_reliable, details
-
-
-def letter_shares(text: str, language: Language) -> tuple[float, float]:
-    """Shares of the letters that are in the language's script, and that are its own; 0 without letters."""
-    counts = Counter(text)
-    letters = {letter: count for letter, count in counts.items() if letter.isalpha()}
-    total = sum(letters.values())
-    if not total:
-        return 0.0, 0.0
-    in_script = sum(count for letter, count in letters.items() if language.is_script(letter))
-    own = sum(letters.get(letter, 0) for letter in language.own_letters)
-    return in_script / total, own / total

@@ -12,6 +12,18 @@ BUILT_IN = "smoke"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SideFiles:
+    """Outside files that a stage reads beside its data: lists, and what it compares its data with."""
+
+    key: str
+    """Recipe key (`section.key`) that names them: one path or several."""
+    only_if: str = ""
+    """Recipe key that must be true, or they are not read."""
+    names: tuple[str, ...] = ()
+    """Of a directory only files of these names; empty: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One step of the flow."""
 
@@ -34,6 +46,10 @@ class Stage:
     """Recipe key (`section.key`) of the outside files that the stage reads."""
     files_flag: str = ""
     """What the command line calls them."""
+    side_files: tuple[SideFiles, ...] = ()
+    """Further ones; their content, too, decides the result."""
+    extends: str = ""
+    """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """What becomes of the stage where the recipe names none of them."""
     image: str
@@ -72,6 +88,13 @@ FLOW = (
         sections=("language", "clean"),
         files="clean.inputs",
         files_flag="raw",
+        side_files=(
+            SideFiles(key="clean.url_lists", names=("domains", "urls")),
+            SideFiles(key="clean.ng_words"),
+            SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
+            SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
+        ),
+        extends="clean.since",
         # One process; the memory is for 3 GB of kept text. The pipeline asks for what the files need instead.
         cpu="1",
         memory="16Gi",
@@ -172,7 +195,17 @@ FLOW = (
     ),
 )
 
-NEW_KEYS: dict[str, str] = {}
+NEW_KEYS: dict[str, str] = {
+    "clean.extract": '"fast"',
+    "clean.tables": "true",
+    "clean.code": "true",
+    "clean.pii": "false",
+    "clean.url_lists": "[]",
+    "clean.url_allow": "[]",
+    "clean.decontaminate": "false",
+    "clean.modes": "{}",
+    "clean.ng_words": "[]",
+}
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 
 With this value a key is left out of origins, so that a release which adds it makes nothing again. It is the

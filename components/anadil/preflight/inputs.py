@@ -23,7 +23,7 @@ from anadil.preflight.clean_memory import clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import external_files
+from anadil.runtime.job import external_files, named_files, named_side_files, side_files
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +78,7 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
         RecipeError: The stage cannot do without files and none are named.
         DataError: A file is missing, of unknown kind or damaged, or they hold nothing to work on.
     """
-    section, name = stage.files.split(".")
-    patterns = tuple(given) or tuple(getattr(getattr(recipe, section), name))
+    patterns = tuple(given) or named_files(stage, recipe)
     hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     visible = [pattern for pattern in patterns if pattern not in hidden]
     if hidden and not visible:
@@ -94,11 +93,22 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
         detail = f"{len(files):,} file(s), {detail}"
         if not beginnings.whole:
             detail += f" in what was looked at (the first {human_bytes(beginnings.num_bytes)} of a file)"
+        for key, count in _side_files(stage, recipe, here=here).items():
+            detail += f"; {key}: {count:,} file(s)"
         if hidden:
             detail += f"; not looked at: {_unseen(stage.files, hidden).detail}"
         return Look(key=stage.files, detail=detail, remedy=remedy)
 
     return _as_seen(stage.files, look, here=here)
+
+
+def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, int]:
+    """Recipe key -> how many files it names; those that only pods see are not counted."""
+    kinds = {each.key: each for each in stage.side_files}
+    return {
+        key: sum(len(side_files(name, kinds[key])) for name in names if here or not claim_of(name, recipe))
+        for key, names in named_side_files(stage, recipe).items()
+    }
 
 
 def look_at_clean_memory(recipe: Recipe, memory_bytes: int, *, here: bool = True) -> Look:

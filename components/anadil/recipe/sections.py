@@ -10,22 +10,23 @@ from typing import Annotated, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     field_validator,
     model_validator,
 )
 
+from anadil.core.format import MIB
 from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import Fraction, Place, StrictModel, Text
+from anadil.recipe.filter_rules import Mode, RuleName, Rules
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import language_codes
 
 Strategy = Literal["base", "extend", "replace"]
+ExtractMode = Literal["fast", "balanced", "precision"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
 """What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
 
@@ -39,31 +40,8 @@ class Base(StrictModel):
     """Commit of a hub model; pin it, so that the run can be repeated."""
 
 
-class Rules(StrictModel):
-    """Limits of the document filters; a key left out takes the language's own limit."""
-
-    min_words: NonNegativeInt | None = None
-    """Fewest words of a document."""
-    max_words: PositiveInt | None = None
-    """Most words of a document."""
-    min_mean_word_length: NonNegativeFloat | None = None
-    """Least mean length of its words, in characters."""
-    max_mean_word_length: PositiveFloat | None = None
-    """Largest mean length of its words, in characters."""
-    min_alpha_words: Fraction | None = None
-    """Least share of words that hold a letter."""
-    min_stop_words: NonNegativeInt | None = None
-    """Fewest different stop words of the language."""
-    max_duplicate_lines: Fraction | None = None
-    """Largest share of lines that repeat an earlier line."""
-    max_top_ngram: Fraction | None = None
-    """Largest share of characters in the most frequent word 2-gram."""
-    max_duplicate_ngrams: Fraction | None = None
-    """Largest share of characters in repeated word 5-grams."""
-    max_isolated: Fraction | None = None
-    """Largest share of words that are one stray letter, the mark of damaged PDF text."""
-    min_script: Fraction | None = None
-    """Least share of letters that belong to the language's script."""
+CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes"})
+"""Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
 
 
 class Clean(StrictModel):
@@ -73,7 +51,25 @@ class Clean(StrictModel):
     """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.txt`, `.html`, `.warc[.gz]` and `.parquet`."""
     text_field: str = "text"
     """Key (JSONL) or column (Parquet) that holds the text."""
+    extract: ExtractMode = "balanced"
+    """How web pages become text: `fast`; `precision`, ten times as slow; `balanced`, which asks it where `fast` is in doubt."""
+    tables: bool = True
+    """Whether tables of web pages are kept, a row a line."""
+    code: bool = True
+    """Whether preformatted blocks of web pages are kept."""
+    url_lists: tuple[str, ...] = ()
+    """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line: pages left out."""
+    url_allow: tuple[str, ...] = ()
+    """Hosts and addresses that are no matter what the lists say, such as `news.example.az`."""
+    pii: bool = False
+    """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
+    decontaminate: bool = False
+    """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
     rules: Rules = Rules()
+    modes: dict[RuleName, Mode] = Field(default_factory=dict)
+    """Whether a rule drops documents (`enforce`) or is only counted (`report`); watch a new limit before it drops."""
+    ng_words: tuple[Text, ...] = ()
+    """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
     minhash_bands: PositiveInt = 14
     """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
     minhash_rows: PositiveInt = 8
@@ -86,6 +82,12 @@ class Clean(StrictModel):
     """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
     max_bad_records: Fraction = 0.001
     """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
+    since: Place | None = None
+    """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
+    workers: PositiveInt | None = None
+    """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
+    shard_bytes: PositiveInt = 256 * MIB
+    """Most bytes of the inputs that a process works on before it writes. The result does not depend on it."""
 
 
 class Tokenizer(StrictModel):

@@ -4,6 +4,7 @@ The files themselves were checked against their manifests before the stage began
 the flow always writes must be there; a field in it may be missing.
 """
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
+from anadil.artifacts.line_reader import DAMAGED, bounded_lines
 from anadil.core.errors import DataError
 from anadil.core.format import number
 from anadil.recipe.sections import Recipe
@@ -18,6 +20,8 @@ from anadil.runtime.job import Job
 from anadil.text.language import load_language
 
 Json = dict[str, object]
+KEPT_SAMPLES = 3
+"""Kept documents that the page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class Facts:
     stats: Json
     rejected: dict[str, list[Json]]
     """Rule -> dropped documents that were kept to be looked at."""
+    kept: list[Json]
+    """Some of those that are in the corpus."""
     fertility: Json
     choice: Json
     training: list[Json]
@@ -57,7 +63,11 @@ def read_facts(job: Job) -> Facts:
         base_name=base_name(job.recipe.base.model),
         manifests={word: manifest for word, manifest in found.items() if manifest is not None},
         stats=_table(corpus / "stats.json"),
-        rejected={path.stem: _lines(path, most=1) for path in sorted((corpus / "rejected").glob("*.jsonl"))},
+        rejected={
+            path.name.partition(".")[0]: _samples(path, 1)
+            for path in sorted((corpus / "rejected").glob("*.jsonl*"))
+        },
+        kept=_samples(corpus / "samples/kept.jsonl.zst", KEPT_SAMPLES),
         fertility=_table(tokenizer / "fertility.json"),
         choice=_table(tokenizer / "choice.json", needed=False),
         training=_lines(model / "training.jsonl"),
@@ -122,6 +132,17 @@ def _table(path: Path, *, needed: bool = True) -> Json:
 def _lines(path: Path, *, needed: bool = True, most: int | None = None) -> list[Json]:
     lines = [line for line in _text(path, needed=needed).splitlines() if line.strip()]
     return [table_of(_parse(line, path)) for line in lines[:most]]
+
+
+def _samples(path: Path, most: int) -> list[Json]:
+    """The first lines of a file that may be packed; none where the file is not there."""
+    if not path.is_file():
+        return []
+    try:
+        lines = [line for line in itertools.islice(bounded_lines(path), most) if isinstance(line, bytes)]
+        return [table_of(_parse(line.decode(), path)) for line in lines]
+    except (*DAMAGED, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); make the corpus again") from None
 
 
 def _text(path: Path, *, needed: bool) -> str:

@@ -6,7 +6,7 @@ Neither the source nor the program's version is among them, so that a release ma
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from anadil.artifacts.base_model import TINY, tiny_source
 from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, Stage
 from anadil.recipe.pretrain import NEUTRAL
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import CLEAN_NEUTRAL, Recipe
 
 PACKAGE = Path(__file__).parents[1]
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
@@ -31,7 +31,11 @@ PIECES, PIECE_BYTES = 64, 64 * KIB
 
 
 def stage_origin(
-    stage: Stage, recipe: Recipe, inputs: dict[str, Manifest], files: Sequence[str]
+    stage: Stage,
+    recipe: Recipe,
+    inputs: dict[str, Manifest],
+    files: Sequence[str],
+    side_files: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, str]:
     """Everything that decides a stage's result, by name; its hash is the artifact's key.
 
@@ -41,10 +45,16 @@ def stage_origin(
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
-    for uri in files:
+    if stage.extends:
+        section, key = stage.extends.split(".")
+        if earlier := getattr(getattr(recipe, section), key):
+            origin[f"input {stage.extends}"] = artifact.finished_manifest(earlier, stage.writes).digest
+    named = {f"file {uri}": uri for uri in files}
+    named |= {f"file {uri} of {key}": uri for key, uris in (side_files or {}).items() for uri in uris}
+    for name, uri in named.items():
         # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
-        name = uri.encode(errors="backslashreplace").decode()
-        origin[f"file {name}"] = storage.store(uri).fingerprint(uri)
+        encoded = name.encode(errors="backslashreplace").decode()
+        origin[encoded] = storage.store(uri).fingerprint(uri)
     if "base" in stage.sections:
         origin.update(base_files(recipe.base.model))
     return origin
@@ -104,7 +114,8 @@ def _json(name: str, node: object) -> str:
 
 
 def _own_keys(name: str, node: BaseModel) -> list[str]:
-    return [key for key in type(node).model_fields if name != "pretrain" or key not in NEUTRAL]
+    neutral = {"pretrain": NEUTRAL, "clean": CLEAN_NEUTRAL}.get(name, ())
+    return [key for key in type(node).model_fields if key not in neutral]
 
 
 def base_files(model: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.environment import image_name, in_group
-from anadil.runtime.job import Figures, Job, Run, external_files
+from anadil.runtime.job import Figures, Job, Run, external_files, external_side_files
 from anadil.runtime.mlflow_spool import SPOOL, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake, unused_checkpoints
 from anadil.runtime.signals import Stop
@@ -57,6 +57,8 @@ class PlannedArtifact:
     target: str
     files: tuple[str, ...]
     """Outside files, expanded."""
+    side_files: dict[str, tuple[str, ...]]
+    """Recipe key -> further ones."""
 
     @property
     def key(self) -> str:
@@ -130,13 +132,14 @@ def planned_artifact(
     """
     manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
     outside = external_files(stage, recipe, files)
-    origin = stage_origin(stage, recipe, manifests, outside)
+    beside = external_side_files(stage, recipe)
+    origin = stage_origin(stage, recipe, manifests, outside, beside)
     root = recipe.storage.root
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
     target = absolute(out) if out else join(str(root), stage.writes, artifact.origin_key(origin))
-    return PlannedArtifact(stage=stage, origin=origin, target=target, files=outside)
+    return PlannedArtifact(stage=stage, origin=origin, target=target, files=outside, side_files=beside)
 
 
 def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
@@ -182,7 +185,7 @@ def _make(
         return _put(planned, sealed)
     job = Job(
         recipe=recipe, inputs={word: fetch(uri, word)[0] for word, uri in inputs.items()}, uris=inputs,
-        files=planned.files, out=planned.partial, work=planned.work, base_cache=base_cache(recipe), stop=stop,
+        files=planned.files, side_files=planned.side_files, out=planned.partial, work=planned.work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
     figures = _run(planned, job, rank)
     if rank > 0:  # writes nothing

@@ -10,11 +10,11 @@ A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills th
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from anadil.artifacts import storage
-from anadil.core.errors import RecipeError
-from anadil.core.stages import Stage
+from anadil.core.errors import DataError, RecipeError
+from anadil.core.stages import SideFiles, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.signals import Stop
@@ -41,6 +41,8 @@ class Job:
     """Artifact word -> where it lies for good; `inputs` may be a copy that goes."""
     files: tuple[str, ...] = ()
     """URIs of the outside files, expanded."""
+    side_files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Recipe key -> URIs of the files that it names; see `Stage.side_files`."""
     out: Path
     """Empty local directory to fill; it becomes the artifact when `run` returns."""
     work: Path
@@ -75,6 +77,48 @@ def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> t
     if not patterns and stage.without_files != "runs":
         raise RecipeError(f"{stage.files}: names no file; list the data to read")
     return tuple(storage.expand(patterns, stage.files))
+
+
+def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """Recipe key -> URIs of the files that the stage reads beside its data.
+
+    Raises:
+        DataError: A name matches nothing, or a directory without the files that are looked for.
+    """
+    kinds = {each.key: each for each in stage.side_files}
+    return {
+        key: tuple(dict.fromkeys(uri for pattern in patterns for uri in side_files(pattern, kinds[key])))
+        for key, patterns in named_side_files(stage, recipe).items()
+    }
+
+
+def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """Recipe key -> patterns by which the recipe names the files that the stage reads beside its data."""
+    found: dict[str, tuple[str, ...]] = {}
+    for each in stage.side_files:
+        names = _value(recipe, each.key) or ()
+        if names and not (each.only_if and not _value(recipe, each.only_if)):
+            found[each.key] = (names,) if isinstance(names, str) else tuple(names)
+    return found
+
+
+def side_files(pattern: str, kind: SideFiles) -> list[str]:
+    """The files that one pattern names; see `external_side_files`."""
+    files = storage.expand((pattern,), kind.key)
+    if not kind.names or files == [pattern]:
+        return files
+    known = [uri for uri in files if uri.rsplit("/", 1)[-1] in kind.names]
+    if not known:
+        raise DataError(
+            f"{kind.key}: {pattern} is no file, and holds no {' or '.join(map(repr, kind.names))}; "
+            "name a directory that does, or a file"
+        )
+    return known
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(recipe, section), name)
 
 
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:

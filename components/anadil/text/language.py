@@ -6,23 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anadil.text import languages
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterLimits:
-    """The language's own limits of the document filters; `anadil.recipe.sections.Rules` names each."""
-
-    min_words: int
-    max_words: int
-    min_mean_word_length: float
-    max_mean_word_length: float
-    min_alpha_words: float
-    min_stop_words: int
-    max_duplicate_lines: float
-    max_top_ngram: float
-    max_duplicate_ngrams: float
-    max_isolated: float
-    min_script: float
+from anadil.text.filter_limits import FilterLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

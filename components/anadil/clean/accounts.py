@@ -1,0 +1,183 @@
+"""What the rows of documents add up to: in = kept + dropped, by rule, by file, by host, by length."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anadil.clean.rows import BIT_OF
+
+KEPT_NAME = "kept"
+MAX_HOSTS = 10_000
+"""Hosts that are counted at a time; with more of them the smallest counts are lost, and sums are too low."""
+TOP_HOSTS = 50
+MAX_FILES = 1_000
+"""Of `by_source`; the rest is one entry."""
+OTHER_FILES = "other files"
+CLUSTER_BOUNDS = (2, 3, 5, 10, 100, 1_000, 10_000)
+"""Least sizes of the groups in which clusters are counted."""
+Array = npt.NDArray[Any]
+Json = dict[str, Any]
+
+
+class Accounts:
+    """Sums over rows; those of several parts are added."""
+
+    def __init__(self, reported: frozenset[str] = frozenset()) -> None:
+        """Begin with nothing; the rules named drop nothing."""
+        self._reported = reported
+        self._enforced = np.uint64(sum(bit for name, bit in BIT_OF.items() if name not in reported))
+        self.documents = 0
+        self.reasons: Counter[str] = Counter()
+        """Documents by reason, with `kept` as one."""
+        self.bytes_in: Counter[str] = Counter()
+        """Of these, as they came."""
+        self.bytes_out: Counter[str] = Counter()
+        """Of the text of kept ones."""
+        self.failed: Counter[str] = Counter()
+        """Documents that a rule alone, without the others, would drop."""
+        self.only: Counter[str] = Counter()
+        """Documents that no other enforced rule drops."""
+        self.lengths: Counter[str] = Counter()
+        """`kept 10`: kept documents of 2 ** 10 bytes of text up to twice as many."""
+        self.clusters: Counter[str] = Counter()
+        """Kept documents that stand for others, by the least size of the group."""
+        self.hosts: Counter[str] = Counter()
+        self.kept_hosts: Counter[str] = Counter()
+        self.by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def count(self, rows: pa.Table, reason: Array, cluster_size: Array) -> None:
+        """Add rows of a shard.
+
+        Args:
+            rows: As `rows.SCHEMA` has them.
+            reason: Final one of each; None for kept ones.
+            cluster_size: Of each.
+        """
+        names = np.array([KEPT_NAME if each is None else each for each in reason], dtype=object)
+        is_kept = names == KEPT_NAME
+        sizes = {name: rows[name].to_numpy().astype(np.int64) for name in ("bytes_in", "bytes_out")}
+        self.documents += rows.num_rows
+        for name in dict.fromkeys(names.tolist()):
+            chosen = names == name
+            self.reasons[name] += int(chosen.sum())
+            self.bytes_in[name] += int(sizes["bytes_in"][chosen].sum())
+        self.bytes_out[KEPT_NAME] += int(sizes["bytes_out"][is_kept].sum())
+        self._count_rules(rows["failed"].to_numpy())
+        self._count_lengths(sizes["bytes_out"], is_kept, rows["is_judged"].to_numpy(zero_copy_only=False))
+        standing = cluster_size[is_kept & (cluster_size > 1)]
+        groups = np.searchsorted(CLUSTER_BOUNDS, standing, side="right") - 1
+        self.clusters.update(str(CLUSTER_BOUNDS[group]) for group in groups.tolist())
+        self._count_places(rows, names, is_kept)
+
+    def _count_rules(self, failed: Array) -> None:
+        for name, bit in BIT_OF.items():
+            own = (failed & np.uint64(bit)) != 0
+            others = failed & self._enforced & ~np.uint64(bit)
+            self.failed[name] += int(own.sum())
+            self.only[name] += int((own & (others == 0)).sum())
+
+    def _count_lengths(self, sizes: Array, is_kept: Array, is_judged: Array) -> None:
+        powers = np.log2(np.maximum(sizes, 1)).astype(np.int64)
+        for word, chosen in ((KEPT_NAME, is_kept), ("dropped", ~is_kept & is_judged)):
+            for power, count in zip(*np.unique(powers[chosen], return_counts=True), strict=True):
+                self.lengths[f"{word} {power}"] += int(count)
+
+    def _count_places(self, rows: pa.Table, names: Array, is_kept: Array) -> None:
+        for host, kept in zip(rows["host"].to_pylist(), is_kept.tolist(), strict=True):
+            if host:
+                self.hosts[host] += 1
+                self.kept_hosts[host] += kept
+        for file, name in zip(rows["file"].to_pylist(), names.tolist(), strict=True):
+            self.by_source[file][name] += 1
+
+    def as_json(self) -> Json:
+        """Everything, for `add`."""
+        hosts = dict(self.hosts.most_common(MAX_HOSTS))
+        return {
+            **{name: dict(getattr(self, name)) for name in COUNTERS},
+            "documents": self.documents,
+            "hosts": hosts,
+            "kept_hosts": {host: self.kept_hosts[host] for host in hosts},
+            "by_source": {file: dict(counts) for file, counts in self.by_source.items()},
+        }
+
+    def add(self, other: Json) -> None:
+        """Add what `as_json` gave of other rows."""
+        self.documents += other["documents"]
+        for name in (*COUNTERS, "hosts", "kept_hosts"):
+            getattr(self, name).update(other[name])
+        for file, counts in other["by_source"].items():
+            self.by_source[file].update(counts)
+        if len(self.hosts) > 2 * MAX_HOSTS:
+            self.hosts = Counter(dict(self.hosts.most_common(MAX_HOSTS)))
+            self.kept_hosts = Counter({host: self.kept_hosts[host] for host in self.hosts})
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Documents by reason, in the order of the names."""
+        return {name: count for name, count in sorted(self.reasons.items()) if name != KEPT_NAME}
+
+    def rules_json(self) -> Json:
+        """What each rule did, in the order in which they are asked, without those that no document breaks."""
+        return {
+            name: {
+                "mode": "report" if name in self._reported else "enforce",
+                "marginal": self.failed[name],
+                "unique": self.only[name],
+                "chosen": self.reasons[name],
+                "bytes": self.bytes_in[name],
+            }
+            for name in BIT_OF
+            if self.failed[name]
+        }
+
+    def lengths_json(self) -> list[Json]:
+        """Kept and dropped documents by the length of their text, in powers of two of bytes."""
+        powers = sorted({int(name.split()[1]) for name in self.lengths})
+        return (
+            [
+                {
+                    "bytes": 2**power,
+                    **{word: self.lengths[f"{word} {power}"] for word in (KEPT_NAME, "dropped")},
+                }
+                for power in range(powers[0], powers[-1] + 1)
+            ]
+            if powers
+            else []
+        )
+
+    def hosts_json(self) -> Json:
+        """The hosts with most documents."""
+        top = sorted(self.hosts.items(), key=lambda item: (-item[1], item[0]))[:TOP_HOSTS]
+        return {host: {"in": count, "kept": self.kept_hosts[host]} for host, count in top}
+
+    def sources_json(self, bad: Counter[str]) -> Json:
+        """What became of the documents of each file.
+
+        Args:
+            bad: Records of each that could not be read.
+        """
+        files = sorted(self.by_source.keys() | bad.keys())
+        table: dict[str, Json] = {}
+        for number, file in enumerate(files):
+            name = file if number < MAX_FILES or len(files) == MAX_FILES + 1 else OTHER_FILES
+            counts = self.by_source.get(file, Counter())
+            entry = table.setdefault(name, {"in": 0, "kept": 0, "bad": 0, "dropped": Counter()})
+            entry["in"] += counts.total()
+            entry["kept"] += counts[KEPT_NAME]
+            entry["bad"] += bad[file]
+            entry["dropped"].update({each: n for each, n in counts.items() if each != KEPT_NAME})
+        return {
+            name: {**entry, "dropped": dict(sorted(entry["dropped"].items()))}
+            for name, entry in table.items()
+        }
+
+    def clusters_json(self) -> Json:
+        """Kept documents that stand for others as well: least size of the cluster -> how many."""
+        return {str(bound): count for bound in CLUSTER_BOUNDS if (count := self.clusters[str(bound)])}
+
+
+COUNTERS = ("reasons", "bytes_in", "bytes_out", "failed", "only", "lengths", "clusters")

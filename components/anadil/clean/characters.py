@@ -1,0 +1,126 @@
+"""What a language says of each character, as tables that kernels index with the code point."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from anadil.text.language import Language
+
+Flags = npt.NDArray[np.uint32]
+Codes = npt.NDArray[np.uint32]
+
+LETTER, SPACE, SCRIPT, OWN, STRAY, UPPER, LOWER = (1 << bit for bit in range(7))
+SENTENCE_END, CLOSER, STRIPPED, BULLET, ELLIPSIS = (1 << bit for bit in range(7, 12))
+HIRAGANA, KATAKANA, JAPANESE, SWALLOW_END, NO_START, SYMBOL, COMMA = (1 << bit for bit in range(12, 19))
+LAST = 0x40000
+"""Above it no character has a class, case or fold."""
+CLOSERS = "\"'”’»)]」』）】›"
+"""What may follow the end of a sentence within it."""
+STRIPPED_MARKS = ".,;:!?\"'()«»“”"
+"""What is no part of a stop word."""
+BULLETS = "-*•‣⁃●○■□▪▫◆◇・·"
+"""Dashes are none: they begin what people say."""
+ELLIPSES = "…・"
+"""Characters that leave a sentence open. Source: swallow-corpus, quality.py."""
+NO_STARTS = "をはがにのへんっゃゅょァィゥェォッャュョンヲー々、。，．"
+"""Characters that hardly ever begin a Japanese sentence or clause: particles, small kana, marks."""
+SYMBOLS = ".…#{\nljtpcuLJTPCU"
+"""Signs that Gopher counts, and first letters of the phrases that C4 looks for."""
+RUN_CLASSES = (
+    ((0x3005, 0x3006), (0x3400, 0x4DC0), (0x4E00, 0xA000)),
+    ((0x3041, 0x30A0),),
+    ((0x30A1, 0x3100),),
+)
+"""Kanji, hiragana, katakana: each run is a word of a language that writes no spaces."""
+OTHER_LETTER, DIGIT = 4, 5
+
+
+class Characters:
+    """Tables of a language; every array has a place for each code point."""
+
+    def __init__(self, language: Language) -> None:
+        self.flags = _general_flags().copy()
+        """Bits of the constants above."""
+        self.has_spaces = language.words("a,b c") == ["a,b", "c"]
+        """Whether words are what white space separates; else they are runs of one class of characters."""
+        self.by_character = language.shingle_units("ab") == ["a", "b"]
+        """Whether shingles are made of characters."""
+        letters = np.flatnonzero(self.flags & LETTER)
+        in_script = [language.is_script(chr(code)) for code in letters.tolist()]
+        self.flags[letters[np.array(in_script, dtype=bool)]] |= SCRIPT
+        for flag, marked in (
+            (OWN, language.own_letters),
+            (STRAY, language.stray_letters),
+            (SENTENCE_END, set(language.sentence_ends) - set(CLOSERS) - set(":;")),
+        ):
+            self.flags[[ord(letter) for letter in marked]] |= flag
+        self.kinds = _kinds(has_spaces=self.has_spaces)
+        """0: outside words; a word is a run of one kind."""
+        self.folds = _folds(language.fold)
+        """Code point after case folding; 0 if it goes."""
+
+
+@cache
+def _general_flags() -> Flags:
+    flags = np.zeros(sys.maxunicode + 1, dtype=np.uint32)
+    for flag, test in (
+        (LETTER, str.isalpha),
+        (SPACE, str.isspace),
+        (UPPER, str.isupper),
+        (LOWER, str.islower),
+    ):
+        flags[:LAST] |= _table(test) * np.uint32(flag)
+    for flag, characters in (
+        (CLOSER, CLOSERS),
+        (STRIPPED, STRIPPED_MARKS),
+        (BULLET, BULLETS),
+        (ELLIPSIS, ELLIPSES),
+        (JAPANESE, "、，。．！？々〇〻"),
+        (SWALLOW_END, "。．！？!?"),
+        (NO_START, NO_STARTS),
+        (SYMBOL, SYMBOLS),
+        (COMMA, "、，"),
+    ):
+        flags[[ord(character) for character in characters]] |= flag
+    flags[0x3041:0x3097] |= HIRAGANA | JAPANESE
+    flags[0x30A1:0x30FB] |= KATAKANA | JAPANESE
+    for start, stop in ((0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x323B0)):
+        flags[start:stop] |= JAPANESE
+    return flags
+
+
+def _table(test: Callable[[str], bool]) -> Flags:
+    return np.fromiter(map(test, map(chr, range(LAST))), dtype=np.uint32, count=LAST)
+
+
+@cache
+def _kinds(*, has_spaces: bool) -> npt.NDArray[np.uint8]:
+    flags = _general_flags()
+    if has_spaces:
+        return np.asarray(flags & SPACE == 0, dtype=np.uint8)
+    kinds = np.zeros(len(flags), dtype=np.uint8)
+    kinds[:LAST] = _table(str.isalnum) * OTHER_LETTER
+    kinds[:LAST][_table(str.isdecimal) == 1] = DIGIT
+    for kind, ranges in enumerate(RUN_CLASSES, start=1):
+        for start, stop in ranges:
+            kinds[start:stop] = kind
+    return kinds
+
+
+def _folds(fold: Callable[[str], str]) -> Codes:
+    """One call folds all characters; a line feed keeps them apart."""
+    folds = np.arange(sys.maxunicode + 1, dtype=np.uint32)
+    codes = [*range(0x20, 0xD800), *range(0xE000, 0x20000)]
+    folded = fold("\n".join(map(chr, codes))).split("\n")
+    folds[codes] = [ord(each[0]) if each else 0 for each in folded]
+    return folds
+
+
+def encode(texts: Sequence[str]) -> tuple[Codes, npt.NDArray[np.int64]]:
+    """Code points of all texts, and where each ends."""
+    joined = "".join(texts).encode("utf-32-le", "surrogatepass")
+    ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
+    return np.frombuffer(joined, dtype=np.uint32), ends

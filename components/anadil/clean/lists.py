@@ -1,0 +1,130 @@
+"""Outside lists that a run compares its documents with: read once, then shared by all processes.
+
+What is compiled is arrays of hashes in a folder, which each process maps into memory.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.clean.decontaminate import Decontamination, texts_of
+from anadil.clean.ng_words import read_ng_words
+from anadil.clean.url_lists import UrlLists, read_url_lists
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Recipe
+from anadil.text.language import Language, load_language
+
+URLS, ITEMS, WORDS = "urls", "items", "words.json"
+"""Folders and files of what is compiled."""
+URL_KEY, WORD_KEY, ITEM_KEYS = "clean.url_lists", "clean.ng_words", ("evaluate.heldout", "finetune.inputs")
+LINE_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+ROWS_AT_A_TIME = 1_000
+SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lists:
+    """What documents are compared with; None where the recipe names nothing."""
+
+    urls: UrlLists | None = None
+    items: Decontamination | None = None
+    ng_words: tuple[str, ...] = ()
+
+
+def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:
+    """Read the lists of a recipe into an empty folder.
+
+    Args:
+        recipe: Names the language and what is allowed.
+        side_files: Recipe key -> URIs.
+        folder: For `load_lists`.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    if uris := side_files.get(URL_KEY):
+        with ExitStack() as copies:
+            paths = [copies.enter_context(storage.local_copy(uri)) for uri in uris]
+            lists = read_url_lists(paths, recipe.clean.url_allow)
+        (folder / URLS).mkdir()
+        lists.save(folder / URLS)
+    if uris := side_files.get(WORD_KEY):
+        (folder / WORDS).write_text(json.dumps(read_ng_words(uris)), encoding="utf-8")
+    if uris := [uri for key in ITEM_KEYS for uri in side_files.get(key, ())]:
+        items = Decontamination(read_items(uris), load_language(recipe.language))
+        (folder / ITEMS).mkdir()
+        items.save(folder / ITEMS)
+
+
+def load_lists(folder: Path | None, language: Language) -> Lists:
+    """What was compiled into a folder; None: there are no lists."""
+    if folder is None:
+        return Lists()
+    words = folder / WORDS
+    return Lists(
+        ng_words=tuple(json.loads(words.read_text(encoding="utf-8"))) if words.exists() else (),
+        urls=UrlLists.load(folder / URLS) if (folder / URLS).is_dir() else None,
+        items=Decontamination.load(folder / ITEMS, language) if (folder / ITEMS).is_dir() else None,
+    )
+
+
+def read_items(uris: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Name and text of everything in files of any layout: lines of JSON, Parquet, text.
+
+    Raises:
+        DataError: A file is of another kind, or damaged; with its place.
+    """
+    for uri in uris:
+        name = uri.rsplit("/", 1)[-1]
+        with storage.local_copy(uri) as path:
+            for place, text in _texts(path, uri):
+                yield f"{name}:{place}", text
+
+
+def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
+    lower = uri.lower()
+    try:
+        if lower.endswith(LINE_SUFFIXES):
+            yield from _json_texts(path, uri)
+        elif lower.endswith(".parquet"):
+            yield from _table_texts(path)
+        elif lower.endswith(".txt"):
+            yield 1, path.read_text(encoding="utf-8", errors="replace")
+        else:
+            known = " ".join((*LINE_SUFFIXES, ".parquet", ".txt"))
+            raise DataError(
+                f"{uri}: cannot be compared with; its name must end in one of {known}; {SIDE_FILE}"
+            )
+    except (*DAMAGED, pa.ArrowException, OSError) as error:
+        raise DataError(f"{uri}: damaged ({error}); {SIDE_FILE}") from None
+
+
+def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(bounded_lines(path), 1):
+        if isinstance(line, TooLong):
+            raise DataError(f"{uri}:{number}: {line}; {SIDE_FILE}")
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{uri}:{number}: no JSON ({error}); {SIDE_FILE}") from None
+        for text in texts_of(row):
+            yield number, text
+
+
+def _table_texts(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    with pq.ParquetFile(path) as table:
+        for batch in table.iter_batches(ROWS_AT_A_TIME):
+            for row in batch.to_pylist():
+                number += 1
+                for text in texts_of(row):
+                    yield number, text

@@ -1,0 +1,147 @@
+"""`stats.json`: what became of all records."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import zstandard
+
+from anadil.clean.accounts import Accounts
+from anadil.clean.clean_stats import CleanStats, Row
+from anadil.clean.corpus_parts import CorpusFile
+from anadil.clean.judge_record import Settings
+from anadil.clean.readers import ReadStats
+from anadil.text.filter_limits import FilterLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What `stats.json` holds; its times differ from run to run, so it is no part of the digest."""
+
+    language: str
+    documents_in: int
+    """Records read; bad ones not counted."""
+    kept: int
+    """Of those records."""
+    records: dict[str, int]
+    """Documents in `train` and `heldout`, with those of `clean.since`."""
+    dropped: dict[str, int]
+    """By reason."""
+    limits: FilterLimits
+    """In force: the language's own, or the recipe's."""
+    bad: int
+    """Records that could not be read, and documents that no step could work on."""
+    bad_records: dict[str, object]
+    """How many, and the first ones with place and reason."""
+    responses_skipped: int
+    """WARC responses that are no web page or no success."""
+    recoded: int
+    """Files and pages that were not UTF-8."""
+    normalized: int
+    """Documents that normalization changed."""
+    identifier_retries: int
+    bytes_in: int
+    """Of text and HTML."""
+    bytes_out: int
+    words_out: int
+    bytes_dropped: dict[str, int]
+    """By reason, as they came."""
+    rules: dict[str, dict[str, object]]
+    """Of each rule that a document breaks: mode; documents that it would drop alone (`marginal`), that no other enforced
+    rule drops (`unique`), and that it is the first reason for (`chosen`). Pages that were dropped unread break one rule."""
+    lengths: list[dict[str, int]]
+    """Kept and dropped documents by bytes of their text, from this power of two up to the next."""
+    clusters: dict[str, int]
+    """Kept documents that stand for others too, by the least size of the cluster."""
+    hosts: dict[str, dict[str, int]]
+    """Those with most documents."""
+    by_source: dict[str, dict[str, object]]
+    """By input file."""
+    personal_data: dict[str, int]
+    """Placeholders in documents that no rule dropped, by kind."""
+    seconds: dict[str, float]
+    """By step."""
+    documents_per_s: dict[str, float]
+    """By step: all documents over the step's seconds."""
+    bytes_per_s: dict[str, float]
+    """By step: all bytes that came in over the step's seconds."""
+
+
+def make_stats(
+    settings: Settings,
+    read_stats: ReadStats,
+    clean_stats: CleanStats,
+    files: Sequence[CorpusFile],
+    records: dict[str, int],
+    accounts: Accounts,
+    bad: Counter[str],
+) -> Stats:
+    """The figures of all shards.
+
+    Args:
+        settings: In force.
+        read_stats: Of all ranges.
+        clean_stats: Of all shards, with what dedup dropped.
+        files: Of the corpus, that were written.
+        records: Documents of each part of the corpus, with those of an earlier one.
+        accounts: Of the rows of all documents.
+        bad: Unreadable records, by file.
+    """
+    kept = sum(file.num_documents for file in files)
+    # What was counted while it was done, and what the rows add up to.
+    assert accounts.dropped == dict(sorted(clean_stats.dropped.items())), accounts.dropped
+    assert accounts.documents == clean_stats.documents_in == kept + sum(accounts.dropped.values())
+    return Stats(
+        language=settings.language.code,
+        documents_in=clean_stats.documents_in,
+        kept=kept,
+        records=dict(records),
+        dropped=accounts.dropped,
+        limits=settings.limits,
+        bad=read_stats.bad,
+        bad_records={"count": read_stats.bad, "first": read_stats.places},
+        responses_skipped=read_stats.skipped,
+        recoded=read_stats.recoded,
+        normalized=clean_stats.normalized,
+        identifier_retries=clean_stats.retried,
+        bytes_in=read_stats.bytes_in,
+        bytes_out=sum(file.num_bytes for file in files),
+        words_out=sum(file.num_words for file in files),
+        bytes_dropped={name: accounts.bytes_in[name] for name in accounts.dropped},
+        rules=accounts.rules_json(),
+        lengths=accounts.lengths_json(),
+        clusters=accounts.clusters_json(),
+        hosts=accounts.hosts_json(),
+        by_source=accounts.sources_json(bad),
+        personal_data=dict(sorted(clean_stats.personal_data.items())),
+        seconds={step: round(value, 3) for step, value in clean_stats.seconds.items()},
+        documents_per_s={
+            step: round(clean_stats.documents_in / value, 1)
+            for step, value in clean_stats.seconds.items()
+            if value
+        },
+        bytes_per_s={
+            step: round(read_stats.bytes_in / value) for step, value in clean_stats.seconds.items() if value
+        },
+    )
+
+
+def write_stats(path: Path, stats: Stats) -> None:
+    """Write the file."""
+    table = asdict(stats)
+    named = {"language": table.pop("language"), "in": table.pop("documents_in"), **table}
+    path.write_text(json.dumps(named, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def write_samples(out: Path, dropped: Mapping[str, Sequence[Row]], kept: Sequence[Row]) -> list[str]:
+    """Write `rejected/<reason>.jsonl.zst` for each reason, and `samples/kept.jsonl.zst`; their names."""
+    files = {f"rejected/{reason}.jsonl.zst": rows for reason, rows in dropped.items()}
+    files["samples/kept.jsonl.zst"] = kept
+    (out / "rejected").mkdir()
+    (out / "samples").mkdir()
+    for name, rows in files.items():
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (out / name).write_bytes(zstandard.compress(lines.encode(errors="replace")))
+    return list(files)

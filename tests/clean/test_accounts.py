@@ -1,0 +1,203 @@
+"""Every document of the inputs is accounted for: a row each, and sums that agree with them."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from anadil.clean import row_files
+from anadil.clean.row_files import find_rows
+from anadil.core.errors import DataError
+from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.runtime.execute import planned_artifact
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import (
+    clean,
+    documents,
+    members,
+    page,
+    rows,
+    samples,
+    stats,
+    warc_record,
+    write_jsonl,
+)
+from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, TURKISH
+
+GOOD = f"{AZERBAIJANI} {ANOTHER}"
+LINES = [*texts(12), GOOD, GOOD.upper(), f"{GOOD} Son.", TURKISH, ENGLISH, "Salam.", f"{AZERBAIJANI} " * 3]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("accounts")
+    return clean(folder, write_jsonl(folder / "a.jsonl", LINES))
+
+
+def test_every_document_has_a_row_and_rows_add_up_to_the_counts(corpus: Path) -> None:
+    found, counts = rows(corpus), stats(corpus)
+
+    assert [row["source"] for row in found] == [f"a.jsonl:{number}" for number in range(1, len(LINES) + 1)]
+    assert counts["in"] == len(found) == counts["kept"] + sum(counts["dropped"].values())
+    assert counts["dropped"] == Counter(row["reason"] for row in found if row["reason"])
+    assert {row["id"] for row in found if not row["reason"]} == {
+        document.id for document in documents(corpus)
+    }
+    assert sum(row["bytes_in"] for row in found) == sum(len(line.encode()) for line in LINES)
+    assert counts["by_source"] == {
+        "a.jsonl": {"in": len(LINES), "kept": counts["kept"], "bad": 0, "dropped": counts["dropped"]}
+    }
+
+
+def test_a_row_has_the_verdict_of_every_rule(corpus: Path) -> None:
+    turkish = next(row for row in rows(corpus) if row["source"] == f"a.jsonl:{LINES.index(TURKISH) + 1}")
+
+    assert turkish["reason"] == "language"
+    assert turkish["fails_language"]
+    assert turkish["fails_empty"] is False
+    assert turkish["words"] == len(TURKISH.split())
+    rules = stats(corpus)["rules"]
+    assert rules["language"]["marginal"] == 2
+    assert rules["language"]["marginal"] >= rules["language"]["unique"]
+    assert sum(rule["chosen"] for rule in rules.values()) + 2 == sum(stats(corpus)["dropped"].values())
+
+
+def test_a_duplicate_names_what_it_repeats_and_how_many_are_alike(corpus: Path) -> None:
+    found = {row["source"]: row for row in rows(corpus)}
+    place = LINES.index(GOOD) + 1
+
+    kept = found[f"a.jsonl:{place + 2}"]
+    assert kept["reason"] is None
+    assert kept["cluster_size"] == 2
+    near = next(
+        found[f"a.jsonl:{n}"]
+        for n in (place, place + 1)
+        if found[f"a.jsonl:{n}"]["reason"] == "near_duplicate"
+    )
+    assert near["duplicate_of"] == kept["id"]
+    sample = samples(corpus, "near_duplicate")[0]
+    assert sample["duplicate_of"] == kept["id"]
+    assert (sample["value"], sample["limit"]) == (2, 1)
+    assert stats(corpus)["clusters"] == {"2": 1}
+
+
+def test_samples_say_what_was_measured_and_what_is_allowed(corpus: Path) -> None:
+    short = samples(corpus, "short")[0]
+
+    assert (short["value"], short["limit"]) == (1, stats(corpus)["limits"]["min_words"])
+    assert all({"reason", "value", "limit"} <= row.keys() for row in samples(corpus, "language"))
+
+
+def test_rows_do_not_depend_on_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "FILE_ROWS", 8)
+    monkeypatch.setattr(row_files, "GROUP_ROWS", 3)
+    monkeypatch.setattr("anadil.clean.shards.MIN_SHARD_BYTES", 1)
+    raw = write_jsonl(tmp_path / "a.jsonl", LINES)
+
+    def files(shard_bytes: int) -> dict[str, bytes]:
+        made = clean(tmp_path, raw, shard_bytes=shard_bytes)
+        return {path.name: path.read_bytes() for path in sorted((made / "stats").iterdir())}
+
+    whole = files(10**9)
+    assert len(whole) == 3
+    assert files(2_000) == whole
+
+
+def test_a_rule_in_report_mode_is_counted_and_drops_nothing(tmp_path: Path) -> None:
+    raw = write_jsonl(
+        tmp_path / "a.jsonl", [*texts(4), "Salam dünya, bu gün hava çox yaxşıdır və biz evdəyik."]
+    )
+
+    found = stats(clean(tmp_path, raw, modes={"short": "report"}))
+
+    assert found["dropped"].get("short", 0) == 0
+    assert found["rules"]["short"]["mode"] == "report"
+    assert found["rules"]["short"]["marginal"] == 1
+
+
+def test_listed_hosts_are_left_out_unread(tmp_path: Path) -> None:
+    raw = tmp_path / "a.warc.gz"
+    pages = [
+        (f"https://{host}/1", page(*texts(8)[n : n + 2]))
+        for n, host in enumerate(("a.az", "x.bad.az", "ok.bad.az"))
+    ]
+    raw.write_bytes(b"".join(members(warc_record(body, url=url) for url, body in pages)))
+    category = tmp_path / "ut1/gambling"
+    category.mkdir(parents=True)
+    (category / "domains").write_text("bad.az\n")
+
+    made = clean(tmp_path, raw, url_lists=[str(category)], url_allow=["ok.bad.az"])
+
+    assert stats(made)["dropped"] == {"blocked": 1}
+    assert samples(made, "blocked")[0]["value"] == "x.bad.az"
+    assert stats(made)["hosts"]["x.bad.az"] == {"in": 1, "kept": 0}
+
+
+def test_documents_that_hold_test_text_go_and_say_which(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(4), GOOD])
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({"prompt": "Hava necədir?", "response": AZERBAIJANI.split(". ")[0]}) + "\n")
+
+    made = clean(tmp_path, raw, decontaminate=True, others={"finetune": {"inputs": [str(chats)]}})
+
+    assert stats(made)["dropped"] == {"contaminated": 1}
+    assert samples(made, "contaminated")[0]["items"] == ["chats.jsonl:1"]
+    assert stats(clean(tmp_path, raw, others={"finetune": {"inputs": [str(chats)]}}))["dropped"] == {}
+
+
+def test_personal_data_is_replaced_and_counted(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(4), f"{GOOD} Yazın: ad.soyad@example.az."])
+
+    replaced, plain = clean(tmp_path / "1", raw, pii=True), clean(tmp_path / "2", raw)
+
+    assert any("<EMAIL>" in document.text for document in documents(replaced))
+    assert stats(replaced)["personal_data"] == {"EMAIL": 1}
+    assert any("ad.soyad@example.az" in document.text for document in documents(plain))
+
+
+def key_of(tmp_path: Path, **settings: object) -> str:
+    raw = tmp_path / "a.jsonl"
+    if not raw.exists():
+        write_jsonl(raw, ["Salam."])
+    data = {"language": "az", "clean": {"inputs": [str(raw)], **settings}}
+    recipe = parse_recipe(json.dumps(data), "recipe", ())
+    return planned_artifact(STAGES["clean"], recipe, {}, (), str(tmp_path / "out")).key
+
+
+def test_the_content_of_lists_decides_the_corpus(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("bad.az\n")
+    before = key_of(tmp_path, url_lists=[str(hosts)])
+
+    hosts.write_text("worse.az\n")
+
+    assert key_of(tmp_path, url_lists=[str(hosts)]) != before
+    assert key_of(tmp_path, url_lists=[]) == key_of(tmp_path)
+
+
+def test_a_list_that_is_not_there_is_refused_before_the_stage_runs(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(DataError, match=r"clean\.url_lists: no file matches"):
+        key_of(tmp_path, url_lists=[str(tmp_path / "no")])
+    (tmp_path / "empty/readme").write_text("")
+    with pytest.raises(DataError, match="holds no 'domains' or 'urls'"):
+        key_of(tmp_path, url_lists=[str(tmp_path / "empty")])
+
+
+def test_a_row_is_found_by_its_source_or_id(corpus: Path) -> None:
+    row = rows(corpus)[3]
+
+    assert find_rows(corpus, row["id"]) == find_rows(corpus, "a.jsonl:4") == [row]
+
+
+def test_rows_that_do_not_add_up_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(4))
+    monkeypatch.setattr("anadil.clean.accounts.Accounts.dropped", {"short": 1})
+
+    with pytest.raises(AssertionError):
+        clean(tmp_path, raw)
+    shutil.rmtree(tmp_path / "corpus")

@@ -1,0 +1,134 @@
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from anadil.clean.columns import STATISTICS, Column
+from anadil.clean.statistics import Statistics
+from anadil.text.language import load_language
+from tests.kit.reference_statistics import lines_of, repetition_of, words_of
+from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, MORE_JAPANESE, RUSSIAN
+
+az, ja = load_language("az"), load_language("ja")
+MEASURES = {"az": Statistics(az), "ja": Statistics(ja)}
+PIECES = (
+    *AZERBAIJANI.split(), *AZERBAIJANI.split()[:5], "və", "(Və),", "ə", "#", "...", "…", "……", "son.»", "\n", "\n\n", "- bir",
+    "* iki", "lorem ipsum", "Lorem IPSUM", "{", "privacy policy", "12", "3.14", "İSTİ", "ISTI", JAPANESE, "東京タワー", "3回",
+    "。", "x" * 40, " \n ", "Ünvan:",
+)  # fmt: skip
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=60).map(" ".join)
+
+
+def measured(text: str, code: str = "az") -> dict[str, float]:
+    return dict(zip(STATISTICS, MEASURES[code].measure([text])[0].tolist(), strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS)
+@example(text="")
+@example(text="\n \n")
+@example(text=f"{AZERBAIJANI}\n{ANOTHER}\n{AZERBAIJANI}")
+@pytest.mark.parametrize("code", ["az", "ja"])
+def test_the_compiled_pass_finds_what_plain_python_finds(code: str, text: str) -> None:
+    language = load_language(code)
+    expected = words_of(text, language) | lines_of(text, language) | repetition_of(language.words(text))
+
+    found = measured(text, code)
+
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_a_batch_finds_what_each_text_alone_finds() -> None:
+    texts = [AZERBAIJANI, "", RUSSIAN, "bir", f"{ANOTHER}\n" * 3]
+
+    together = MEASURES["az"].measure(texts)
+
+    np.testing.assert_array_equal(together, np.vstack([MEASURES["az"].measure([text]) for text in texts]))
+
+
+def test_batches_beyond_the_memory_limit_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 1_800)
+    texts = [AZERBAIJANI, ANOTHER, "", AZERBAIJANI * 3, RUSSIAN]
+
+    words = MEASURES["az"].measure(texts)[:, Column.WORDS]
+
+    assert words.tolist() == [len(text.split()) for text in texts]
+
+
+def test_a_text_beyond_the_memory_limit_is_measured_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 100)
+
+    rows = MEASURES["az"].measure(["söz " * 1_000, "söz " * 10])
+
+    assert rows[:, Column.WORDS].tolist() == [25, 10]
+    assert rows[:, Column.CHARS].tolist() == [4_000, 40]
+
+
+@pytest.mark.parametrize("text", [".", "a", "a\n", "。", "あ。", "abc. ", "ab", "\n", "' "])
+@pytest.mark.parametrize("code", ["az", "ja"])
+def test_time_grows_with_the_text_whatever_it_repeats(code: str, text: str) -> None:
+    judge = MEASURES[code]
+    judge.measure([text])
+    started = time.process_time()
+
+    judge.measure([text * (400_000 // len(text))])
+
+    # Linear: some hundredths; to look back or ahead from every character would take minutes.
+    assert time.process_time() - started < 2
+
+
+def test_what_no_other_step_found_breaks_no_rule() -> None:
+    found = measured(AZERBAIJANI)
+
+    assert (found["language"], found["foreign"], found["ng_words"]) == (1, 0, 0)
+    assert np.isnan(found["quality"])
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("Külək əsdi. Ağac yıxıldı. Yağış da yağdı.", 0),
+        ("Külək əsdi. ağac yıxıldı. yağış da yağdı.", 2 / 4),
+        ("Bax, m. 5 və s. ilə st. əli və 149.1. maddə budur", 0),
+        ("Gəldi dedi «dayan!» və getdi. (Sonra qayıtdı.)", 0),
+        ("Külək əsdi.\nağac\nKülək əsdi.\nyağış yağdı və bütün küçələri su basdı, sonra hava yenə də dərhal açıldı.", 1 / 3),
+    ],
+)  # fmt: skip
+def test_a_sentence_is_broken_where_the_next_begins_small(text: str, broken: float) -> None:
+    assert measured(text)["broken_sentences"] == pytest.approx(broken)
+
+
+def test_a_japanese_sentence_is_broken_where_the_next_begins_with_a_particle() -> None:
+    assert measured("雨が降った。風が吹いた。", "ja")["broken_sentences"] == 0
+    assert measured("雨が降った。は風が吹いた。を見た。", "ja")["broken_sentences"] == pytest.approx(2 / 4)
+
+
+def test_a_language_with_spaces_measures_nothing_of_swallow() -> None:
+    assert np.isnan(MEASURES["az"].measure([JAPANESE])[0, Column.JAPANESE_CHARS :]).all()
+    assert not np.isnan(MEASURES["ja"].measure([JAPANESE + MORE_JAPANESE])[0, Column.JAPANESE_CHARS :]).any()
+
+
+def test_lone_surrogates_are_characters_too() -> None:
+    assert measured("söz \ud800 söz")["words"] == 3
+
+
+def test_a_second_process_loads_what_the_first_compiled() -> None:
+    source = (
+        "from anadil.clean.statistics import Statistics\n"
+        "from anadil.clean.text_kernel import measure_batch\n"
+        "from anadil.text.language import load_language\n"
+        "Statistics(load_language('az')).measure(['bir iki'])\n"
+        "print(sum(measure_batch.stats.cache_misses.values()))\n"
+    )
+    measured("bir iki")
+
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=os.environ
+    )
+
+    assert done.stdout == "0\n"
