@@ -21,6 +21,7 @@ import measure
 from measure import Cost
 
 HERE = Path(__file__).parent
+MIN_KEPT = 3
 DATATROVE, STAGE = "datatrove 0.10", "anadil"
 
 
@@ -41,7 +42,9 @@ class Case:
 
     def resized(self, factor: float) -> "Case":
         """The same with other sizes."""
-        small, large = (max(20, int(count * factor)) for count in self.counts)
+        # A corpus needs documents: one is held out.
+        least = int(MIN_KEPT / self.share)
+        small, large = (max(least * place, int(self.counts[place - 1] * factor)) for place in (1, 2))
         return replace(self, counts=(small, large))
 
     @property

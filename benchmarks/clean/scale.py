@@ -30,8 +30,8 @@ SMALL_SHARD = 1 << 20
 
 def clean(raw: Path, out: Path, log: Path, kill_after_s: float | None = None, **settings: object) -> Cost:
     """Run the stage on a file."""
-    named = {"language": "az", "tracking.uri": "off"}
-    named |= {f"clean.{key}": value for key, value in ({"workers": 1} | settings).items()}
+    named: dict[str, object] = {"language": "az", "tracking.uri": "off", "clean.workers": 1}
+    named |= {f"clean.{key}": value for key, value in settings.items()}
     options = [part for key, value in named.items() for part in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "anadil", "clean", *options, "--raw", str(raw), "--out", str(out)]
     return measure.run(command, log, kill_after_s=kill_after_s)
@@ -126,8 +126,8 @@ def since(work: Path, count: int) -> bool:
     whole = clean(work / "all.jsonl", work / "all", work / "log")
     costs: list[float] = []
     for number, week in enumerate(weeks):
-        earlier = {"since": work / f"corpus-{number - 1}"} if number else {}
-        costs.append(clean(week, work / f"corpus-{number}", work / "log", **earlier).cpu_s)
+        earlier: dict[str, object] = {"since": work / f"corpus-{number - 1}"} if number else {}
+        costs.append(clean(week, work / f"corpus-{number}", work / "log", None, **earlier).cpu_s)
     ratio = costs[-1] / (whole.cpu_s / 4)
     print(
         f"CPU of four additions of {count:,} documents: {', '.join(f'{each:.1f}' for each in costs)} s; of all at once "
