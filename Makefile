@@ -1,4 +1,4 @@
-# make demo: set up and run the whole pipeline on built-in data.  make test: set up and test.
+# make demo: set up and run the whole pipeline on built-in data.  make test: set up and test, with the options PYTEST.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
 # make images: build every image with docker, podman or buildah.  make ci, make ci-full: what CI runs.
 
@@ -13,7 +13,7 @@ demo: .venv/installed-laptop
 	$(ANADIL) run
 
 test: .venv/installed-dev
-	.venv/bin/pytest -n 2
+	.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # make coverage: lines and branches that tests reach, by room; what tests start in other processes is counted too.
 .PHONY: coverage

@@ -44,12 +44,12 @@ def changed(base: str) -> list[str]:
 def touched(path: str) -> set[str]:
     """Images that a file is part of."""
     if path == "pyproject.toml":
-        return STEPS
+        return STEPS | {"pipelines"}
     if path.startswith("pipelines/"):
         return {"pipelines"}
     if path.startswith("images/"):
         name = Path(path).name.split(".")[0]
-        return {name} if name in STEPS | OTHERS else STEPS
+        return {name} if name in STEPS | OTHERS else STEPS | OTHERS
     if not path.startswith(PACKAGE):
         return set()
     room = path.removeprefix(PACKAGE)

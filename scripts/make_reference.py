@@ -1,4 +1,4 @@
-"""Write docs/reference/recipe.md from the recipe's own field texts, and model-families.md from their table.
+"""Write docs/reference: recipe.md from the recipe's own field texts, model-families.md and rules.md from their tables.
 
 `python scripts/make_reference.py` writes them, `--check` exits 1 where a file differs.
 """
@@ -10,8 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from anadil.clean.judge import RULES, Check
 from anadil.model.family_table import LAYOUTS, families
+from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
+from anadil.text.language import Language, language_codes, load_language
 from generate import write_or_check
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
@@ -31,6 +34,48 @@ Anything else, such as a mixture of experts, is refused by name before anything 
 | model type | layouts | memory is planned |
 |---|---|---|
 """
+RULES_HEAD = """# Rules of the clean stage
+
+Every document is judged by every rule; the first enforced one that it breaks, in this order, is the reason why it is
+dropped. Limits that are named by a key are set in `clean.rules`, for every language. `clean.modes` makes a rule drop
+(`enforce`) or only count (`report`): watch a new limit before it drops. `anadil clean fit --good FILE --bad FILE`
+proposes limits from text of your own, with the share of the good and of the bad documents that each drops.
+
+A limit that is left empty is not judged. Where each comes from says `components/anadil/text/filter_limits.py` or the
+language's own file. Generated from `components/anadil/clean/judge.py` by `scripts/make_reference.py`.
+
+"""
+
+
+def _rules() -> str:
+    languages = [load_language(code) for code in language_codes()]
+    head = [
+        "rule",
+        "mode",
+        "dropped if",
+        "key",
+        *(language.code for language in languages),
+        "meaning of the limit",
+    ]
+    rows = [head, ["---"] * len(head)]
+    for rule in RULES:
+        for check in rule.checks:
+            sign = "<" if check.is_least else ">"
+            key, meaning = "", ""
+            if isinstance(check.limit, str) and check.limit in Rules.model_fields:
+                key, meaning = f"`{check.limit}`", Rules.model_fields[check.limit].description or ""
+            shown = [_limit(check, language) for language in languages]
+            condition = f"`{check.column.name.lower()}` {sign}"
+            rows.append([f"`{rule.name}`", rule.mode, condition, key, *shown, meaning])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _limit(check: Check, language: Language) -> str:
+    if not isinstance(check.limit, str):
+        return f"{check.limit:g}"
+    holder = language if check.limit == "min_own_letters" else language.limits
+    limit = getattr(holder, check.limit)
+    return "" if limit is None else f"{limit:g}"
 
 
 def _families() -> str:
@@ -68,6 +113,7 @@ if __name__ == "__main__":
             {
                 REFERENCE / "recipe.md": lambda: HEAD + "".join(_section("", Recipe)),
                 REFERENCE / "model-families.md": lambda: FAMILIES + _families(),
+                REFERENCE / "rules.md": lambda: RULES_HEAD + _rules(),
             }
         )
     )

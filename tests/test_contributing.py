@@ -79,8 +79,13 @@ def follow(project: Path, title: str, **places: str) -> str:
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
-def test_an_example_names_what_is_there(tmp_path: Path, title: str) -> None:
+def test_an_example_names_what_is_there_and_passes_format_and_lint(tmp_path: Path, title: str) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     make(tmp_path, title)
+
+    # I001 tells our imports from others by the files that are there.
+    for command in (["format", "--check"], ["check", "--ignore", "I001"]):
+        run(tmp_path, [sys.executable, "-m", "ruff", *command, "--no-cache"])
 
 
 @pytest.mark.slow

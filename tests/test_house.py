@@ -18,11 +18,8 @@ SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rg
 MAX_LINES = 400
 LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
-LIGHT_TESTS = (
-    "artifacts", "charts", "clean", "cli/doctor", "core", "images", "launch", "manifests", "recipe", "report", "runtime",
-    "text",
-)  # fmt: skip
-"""Whose modules load no heavy library before a test runs: they import it in the test that needs it."""
+MODEL_TESTS = ("cli/calibrate", "evaluate", "finetune", "model", "pipelines", "pretrain")
+"""Whose subject is a heavy library; all others load one, if at all, in the test that needs it."""
 SHARED_EXTRAS = ("s3", "tracking", "terminal")
 """What any stage may load where it is installed."""
 IMPORT_NAMES = {"liger-kernel": "liger_kernel", "pyyaml": "yaml", "jinja2": "jinja2"}
@@ -116,7 +113,7 @@ def packages(*extras: str) -> set[str]:
 def imported(folder: Path) -> set[str]:
     """Top-level names of what the modules of a folder import, their functions included."""
     names: set[str] = set()
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
@@ -153,10 +150,11 @@ def test_a_light_stage_can_load_what_it_needs_and_nothing_more(stage: str) -> No
 
 
 def test_tests_that_need_no_model_are_collected_without_heavy_libraries() -> None:
+    paths = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
     modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for folder in LIGHT_TESTS
-        for path in sorted((ROOT / "tests" / folder).rglob("*.py"))
+        ".".join(path.with_suffix("").parts)
+        for path in paths
+        if not path.as_posix().startswith(tuple(f"tests/{folder}/" for folder in MODEL_TESTS))
     ]
     code = (
         "import importlib, sys\n"
@@ -171,3 +169,9 @@ def test_tests_that_need_no_model_are_collected_without_heavy_libraries() -> Non
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_files_that_begin_first_are_there() -> None:
+    from tests.conftest import LONGEST
+
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []

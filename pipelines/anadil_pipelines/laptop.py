@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +31,7 @@ from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import named_files, named_side_files
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.signals import handle_signals
 from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
 
@@ -72,8 +72,8 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
             {"ANADIL_LOG": "text"} | os.environ | self.env_vars | {PARENT_VARIABLE: str(os.getpid())}
         )
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.__stderr__)
-        # Ctrl-C reaches the process by the terminal already.
-        with _signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
+        # The step saves and ends; then the run ends by its exit code. Ctrl-C reaches it by the terminal already.
+        with handle_signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
             code = process.wait()
         return _record_result(self.steps, self.full_command, code)
 
@@ -86,20 +86,6 @@ def _record_result(steps: StepResults, command: list[str], code: int) -> Any:
     output = json.loads(Path(json.loads(command[-1])["outputs"]["outputFile"]).read_text(encoding="utf-8"))
     steps.uris.update(output["parameterValues"])
     return Status.SUCCESS
-
-
-@contextlib.contextmanager
-def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Hand signals to the step, which saves and ends; then the run ends by its exit code."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Containers(docker_task_handler.DockerTaskHandler):
@@ -164,7 +150,7 @@ def run_container(
         threading.Thread(target=container.kill, args=(signal.Signals(number).name,), daemon=True).start()
 
     try:
-        with _signals({signal.SIGTERM: forward_signal, signal.SIGINT: forward_signal}):
+        with handle_signals({signal.SIGTERM: forward_signal, signal.SIGINT: forward_signal}):
             for line in container.logs(stream=True, follow=True):
                 sys.stderr.write(line.decode(errors="replace"))
             return int(container.wait()["StatusCode"])

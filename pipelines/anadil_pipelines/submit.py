@@ -136,7 +136,6 @@ def check_reach(recipe: Recipe) -> None:
     Raises:
         RecipeError: With every such key.
     """
-    volumes = [volume.path for volume in recipe.cluster.volumes]
     model = recipe.base.model
     places = {
         "storage.root": (recipe.storage.root or "",),
@@ -149,7 +148,7 @@ def check_reach(recipe: Recipe) -> None:
         for value in values:
             if "://" in value or (value.startswith(BUILT_IN) and key != "storage.root"):
                 continue
-            if any(value == path or value.startswith(f"{path}/") for path in volumes):
+            if any(volume.holds(value) for volume in recipe.cluster.volumes):
                 continue
             mistakes.append(f"  {key}: {value or 'not set'}")
     if mistakes:

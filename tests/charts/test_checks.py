@@ -1,84 +1,59 @@
 """The small programs that the chart runs in a cluster, run here."""
 
-import http.server
-import json
 import os
 import runpy
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anadil.cli import launch, main
 from anadil.launch.kfp_steps import _parser as launch_parser
 from tests.charts.chart import CASES, CHART, Object, named, pods, render
+from tests.kit.http_server import Reply, Request, http_server
+from tests.kit.jobs import launch_options
 
 FILES = CHART / "files"
 
 
-class Server(http.server.ThreadingHTTPServer):
+@dataclass
+class Server:
     """Answers like MLflow, or like the Kubernetes API."""
 
-    login = ""
-    checks_host = True
+    port: int = 0
+    login: str = ""
+    checks_host: bool = True
     granted: frozenset[tuple[str, str, str]] = frozenset()
-    asked: list[dict[str, Any]]
+    asked: list[dict[str, Any]] = field(default_factory=list)
 
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        allowed = self.headers["Host"].startswith("127.0.0.1") or not self.server.checks_host
-        known = not self.server.login or self.headers["Authorization"] == self.server.login
-        self.answer(403 if not allowed else 200 if known else 401, {})
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["spec"]["resourceAttributes"]
-        self.server.asked.append(asked)
+    def reply(self, request: Request) -> Reply:
+        if request.method == "GET":
+            allowed = request.headers["Host"].startswith("127.0.0.1") or not self.checks_host
+            known = not self.login or request.headers["Authorization"] == self.login
+            return Reply(status=403 if not allowed else 200 if known else 401)
+        asked = request.body["spec"]["resourceAttributes"]
+        self.asked.append(asked)
         resource = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
-        allowed = (asked.get("group", ""), resource, asked["verb"]) in self.server.granted
-        self.answer(
-            201,
-            {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {},
-                "status": {"allowed": allowed},
-            },
-        )
-
-    def answer(self, status: int, content: object) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        allowed = (asked.get("group", ""), resource, asked["verb"]) in self.granted
+        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        return Reply(status=201, body=kind | {"spec": {}, "status": {"allowed": allowed}})
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server(("127.0.0.1", 0), Answers)
-    made.asked = []
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    made = Server()
+    with http_server(made.reply) as made.port:
+        yield made
 
 
 def check_mlflow(server: Server, **environment: str) -> "subprocess.CompletedProcess[str]":
-    uri = f"http://127.0.0.1:{server.server_port}"
+    uri = f"http://127.0.0.1:{server.port}"
     return subprocess.run(
         [sys.executable, FILES / "check_mlflow.py"], env={"MLFLOW_TRACKING_URI": uri} | environment,
         capture_output=True, text=True, timeout=60, check=False,
@@ -88,7 +63,7 @@ def check_mlflow(server: Server, **environment: str) -> "subprocess.CompletedPro
 def test_a_server_that_answers_by_its_name_alone_passes(server: Server) -> None:
     done = check_mlflow(server)
 
-    assert (done.returncode, done.stdout.strip()) == (0, f"http://127.0.0.1:{server.server_port}: ready")
+    assert (done.returncode, done.stdout.strip()) == (0, f"http://127.0.0.1:{server.port}: ready")
 
 
 def test_a_server_that_answers_to_every_host_fails(server: Server) -> None:
@@ -116,7 +91,7 @@ def rights(server: Server, monkeypatch: pytest.MonkeyPatch, values: Object) -> N
 
     def load() -> None:
         configuration = client.Configuration()
-        configuration.host = f"http://127.0.0.1:{server.server_port}"
+        configuration.host = f"http://127.0.0.1:{server.port}"
         client.Configuration.set_default(configuration)
 
     monkeypatch.setattr(client.Configuration, "_default", None)  # put back after the test
@@ -191,17 +166,10 @@ def test_the_programs_in_the_pods_are_the_files_and_are_python() -> None:
 def test_the_launcher_s_command_is_one_that_the_image_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = next(spec for name, _, spec in pods(render(CASES["launch"])) if name.endswith("-launch"))
     [container] = spec["containers"]
-    asked: list[Any] = []
 
-    def note(options: Any) -> int:
-        asked.append(options)
-        return 0
-
-    monkeypatch.setattr(launch, "_launch", note)
+    options = launch_options(monkeypatch, container["args"])
 
     assert container["command"] == ["python", "-m", "anadil"]
-    assert main.main(container["args"]) == 0
-    [options] = asked
     assert (options.stage, options.backend, options.run) == ("pretrain", "pytorchjob", "7")
     assert (options.corpus, options.out) == ("/data/run/corpus", "/data/run/model")
 
@@ -236,14 +204,14 @@ def test_the_sweeper_looks_for_the_kinds_that_it_has_rights_to(name: str, kinds:
 def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> None:
     import argparse
 
-    from anadil_pipelines import commands
+    from anadil.cli import submit
 
     container = named(render(CASES[name]), "Job", "-registration")["spec"]["template"]["spec"]["containers"][
         0
     ]
     command, *rest = container["args"]
     parser = argparse.ArgumentParser()
-    {"submit": commands.add_submit_options, "schedule": commands.add_schedule_options}[command](parser)
+    {"submit": submit.add_submit_options, "schedule": submit.add_schedule_options}[command](parser)
 
     options = parser.parse_args(rest)
 

@@ -150,22 +150,16 @@ def test_labels_that_select_pods_hold_no_version(values: Object) -> None:
             }  # fmt: skip
 
 
-def test_claims_and_volumes_outlive_the_release() -> None:
-    kept = {
-        item["kind"]
+def test_claims_and_volumes_alone_outlive_the_release() -> None:
+    policies = {
+        (item["kind"], item["metadata"].get("annotations", {}).get("helm.sh/resource-policy"))
         for values in CASES.values()
         for item in render(values)
-        if item["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
     }
-    stored = [
-        item
-        for values in CASES.values()
-        for item in render(values)
-        if item["kind"] in ("PersistentVolume", "PersistentVolumeClaim")
-    ]
 
-    assert kept == {"PersistentVolume", "PersistentVolumeClaim"}
-    assert all(item["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for item in stored)
+    stored = {"PersistentVolume", "PersistentVolumeClaim"}
+    assert {kind for kind, policy in policies if policy == "keep"} == stored
+    assert {policy for kind, policy in policies if kind in stored} == {"keep"}
 
 
 def test_a_file_system_is_one_volume_for_each_namespace_each_with_a_handle_of_its_own() -> None:

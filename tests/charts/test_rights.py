@@ -57,16 +57,14 @@ def test_no_role_has_a_wildcard_reads_secrets_or_spans_the_cluster(values: Objec
 @cases
 def test_every_binding_names_a_role_and_accounts_that_are_there(values: Object) -> None:
     objects = render(values)
-    roles = {
-        (item["metadata"]["namespace"], item["metadata"]["name"])
-        for item in objects
-        if item["kind"] == "Role"
-    }
-    made = {
-        (item["metadata"]["namespace"], item["metadata"]["name"])
-        for item in objects
-        if item["kind"] == "ServiceAccount"
-    }
+    roles, made = (
+        {
+            (item["metadata"]["namespace"], item["metadata"]["name"])
+            for item in objects
+            if item["kind"] == kind
+        }
+        for kind in ("Role", "ServiceAccount")
+    )
     given = {(one["namespace"], one["name"]) for one in values.get("launchers", [])}
 
     for binding in objects:

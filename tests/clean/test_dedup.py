@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.dedup import exact_key
 from anadil.clean.find_duplicates import KEPT, find_duplicates
 from anadil.clean.minhash import MinHash, jaccard
 from anadil.clean.signatures import Signatures
@@ -31,7 +30,7 @@ def shard(folder: Path, texts: Sequence[str], minhash: MinHash = MINHASH) -> Pat
         writer.add(
             KeptDocument(
                 id=f"{number:032x}", line=json.dumps({"id": f"{number:032x}", "text": text}).encode() + b"\n",
-                exact_key=exact_key(text, az), band_keys=minhash.band_keys(text),
+                exact_key=minhash.exact_key(text), band_keys=minhash.band_keys(text),
                 num_chars=len(text), num_bytes=len(text.encode()), num_words=len(text.split()), record=number,
             )
         )  # fmt: skip
@@ -74,7 +73,7 @@ def test_different_texts_stay() -> None:
 def test_upper_case_is_no_difference() -> None:
     upper = AZERBAIJANI.replace("i", "İ").upper()
 
-    assert exact_key(upper, az) == exact_key(AZERBAIJANI, az)
+    assert MINHASH.exact_key(upper) == MINHASH.exact_key(AZERBAIJANI)
     assert removed([AZERBAIJANI, upper]) == {0 if len(upper) > len(AZERBAIJANI) else 1}
 
 
@@ -150,3 +149,21 @@ def test_pairs_are_found_as_often_as_the_formula_says() -> None:
 
     expected = sum(1 - (1 - similarity**8) ** 14 for similarity in similarities)
     assert found == pytest.approx(expected, abs=4)
+
+
+@settings(max_examples=200)
+@given(a=st.text("aAbİi\u0307 \n", max_size=6), b=st.text("aAbİi\u0307 \n", max_size=6))
+def test_exact_keys_are_equal_where_case_and_white_space_alone_differ(a: str, b: str) -> None:
+    is_same = " ".join(az.fold(a).split()) == " ".join(az.fold(b).split())
+
+    assert (MINHASH.exact_key(a) == MINHASH.exact_key(b)) == is_same
+
+
+def test_a_batch_has_the_keys_of_each_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.minhash.MAX_BATCH_CHARS", 500)
+    texts = [AZERBAIJANI, "", ANOTHER, "bir iki", AZERBAIJANI * 2]
+
+    assert MINHASH.band_keys_of(texts).tolist() == [MINHASH.band_keys(text).tolist() for text in texts]
+    assert [first << 64 | second for first, second in MINHASH.exact_keys_of(texts).tolist()] == [
+        MINHASH.exact_key(text) for text in texts
+    ]

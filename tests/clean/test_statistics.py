@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -51,12 +52,34 @@ def test_a_batch_finds_what_each_text_alone_finds() -> None:
 
 
 def test_batches_beyond_the_memory_limit_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 600)
+    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 1_800)
     texts = [AZERBAIJANI, ANOTHER, "", AZERBAIJANI * 3, RUSSIAN]
 
     words = MEASURES["az"].measure(texts)[:, Column.WORDS]
 
     assert words.tolist() == [len(text.split()) for text in texts]
+
+
+def test_a_text_beyond_the_memory_limit_is_measured_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 100)
+
+    rows = MEASURES["az"].measure(["söz " * 1_000, "söz " * 10])
+
+    assert rows[:, Column.WORDS].tolist() == [25, 10]
+    assert rows[:, Column.CHARS].tolist() == [4_000, 40]
+
+
+@pytest.mark.parametrize("text", [".", "a", "a\n", "。", "あ。", "abc. ", "ab", "\n", "' "])
+@pytest.mark.parametrize("code", ["az", "ja"])
+def test_time_grows_with_the_text_whatever_it_repeats(code: str, text: str) -> None:
+    judge = MEASURES[code]
+    judge.measure([text])
+    started = time.process_time()
+
+    judge.measure([text * (400_000 // len(text))])
+
+    # Linear: some hundredths; to look back or ahead from every character would take minutes.
+    assert time.process_time() - started < 2
 
 
 def test_what_no_other_step_found_breaks_no_rule() -> None:

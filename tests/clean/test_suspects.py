@@ -104,7 +104,7 @@ def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_thre
 
 def test_what_follows_a_place_that_kills_the_reader_is_left_out(tmp_path: Path) -> None:
     shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
-    task = MapTask(shard=shard, recipe=Recipe(), folder=tmp_path / "shard", key="key")
+    task = MapTask(shard=shard, recipe=Recipe(), lists=None, folder=tmp_path / "shard", key="key")
     (tmp_path / "shard.place").write_bytes(NOTE.pack(0, 4, Phase.READ))
     (tmp_path / "shard.suspects.json").write_text('{"0 4 READ": {"deaths": 2}}')
 

@@ -1,12 +1,9 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from anadil.artifacts import artifact
 from anadil.cli import main
-from anadil.model.load import load_model, load_tokenizer
-from anadil.pretrain.run import run
 from anadil.runtime.job import Job
 from tests.kit.pretraining import (
     generations,
@@ -21,6 +18,8 @@ from tests.kit.pretraining import (
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, list[str]]:
     """A run with checkpoints, and the command that exports one of them but for tokenizer and place."""
+    from anadil.pretrain.run import run
+
     folder = tmp_path_factory.mktemp("trained")
     make_corpus(folder / "corpus")
     make_tokenizer_artifact(folder / "tokenizer")
@@ -33,6 +32,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, list[str]]:
 def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_nothing(
     trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import torch
+
+    from anadil.model.load import load_model, load_tokenizer
+
     job, command = trained
     tokenizer = job.out.parents[1] / "tokenizer"
     arguments = [*command, "--tokenizer", str(tokenizer), "--out", str(tmp_path / "exported")]

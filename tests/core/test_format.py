@@ -63,5 +63,5 @@ def test_a_quantity_is_written_by_its_one_rule(text: str, expected: str) -> None
 
 
 def test_an_amount_of_kubernetes_is_a_number() -> None:
-    assert core.amount("500m") == 0.5
-    assert core.amount("16Gi") == 16 * core.GIB
+    written = ("500m", "2", "16Gi", "1.5k", "1G")
+    assert [core.amount(text) for text in written] == [0.5, 2, 16 * core.GIB, 1_500, 10**9]

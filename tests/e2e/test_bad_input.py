@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from anadil.cli import main
+
 TEXT = (
     "Bakı şəhəri Xəzər dənizinin sahilində yerləşir və ölkənin ən böyük şəhəridir. Burada çoxlu muzey, teatr "
     "və kitabxana var. Hər il minlərlə insan şəhəri görmək üçün uzaq yerlərdən gəlir, köhnə küçələrdə gəzir, "
@@ -17,15 +19,22 @@ TEXT = (
 )
 
 
-def run(work: Path, *settings: str, stage: str = "clean") -> "subprocess.CompletedProcess[str]":
-    """`anadil run` with overrides; never a traceback, never a sealed artifact after a failure."""
-    words = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "anadil", "run", "--work", str(work), "--until", stage, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert "Traceback" not in done.stderr
-    if done.returncode:
-        assert done.stdout == ""
-    return done
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """`anadil run` with overrides: exit code and messages; never a traceback, never an output after a failure."""
+
+    def start(work: Path, *settings: str, stage: str = "clean") -> tuple[int, str]:
+        words = [word for setting in settings for word in ("--set", setting)]
+        code = main.main(["run", "--work", str(work), "--until", stage, *words])
+        out, messages = capfd.readouterr()
+        assert "Traceback" not in messages
+        assert not (code and out)
+        return code, messages
+
+    return start
 
 
 def raw(path: Path, content: str | bytes) -> str:
@@ -38,63 +47,79 @@ def lines(count: int) -> str:
 
 
 def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
-    done = run(tmp_path, "pretrain.batchsize=8")
+    command = [
+        sys.executable,
+        "-m",
+        "anadil",
+        "run",
+        "--work",
+        str(tmp_path),
+        "--set",
+        "pretrain.batchsize=8",
+    ]
 
-    assert done.returncode == 2
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
     assert "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)" in done.stderr
 
 
-def test_a_wrong_type_is_told_with_its_value(tmp_path: Path) -> None:
-    done = run(tmp_path, "pretrain.batch_size=eight")
+def test_a_wrong_type_is_told_with_its_value(run: Run, tmp_path: Path) -> None:
+    code, messages = run(tmp_path, "pretrain.batch_size=eight")
 
-    assert done.returncode == 2
-    assert 'pretrain.batch_size: Input should be a valid integer (got "eight")' in done.stderr
+    assert code == 2
+    assert 'pretrain.batch_size: Input should be a valid integer (got "eight")' in messages
 
 
-def test_a_missing_file_is_told_before_anything_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, "finetune.inputs=[/nowhere/chats.jsonl]", stage="finetune")
+def test_a_missing_file_is_told_before_anything_runs(run: Run, tmp_path: Path) -> None:
+    code, messages = run(tmp_path, "finetune.inputs=[/nowhere/chats.jsonl]", stage="finetune")
 
-    assert done.returncode == 3
-    assert "finetune.inputs: no file matches '/nowhere/chats.jsonl'" in done.stderr
+    assert code == 3
+    assert "finetune.inputs: no file matches '/nowhere/chats.jsonl'" in messages
     assert not (tmp_path / "corpus").exists()
 
 
-def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(tmp_path: Path) -> None:
-    done = run(tmp_path, raw(tmp_path / "short.jsonl", json.dumps({"text": "Salam, dünya."}) + "\n"))
+def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(run: Run, tmp_path: Path) -> None:
+    code, messages = run(
+        tmp_path, raw(tmp_path / "short.jsonl", json.dumps({"text": "Salam, dünya."}) + "\n")
+    )
 
-    assert done.returncode == 3
-    assert "corpus is empty after cleaning: 1 documents in, dropped: short 1" in done.stderr
-    assert "clean.rules.min_words (50)" in done.stderr
+    assert code == 3
+    assert "corpus is empty after cleaning: 1 documents in, dropped: short 1" in messages
+    assert "clean.rules.min_words (50)" in messages
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
 
 
-def test_an_invalid_json_line_is_named_by_file_and_line(tmp_path: Path) -> None:
-    done = run(tmp_path, raw(tmp_path / "bad.jsonl", lines(3) + '{"text": \n'))
+def test_an_invalid_json_line_is_named_by_file_and_line(run: Run, tmp_path: Path) -> None:
+    code, messages = run(tmp_path, raw(tmp_path / "bad.jsonl", lines(3) + '{"text": \n'))
 
-    assert done.returncode == 3
-    assert "bad.jsonl:4" in done.stderr
+    assert code == 3
+    assert "bad.jsonl:4" in messages
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
 
 
-def test_a_warc_that_is_no_warc_is_refused(tmp_path: Path) -> None:
-    done = run(tmp_path, raw(tmp_path / "bad.warc.gz", gzip.compress(b"this is no WARC record at all" * 50)))
+def test_a_warc_that_is_no_warc_is_refused(run: Run, tmp_path: Path) -> None:
+    code, messages = run(
+        tmp_path, raw(tmp_path / "bad.warc.gz", gzip.compress(b"this is no WARC record at all" * 50))
+    )
 
-    assert done.returncode == 3
-    assert "bad.warc.gz" in done.stderr
+    assert code == 3
+    assert "bad.warc.gz" in messages
 
 
-def test_a_model_directory_without_config_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_model_directory_without_config_is_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
 
-    done = run(tmp_path / "work", f"base.model={tmp_path / 'model'}", stage="pretrain")
+    code, messages = run(tmp_path / "work", f"base.model={tmp_path / 'model'}", stage="pretrain")
 
-    assert done.returncode == 3
-    assert "has no config.json and no tokenizer.json and no *.safetensors" in done.stderr
+    assert code == 3
+    assert "has no config.json and no tokenizer.json and no *.safetensors" in messages
     assert not (tmp_path / "work").exists()
 
 
 def test_s3_without_credentials_says_how_to_give_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -102,28 +127,21 @@ def test_s3_without_credentials_says_how_to_give_them(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
 
-    done = run(tmp_path / "work", "clean.inputs=['s3://bucket/raw/*.jsonl']")
+    code, messages = run(tmp_path / "work", "clean.inputs=['s3://bucket/raw/*.jsonl']")
 
-    assert done.returncode == 4
-    assert "s3://bucket/raw/: no AWS credentials; set AWS_PROFILE" in done.stderr
+    assert code == 4
+    assert "s3://bucket/raw/: no AWS credentials; set AWS_PROFILE" in messages
 
 
-@pytest.mark.slow
-def test_chats_without_an_answer_are_refused(tmp_path: Path, with_base: Callable[[Path], Path]) -> None:
-    with_base(tmp_path / "work")
+def test_chats_without_an_answer_are_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text(
         json.dumps({"messages": [{"role": "user", "content": "Salam?"}]}) + "\n", encoding="utf-8"
     )
 
-    done = run(
-        tmp_path / "work",
-        "pretrain.phases=[{trains: all, steps: 2, lr: 0.001}]",
-        f"finetune.inputs=[{chats}]",
-        stage="finetune",
-    )
+    code, messages = run(tmp_path / "work", f"finetune.inputs=[{chats}]", stage="finetune")
 
-    assert done.returncode == 3
-    assert "no_answer 1" in done.stderr
-    assert "chats.jsonl:1" in done.stderr
-    assert not list((tmp_path / "work").glob("adapter/*/manifest.json"))
+    assert code == 3
+    assert "no_answer 1" in messages
+    assert "chats.jsonl:1" in messages
+    assert not (tmp_path / "work/corpus").exists()

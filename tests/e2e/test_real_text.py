@@ -4,14 +4,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
-STEPS = "pretrain.phases=[{trains: embeddings, steps: 60, lr: 0.0032}, {trains: all, steps: 240, lr: 0.0024}]"
+SMALL = (
+    "clean.heldout_fraction=0.05",
+    "pretrain.phases=[{trains: embeddings, steps: 12, lr: 0.0032}, {trains: all, steps: 60, lr: 0.0024}]",
+    "tokenizer.vocab_sizes=[4096]",
+    "finetune.epochs=0.1",
+    "evaluate.max_new_tokens=8",
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +28,20 @@ def data() -> Path:
 
 
 def test_an_english_model_learns_azerbaijani(
-    data: Path, tmp_path: Path, with_base: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = with_base(tmp_path / "work")
     inputs = [f"{data}/az/*.jsonl", f"{data}/warc/*.warc.gz"]
     chats = [f"{data}/qa/az_native_instructions.jsonl"]
-    command = [
-        *(sys.executable, "-m", "anadil", "run", "--work", str(work), "-o", "json"),
-        *("--set", f"clean.inputs={json.dumps(inputs)}", "--set", f"finetune.inputs={json.dumps(chats)}"),
-        *("--set", STEPS, "--set", "tokenizer.vocab_sizes=[8192]"),
-    ]
+    settings = (*SMALL, f"clean.inputs={json.dumps(inputs)}", f"finetune.inputs={json.dumps(chats)}")
+    command = [sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "-o", "json"]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500)
+    done = subprocess.run(
+        [*command, *(word for setting in settings for word in ("--set", setting))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
 
     assert done.returncode == 0, done.stderr
     artifacts = json.loads(done.stdout)
@@ -44,5 +51,6 @@ def test_an_english_model_learns_azerbaijani(
         print(f"\nfertility {base['fertility']:.3f} -> {adapted['fertility']:.3f}")
         print(f"bits per byte {base['bits_per_byte']:.4f} -> {adapted['bits_per_byte']:.4f}")
     assert adapted["fertility"] <= 0.5 * base["fertility"]
-    assert adapted["bits_per_byte"] <= 0.75 * base["bits_per_byte"]
+    # Guessing any of its tokens, with this tokenizer, would cost 0.48 of what the base needs.
+    assert adapted["bits_per_byte"] <= 0.45 * base["bits_per_byte"]
     assert base["num_bytes"] == adapted["num_bytes"] > 100_000

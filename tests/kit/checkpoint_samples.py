@@ -58,8 +58,10 @@ def maker(folder: Path) -> Iterator[Make]:
     """Makes `CheckpointManager` of one process, and closes them: the body of a fixture."""
     made = []
 
-    def build(origin: dict[str, str] = ORIGIN, keep: int = 3, **more: Any) -> CheckpointManager:
-        made.append(CheckpointManager(folder, Group(), origin, keep, **more))
+    def build(
+        origin: dict[str, str] = ORIGIN, keep: int = 3, place: Path = folder, **more: Any
+    ) -> CheckpointManager:
+        made.append(CheckpointManager(place, Group(), origin, keep, **more))
         return made[-1]
 
     yield build

@@ -1,15 +1,8 @@
-"""Processes that train together over gloo, for the tests of checkpoints.
-
-python checkpoint_worker.py SCENARIO FOLDER
-
-One process loads torch and forks the ranks, before it has any thread.
-"""
+"""Processes that train together over gloo, for the tests of checkpoints."""
 
 import os
 import signal
-import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,10 +18,10 @@ from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.pretrain.checkpoint import manager
-from anadil.pretrain.checkpoint.dcp import local_part
 from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import newest_of
+from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7"}
@@ -37,25 +30,11 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 Work = Callable[[Path, Group], None]
 
 
-def in_ranks(size: int, folder: Path, work: Work, *, killed: int | None = None) -> None:
-    """Do `work` in `size` forks; every one but `killed` has to succeed."""
-    rendezvous = folder / f"rendezvous-{time.monotonic_ns()}"
-    children = [os.fork() or _rank(rank, size, rendezvous, folder, work) for rank in range(size)]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    wanted = [-signal.SIGKILL if rank == killed else 0 for rank in range(size)]
-    assert codes == wanted, f"{work.__name__} on {size}: {codes}"
-
-
-def _rank(rank: int, size: int, rendezvous: Path, folder: Path, work: Work) -> int:
-    try:
-        warnings.simplefilter("error")
-        dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
-        host = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
-        work(folder, Group(rank=rank, local_rank=rank, size=size, host=host))
-    except BaseException:  # noqa: BLE001  nothing may leave the fork
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+def together(rank: int, work: Work, folder: Path) -> None:
+    """Do `work` on each rank of `tests.kit.ranks.in_ranks`; no warning is let through."""
+    warnings.simplefilter("error")
+    host = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
+    work(folder, Group(rank=rank, local_rank=rank, size=dist.get_world_size(), host=host))
 
 
 def model_and_optimizer(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -198,27 +177,9 @@ def killed_writer(folder: Path, group: Group) -> None:
         pytest.MonkeyPatch().setattr(
             manager, "write_tensors", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         )
-    started = time.monotonic()
+    began = time.monotonic()
     saved.save(State(step=2, tokens=0, seconds=0.0), tensors)
     with pytest.raises(RetryableError, match="step 2 is not written and the one before it is kept"):
         saved.wait()
-    print(f"abort latency: {time.monotonic() - started:.2f} s")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - began < 10
     assert [path.name for path in (folder / "shared").iterdir()] == ["step-00000001"]
-
-
-def main(scenario: str, folder: Path) -> None:
-    torch.set_num_threads(1)
-    if scenario == "reshard":
-        in_ranks(2, folder, save_sharded)
-        in_ranks(1, folder, load_sharded)
-        in_ranks(4, folder, load_sharded)
-        in_ranks(2, folder, load_replicated)
-    else:
-        in_ranks(2, folder, own_disks)
-        in_ranks(2, folder, disk_not_shared)
-        in_ranks(2, folder, killed_writer, killed=1)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))

@@ -7,7 +7,8 @@ from typing import Any
 
 import kubernetes_validate
 
-from tests.kit.fake_server import Reply, refused
+from tests.kit.fake_server import refused
+from tests.kit.http_server import Reply
 
 Object = dict[str, Any]
 USER = "system:serviceaccount:kubeflow:pipeline-runner"

@@ -7,7 +7,6 @@ read as the server reads it, with its own message types.
 
 import json
 import re
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,15 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
-from urllib.parse import parse_qsl, urlsplit
+from functools import partial
+from typing import Any
 
 import kfp_server_api  # type: ignore[import-untyped]  # generated, without types
 import yaml
 from google.protobuf import json_format  # type: ignore[import-untyped]  # its stubs are a package of their own
 from kfp.kubernetes import kubernetes_executor_config_pb2 as kubernetes
 from kfp.pipeline_spec import pipeline_spec_pb2
+
+from tests.kit.http_server import Reply, Request, http_server
 
 API = "/apis/v2beta1"
 NOW = "2026-01-01T00:00:00+00:00"
@@ -37,14 +37,6 @@ class Refusal(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-@dataclass
-class Request:
-    method: str
-    path: str
-    query: dict[str, str]
-    body: Json
 
 
 @dataclass
@@ -81,18 +73,18 @@ class FakeKubeflow:
             f"{each.method} {each.path.removeprefix(API)}" for each in self.requests if each.method != "GET"
         )
 
-    def answer(self, request: Request, headers: Any, raw: bytes) -> Any:
+    def answer(self, request: Request) -> Any:
         """What a request gets."""
         for place, (pattern, status) in enumerate(self.failures):
             if re.fullmatch(pattern, f"{request.method} {request.path.removeprefix(API)}"):
                 del self.failures[place]
                 raise Refusal(status, f"told to fail with {status}")
-        if self.token and headers.get("Authorization") != f"Bearer {self.token}":
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             raise Refusal(401, "Request header error: there is no user identity header.")
         for method, pattern, handle in self._routes():
             found = re.fullmatch(API + pattern, request.path)
             if found and method == request.method:
-                return handle(self, request, raw, headers, *found.groups())
+                return handle(self, request, *found.groups())
         raise Refusal(404, f"{request.method} {request.path}: Not Found")
 
     @staticmethod
@@ -111,7 +103,7 @@ class FakeKubeflow:
             ("POST", "/recurringruns/([^/:]+):(enable|disable)", FakeKubeflow._switch_recurring_run),
         ]
 
-    def _health(self, request: Request, raw: bytes, headers: Any) -> Any:
+    def _health(self, request: Request) -> Any:
         if self.login_page:
             return "<html><title>dex: log in</title></html>"
         # Recorded from backend/src/apiserver/main.go; the generated model knows less.
@@ -120,7 +112,7 @@ class FakeKubeflow:
             "pipeline_store": "database",
         }  # fmt: skip
 
-    def _list(self, request: Request, raw: bytes, headers: Any, word: str) -> Json:
+    def _list(self, request: Request, word: str) -> Json:
         more = {"experiment_id"} if word in ("runs", "recurringruns") else set()
         word = word.replace("recurringruns", "recurring_runs")
         items: list[Json] = getattr(self, word)
@@ -130,7 +122,7 @@ class FakeKubeflow:
             items = items[::-1]
         return self._paged(request, items, word, LISTS | more)
 
-    def _list_versions(self, request: Request, raw: bytes, headers: Any, pipeline: str) -> Json:
+    def _list_versions(self, request: Request, pipeline: str) -> Json:
         items = [item for item in self.pipeline_versions if item["pipeline_id"] == pipeline]
         return self._paged(request, items, "pipeline_versions", LISTS - {"namespace"})
 
@@ -154,27 +146,27 @@ class FakeKubeflow:
             answer["next_page_token"] = str(start + size)
         return _checked(name, answer)
 
-    def _get_run(self, request: Request, raw: bytes, headers: Any, run: str) -> Json:
+    def _get_run(self, request: Request, run: str) -> Json:
         found = _by_id(self.runs, "run_id", run)
         if self.states:
             found["state"] = self.states.pop(0)
         return _checked("V2beta1Run", found)
 
-    def _create_experiment(self, request: Request, raw: bytes, headers: Any) -> Json:
+    def _create_experiment(self, request: Request) -> Json:
         _check_fields("V2beta1Experiment", request.body)
         _refuse_second(self.experiments, request.body)
         made = {**request.body, "experiment_id": str(uuid.uuid4()), "created_at": NOW}
         self.experiments.append(made)
         return _checked("V2beta1Experiment", made)
 
-    def _create_pipeline(self, request: Request, raw: bytes, headers: Any) -> Json:
+    def _create_pipeline(self, request: Request) -> Json:
         _check_fields("V2beta1Pipeline", request.body)
         _refuse_second(self.pipelines, request.body)
         made = {**request.body, "pipeline_id": str(uuid.uuid4()), "created_at": NOW}
         self.pipelines.append(made)
         return _checked("V2beta1Pipeline", made)
 
-    def _upload_version(self, request: Request, raw: bytes, headers: Any) -> Json:
+    def _upload_version(self, request: Request) -> Json:
         query = request.query
         if unknown := set(query) - {"name", "display_name", "pipelineid", "description", "tags"}:
             raise Refusal(400, f"unknown query parameters {unknown}")
@@ -183,7 +175,9 @@ class FakeKubeflow:
         _by_id(self.pipelines, "pipeline_id", query["pipelineid"])
         of_same = [item for item in self.pipeline_versions if item["pipeline_id"] == query["pipelineid"]]
         _refuse_second(of_same, {"display_name": query["name"]})
-        parsed = message_from_bytes(f"Content-Type: {headers['Content-Type']}\n\n".encode() + raw)
+        parsed = message_from_bytes(
+            f"Content-Type: {request.headers['Content-Type']}\n\n".encode() + request.content
+        )
         [part] = [each for each in parsed.walk() if not each.is_multipart()]
         assert part.get_param("name", header="content-disposition") == "uploadfile"
         made = {
@@ -194,14 +188,14 @@ class FakeKubeflow:
         self.pipeline_versions.append(made)
         return _checked("V2beta1PipelineVersion", made)
 
-    def _create_run(self, request: Request, raw: bytes, headers: Any) -> Json:
+    def _create_run(self, request: Request) -> Json:
         _check_fields("V2beta1Run", request.body)
         self._check_reference(request.body)
         made = {**request.body, "run_id": str(uuid.uuid4()), "state": "PENDING", "created_at": NOW}
         self.runs.append(made)
         return _checked("V2beta1Run", made)
 
-    def _create_recurring_run(self, request: Request, raw: bytes, headers: Any) -> Json:
+    def _create_recurring_run(self, request: Request) -> Json:
         _check_fields("V2beta1RecurringRun", request.body)
         self._check_reference(request.body)
         if not 1 <= int(request.body["max_concurrency"]) <= 10:
@@ -210,11 +204,11 @@ class FakeKubeflow:
         self.recurring_runs.append(made)
         return _checked("V2beta1RecurringRun", made)
 
-    def _delete_recurring_run(self, request: Request, raw: bytes, headers: Any, name: str) -> Json:
+    def _delete_recurring_run(self, request: Request, name: str) -> Json:
         self.recurring_runs.remove(_by_id(self.recurring_runs, "recurring_run_id", name))
         return {}
 
-    def _switch_recurring_run(self, request: Request, raw: bytes, headers: Any, name: str, verb: str) -> Json:
+    def _switch_recurring_run(self, request: Request, name: str, verb: str) -> Json:
         _by_id(self.recurring_runs, "recurring_run_id", name)["mode"] = verb.upper()
         return {}
 
@@ -301,54 +295,20 @@ def read_as_the_server(text: str) -> Json:
 def fake_kubeflow(**options: Any) -> Iterator[FakeKubeflow]:
     """A server on this machine for the length of a block."""
     fake = FakeKubeflow(**options)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"fake": fake}))
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    fake.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with http_server(partial(_reply, fake)) as port:
+        fake.url = f"http://127.0.0.1:{port}"
         yield fake
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
-class Handler(BaseHTTPRequestHandler):
-    fake: ClassVar[FakeKubeflow]
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        parts = urlsplit(self.path)
-        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        is_json = "json" in (self.headers.get("Content-Type") or "")
-        request = Request(
-            method=self.command,
-            path=parts.path,
-            query=dict(parse_qsl(parts.query)),
-            body=json.loads(raw) if raw and is_json else {},
-        )
-        self.fake.requests.append(request)
-        try:
-            status, answer = 200, self.fake.answer(request, self.headers, raw)
-        except Refusal as error:
-            status = error.status
-            # As grpc-gateway writes an error.
-            answer = {"error": str(error), "code": CODES[status], "message": str(error), "details": []}
-        except (AssertionError, LookupError, TypeError, ValueError, json_format.Error) as error:
-            status, answer = 500, {"message": f"the fake itself failed: {error!r}", "code": 13, "details": []}
-        body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/html" if isinstance(answer, str) else "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+def _reply(fake: FakeKubeflow, request: Request) -> Reply:
+    fake.requests.append(request)
+    try:
+        answer = fake.answer(request)
+    except Refusal as error:
+        # As grpc-gateway writes an error.
+        body = {"error": str(error), "code": CODES[error.status], "message": str(error), "details": []}
+        return Reply(status=error.status, body=body)
+    except (AssertionError, LookupError, TypeError, ValueError, json_format.Error) as error:
+        body = {"message": f"the fake itself failed: {error!r}", "code": 13, "details": []}
+        return Reply(status=500, body=body)
+    return Reply(text=answer) if isinstance(answer, str) else Reply(body=answer)

@@ -27,7 +27,8 @@ from tests.kit.fake_objects import (
     remove_condition,
     set_condition,
 )
-from tests.kit.fake_server import Reply, refused
+from tests.kit.fake_server import refused
+from tests.kit.http_server import Reply
 
 JOBS = re.compile(
     r"/apis/(?P<group>[\w.]+)/(?P<version>\w+)/namespaces/(?P<ns>[\w-]+)/(?P<plural>\w+)(/(?P<name>[\w.-]+))?"

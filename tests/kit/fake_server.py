@@ -1,34 +1,19 @@
 """HTTP of the fake Kubernetes API: JSON answers, faults, logs that go on and break off."""
 
 import contextlib
-import json
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
 from tests.kit.fake_objects import TOKEN, kubeconfig, life
+from tests.kit.http_server import Handler, Reply, Request, http_server
 
 IDLE_S = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What the server answers; status 0 cuts the connection."""
-
-    status: int = 200
-    body: dict[str, Any] = field(default_factory=dict)
-    text: str = ""
-    """Instead of a body: not JSON."""
-    headers: dict[str, str] = field(default_factory=dict)
-    delay_s: float = 0.0
 
 
 def refused(status: int, message: str, details: dict[str, Any] | None = None, **headers: str) -> Reply:
@@ -48,68 +33,38 @@ def refused(status: int, message: str, details: dict[str, Any] | None = None, **
 @contextlib.contextmanager
 def serving(cluster: Any, folder: Path) -> Iterator[Path]:
     """A fake cluster behind a port; the kubeconfig that leads there."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.cluster = cluster  # type: ignore[attr-defined]  # read by the handler
-    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-    path = folder / f"kubeconfig-{server.server_port}"
-    path.write_text(yaml.safe_dump(kubeconfig(f"http://127.0.0.1:{server.server_port}")), encoding="utf-8")
-    try:
+
+    def reply(request: Request) -> Reply:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return refused(401, "Unauthorized")
+        kind = request.headers.get("Content-Type")
+        assert request.method != "PATCH" or kind == "application/merge-patch+json"
+        reply: Reply = cluster.answer(request.method, request.path, request.query, request.body)
+        return reply
+
+    with http_server(reply, type("Bound", (ClusterHandler,), {"cluster": cluster})) as port:
+        path = folder / f"kubeconfig-{port}"
+        path.write_text(yaml.safe_dump(kubeconfig(f"http://127.0.0.1:{port}")), encoding="utf-8")
         yield path
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+class ClusterHandler(Handler):
+    """One connection; logs go on until their container has ended."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+    cluster: ClassVar[Any]
 
-    def do_GET(self) -> None:
+    def log_or_answer(self) -> None:
+        """Answer a GET."""
         parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query))
         if parts.path.endswith("/log"):
-            self._log(parts.path, query)
+            self._log(parts.path, dict(parse_qsl(parts.query)))
         else:
-            self._reply(parts.path, query)
+            self.answer()
 
-    def do_POST(self) -> None:
-        self._reply(urlsplit(self.path).path, {})
-
-    def do_PATCH(self) -> None:
-        assert self.headers["Content-Type"] == "application/merge-patch+json"
-        self._reply(urlsplit(self.path).path, {})
-
-    def do_DELETE(self) -> None:
-        self._reply(urlsplit(self.path).path, {})
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-    def _reply(self, path: str, query: dict[str, str]) -> None:
-        length = int(self.headers.get("Content-Length", 0))
-        body = json.loads(self.rfile.read(length)) if length else {}
-        cluster: Any = self.server.cluster  # type: ignore[attr-defined]  # set by `serving`
-        allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        reply = cluster.answer(self.command, path, query, body) if allowed else refused(401, "Unauthorized")
-        if reply.delay_s:
-            time.sleep(reply.delay_s)
-        if not reply.status:
-            self.close_connection = True
-            return
-        content = reply.text.encode() if reply.text else json.dumps(reply.body).encode()
-        with contextlib.suppress(ConnectionError):  # the client has given up
-            self.send_response(reply.status)
-            for name, text in reply.headers.items():
-                self.send_header(name, text)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    do_GET = log_or_answer  # noqa: N815  the name that http.server calls
 
     def _log(self, path: str, query: dict[str, str]) -> None:
-        cluster: Any = self.server.cluster  # type: ignore[attr-defined]  # set by `serving`
+        cluster = self.cluster
         name = path.split("/")[-2]
         with cluster.changed:
             cluster.requests.append(("GET", path))
@@ -122,11 +77,7 @@ class Handler(BaseHTTPRequestHandler):
                 else None
             )
         if problem:
-            content = json.dumps(problem.body).encode()
-            self.send_response(problem.status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.send(problem)
             return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")

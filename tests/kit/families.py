@@ -85,19 +85,19 @@ def make_vocabulary(folder: Path) -> Path:
     return make_tokenizer_artifact(folder, rows, vocab_size=NUM_TOKENS)
 
 
-def batches(number: int) -> list[Batch]:
+def batches(number: int, seed: int = 7, length: int = LENGTH, num_tokens: int = NUM_TOKENS) -> list[Batch]:
     """Micro-batches whose rows hold several documents."""
-    random = torch.Generator().manual_seed(7)
+    random = torch.Generator().manual_seed(seed)
     made = []
     for _ in range(number):
-        inner = torch.randperm(ROWS * LENGTH - 1, generator=random)[:4] + 1
-        borders = sorted({0, *range(LENGTH, ROWS * LENGTH + 1, LENGTH), *inner.tolist()})
+        inner = torch.randperm(ROWS * length - 1, generator=random)[:4] + 1
+        borders = sorted({0, *range(length, ROWS * length + 1, length), *inner.tolist()})
         positions = torch.cat([torch.arange(end - begin) for begin, end in pairwise(borders)])
         made.append(
             Batch(
-                input_ids=torch.randint(0, NUM_TOKENS, (ROWS, LENGTH), generator=random),
-                position_ids=positions.view(ROWS, LENGTH),
-                labels=torch.randint(0, NUM_TOKENS, (ROWS, LENGTH), generator=random),
+                input_ids=torch.randint(0, num_tokens, (ROWS, length), generator=random),
+                position_ids=positions.view(ROWS, length),
+                labels=torch.randint(0, num_tokens, (ROWS, length), generator=random),
                 borders=torch.tensor(borders, dtype=torch.int32),
             )
         )

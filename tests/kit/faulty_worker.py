@@ -1,10 +1,9 @@
-"""One of several processes for the tests of `anadil.pretrain.resilience`: `python faulty_worker.py CASE FOLDER`."""
+"""One of several processes for the tests of `anadil.pretrain.resilience`."""
 
 import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,11 +110,9 @@ def _sum_for_ever(processes: Group) -> None:
             dist.all_reduce(torch.ones(1))
 
 
-def main() -> None:
-    """Run the case that the command line names."""
-    case, folder = sys.argv[1], Path(sys.argv[2])
+def main(case: str, folder: Path) -> None:
+    """Run the case, with the log on stderr."""
     logs.set_up("pretrain")
-    torch.set_num_threads(1)
     if case == "alone":
         watch = watchdog.Watchdog(folder, HANG_AFTER_S, start_after_s=HANG_AFTER_S)
         with watch.running():
@@ -130,7 +127,3 @@ def main() -> None:
         checked(folder)
     else:
         watched(folder, case)
-
-
-if __name__ == "__main__":
-    main()

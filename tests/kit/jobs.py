@@ -1,8 +1,11 @@
 """Training jobs as users have them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
+from anadil.cli import launch, main
 from anadil.launch.job import TrainingJob
 from anadil.recipe.load import load_recipe
 
@@ -52,3 +55,17 @@ def environment(template: Mapping[str, Any]) -> dict[str, str]:
 def worker(manifest: Mapping[str, Any]) -> Any:
     """The pod template of a PyTorchJob."""
     return manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+
+
+def launch_options(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> Any:
+    """What `anadil launch` reads from a command line; nothing is launched."""
+    asked: list[Any] = []
+
+    def note(options: Any) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(launch, "_launch", note)
+    assert main.main(arguments) == 0
+    [options] = asked
+    return options

@@ -1,8 +1,6 @@
 """Kills a process at each system call of a save, for the tests of checkpoints.
 
-python kill_worker.py FOLDER CALLS
-
-Loads torch once, then forks for each kill. strace counts each call of each thread of the fork,
+A process without threads forks for each kill. strace counts each call of each thread of the fork,
 from the moment that it is told to begin, and kills it with the N-th.
 """
 
@@ -11,26 +9,18 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import torch
-
 from anadil.pretrain.checkpoint.manager import CheckpointManager
-from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.process_group import Group
+from tests.kit.checkpoint_samples import ORIGIN, assert_newest, loaded, save
 
-ORIGIN = {"recipe seed": "7"}
 KEEP = 2
 
 
-def tensors_of(step: int) -> dict[str, torch.Tensor]:
-    return {"weight": torch.full((8, 4), float(step)), "exp_avg weight": torch.full((8, 4), step / 10)}
-
-
-def save(folder: Path, step: int) -> None:
+def save_one(folder: Path, step: int) -> None:
     checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
-    checkpoints.save(State(step=step, tokens=step, seconds=0.0), tensors_of(step))
+    save(checkpoints, step)
     checkpoints.close()
 
 
@@ -40,7 +30,7 @@ def killed_save(folder: Path, step: int, call: str, number: int) -> bool:
     child = os.fork()
     if not child:
         os.read(told, 1)
-        save(folder, step)
+        save_one(folder, step)
         os._exit(0)
     tracer = subprocess.Popen(
         ["strace", "-f", "-qq", "-e", "trace=" + call, "-e", f"inject={call}:signal=SIGKILL:when={number}",
@@ -64,23 +54,19 @@ def killed_save(folder: Path, step: int, call: str, number: int) -> bool:
 def check(folder: Path, old: int, new: int) -> int:
     """Which checkpoint a start after the kill resumes from; its tensors have to be right."""
     checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
-    found = checkpoints.newest()
-    assert found is not None, "lost"
-    assert found.state.step in (old, new), found
-    tensors = {name: torch.zeros_like(tensor) for name, tensor in tensors_of(0).items()}
-    checkpoints.load(found, tensors)
+    step = loaded(checkpoints)[0].step
+    assert step in (old, new)
+    assert_newest(checkpoints, step)
     checkpoints.close()
-    expected = tensors_of(found.state.step)
-    assert all(torch.equal(tensors[name], expected[name]) for name in expected), "torn"
     assert not list(folder.glob("*.damaged")), "torn"
-    return found.state.step
+    return step
 
 
 def main(folder: Path, calls: list[str]) -> None:
-    torch.set_num_threads(1)
+    """Kill saves at each of these calls; prints how many, and after how many the new checkpoint was found."""
     before = folder / "before"
     for step in (1, 2):
-        save(before, step)
+        save_one(before, step)
     points, went_on_from_new = 0, 0
     for call in calls:
         for number in itertools.count(1):
@@ -95,7 +81,3 @@ def main(folder: Path, calls: list[str]) -> None:
             points += 1
             went_on_from_new += newest == 3
     print(f"points {points} new {went_on_from_new}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2].split(","))

@@ -2,25 +2,21 @@
 
 import json
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.artifacts import artifact
-from anadil.model.load import save_model
 from anadil.pretrain.metrics.training_log import FILE
-from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.text.corpus import Document, write_documents
+from tests.kit.machines import free_port
 
 SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
 TEXTS = (
@@ -35,18 +31,25 @@ TEXTS = (
 )
 
 
-def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
+SHORT: list[dict[str, Any]] = [
+    {"trains": "embeddings", "steps": 1, "lr": 0.01},
+    {"trains": "all", "steps": 3, "lr": 0.005},
+]
+"""Phases of a run that shows whether it trains at all, or as another one does."""
+
+
+def make_tokenizer(folder: Path, vocab_size: int = 300, specials: Sequence[str] = SPECIALS) -> Path:
     """A Hugging Face tokenizer directory."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS),
+        vocab_size=vocab_size - len(specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -60,35 +63,46 @@ def make_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
     return folder
 
 
-def make_model(folder: Path, *, tied: bool = True, vocab_size: int = 300, seed: int = 1) -> Path:
+def make_model(
+    folder: Path,
+    *,
+    tied: bool = True,
+    vocab_size: int = 300,
+    seed: int = 1,
+    specials: Sequence[str] = SPECIALS,
+) -> Path:
     """A Hugging Face model directory with random weights."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
+    import torch
+
+    from anadil.model.load import save_model
+    from tests.kit.llama import small_llama
+
+    tokenizer = make_tokenizer(folder / "t", vocab_size, specials)
+    model = small_llama(
+        seed=seed,
         vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
         initializer_range=0.1,
     )
-    tokenizer = make_tokenizer(folder / "t", vocab_size)
-    save_model(LlamaForCausalLM(config), tokenizer, folder, torch.float32)
+    save_model(model, tokenizer, folder, torch.float32)
     for file in tokenizer.iterdir():
         file.unlink()
     tokenizer.rmdir()
     return folder
 
 
-def make_corpus(folder: Path, texts: Sequence[str] = TEXTS) -> Path:
-    """A corpus artifact; its held-out part is empty."""
-    documents = [
+def make_documents(texts: Sequence[str]) -> list[Document]:
+    """One for each text."""
+    return [
         Document(id=f"{i:04x}", text=text, source="test", url="", lang="az") for i, text in enumerate(texts)
     ]
-    write_documents(folder, "train", documents)
-    write_documents(folder, "heldout", [])
+
+
+def make_corpus(folder: Path, texts: Sequence[str] = TEXTS, heldout: Sequence[str] = ()) -> Path:
+    """A corpus artifact."""
+    write_documents(folder, "train", make_documents(texts))
+    write_documents(folder, "heldout", make_documents(heldout))
     artifact.seal(folder, kind="corpus", origin={})
     return folder
 
@@ -167,6 +181,8 @@ def losses(folder: Path) -> dict[int, float]:
 
 def in_child(work: Callable[[], object], environment: dict[str, str] | None = None) -> int:
     """Start `work` in a fork of this process; the child's id."""
+    import torch
+
     child = os.fork()
     if child:
         return child
@@ -180,8 +196,15 @@ def in_child(work: Callable[[], object], environment: dict[str, str] | None = No
     os._exit(0)
 
 
+def variables_of_ranks(processes: int) -> list[dict[str, str]]:
+    """What torchrun would give to each of the processes of one node."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+
+
 def run_in_child(job: Job) -> int:
     """Run the stage in a fork, with its signals taken over; exit code, or minus a signal."""
+    from anadil.pretrain.run import run
 
     def work() -> None:
         job.stop.listen()
@@ -190,23 +213,13 @@ def run_in_child(job: Job) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(in_child(work), 0)[1])
 
 
-def run_in_two(job: Job) -> list[int]:
-    """Run the stage in two forks that train together over gloo; their exit codes."""
-    return run_in_several(job, 2)
-
-
-def run_in_several(job: Job, processes: int) -> list[int]:
+def run_in_several(job: Job, processes: int = 2) -> list[int]:
     """Run the stage in forks that train together over gloo; their exit codes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    from anadil.pretrain.run import run
 
     def work() -> None:
         job.stop.listen()
         run(job)
 
-    children = [
-        in_child(work, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(processes)
-    ]
+    children = [in_child(work, variables) for variables in variables_of_ranks(processes)]
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

@@ -9,6 +9,7 @@ import functools
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
@@ -37,14 +38,16 @@ def _forks() -> Any:
     return context
 
 
-def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None:
+def in_ranks(function: Callable[..., None], world: int, *arguments: Any, killed: int | None = None) -> None:
     """Call `function(rank, *arguments)` in `world` processes; fails with what they wrote if one fails.
 
     Args:
         function: Of a test module's top level.
         world: Number of processes.
         arguments: What can be pickled.
+        killed: A rank that kills itself.
     """
+    wanted = [-signal.SIGKILL if rank == killed else 0 for rank in range(world)]
     with tempfile.TemporaryDirectory(prefix="anadil-ranks-") as folder:
         codes = in_forks(
             [
@@ -54,7 +57,7 @@ def in_ranks(function: Callable[..., None], world: int, *arguments: Any) -> None
             Path(folder),
         )
         written = "".join(file.read_text(errors="replace") for file in sorted(Path(folder).glob("*.log")))
-    assert codes == [0] * world, f"exit codes {codes}\n{written}"
+    assert codes == wanted, f"exit codes {codes}\n{written}"
 
 
 def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int]:

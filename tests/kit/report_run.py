@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from anadil.artifacts import artifact
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
@@ -17,6 +19,7 @@ REJECTED = {
     "duplicate_lines": "Ana səhifə | Əlaqə\nAna səhifə | Əlaqə\nAna səhifə | Əlaqə\nAna səhifə | Əlaqə",
     "near_duplicate": "Kitabxana hər gün saat doqquzdan altıya qədər açıqdır, bazar günü bağlıdır.",
 }
+KEPT = ("Kitabxana şəhərin mərkəzindədir, oxu zalı hər kəs üçün açıqdır.",)
 DROPPED = {"language": 1804, "near_duplicate": 1411, "too_short": 962, "duplicate_lines": 310, "script": 57}
 PIECES = {
     "kitablardan": (
@@ -45,6 +48,11 @@ def corpus() -> Json:
         "language": "az", "in": 18_400, "kept": 13_856, "records": {"train": 13_163, "heldout": 693},
         "dropped": DROPPED, "limits": {"min_words": 50, "min_script": 0.85},
         "bad_records": {"count": 2, "first": ["web.jsonl:17: no JSON"]},
+        "rules": {
+            "language": {"mode": "enforce", "marginal": 1_804, "unique": 1_502, "chosen": 1_804, "bytes": 9_112_004},
+            "short": {"mode": "report", "marginal": 1_263, "unique": 301, "chosen": 0, "bytes": 0},
+        },
+        "lengths": [{"bytes": 2**n, "kept": 40 * n, "dropped": 300 - 20 * n} for n in range(9, 14)],
         "bytes_in": 71_002_113, "bytes_out": 33_871_204, "words_out": 4_182_331,
     }  # fmt: skip
 
@@ -165,10 +173,17 @@ def artifacts(root: Path, **changed: Any) -> dict[str, Path]:
     content = {
         "corpus": {"stats.json": changed.get("corpus", corpus())}
         | {
-            f"rejected/{rule}.jsonl": [
-                {"id": "0a1b", "text": text, "source": f"/data/raw/{rule}.jsonl:7", "url": ""}
+            f"rejected/{rule}.jsonl.zst": [
+                {"reason": rule, "value": 0, "limit": 0.85, "id": "0a1b", "text": text, "url": ""}
+                | {"source": f"/data/raw/{rule}.jsonl:7"}
             ]
             for rule, text in changed.get("rejected", REJECTED).items()
+        }
+        | {
+            "samples/kept.jsonl.zst": [
+                {"id": "0a1c", "text": text, "source": "/data/raw/web.jsonl:9", "url": ""}
+                for text in changed.get("kept", KEPT)
+            ]
         },
         "tokenizer": {
             "fertility.json": changed.get("fertility", fertility()),
@@ -225,8 +240,7 @@ def _sealed(folder: Path, kind: str, files: dict[str, Any]) -> Path:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         lines = content if isinstance(content, list) else [content]
-        path.write_text(
-            "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8"
-        )
+        text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+        path.write_bytes(zstandard.compress(text) if name.endswith(".zst") else text)
     artifact.seal(folder, kind=kind, origin={"stage": kind}, program={"version": "0.1.0", "image": ""})
     return folder

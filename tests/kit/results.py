@@ -1,4 +1,4 @@
-"""Results of stages on small fixed inputs, by which `RESULT_VERSION` is guarded.
+"""Results of stages on small fixed inputs, by which `result_version` is guarded.
 
 Only what is the same on every machine: texts, token ids and settings by digest. Other kinds of CPU add in
 another order: of floats a few digits count (see `model_results`).
@@ -28,7 +28,7 @@ def digest(content: object) -> str:
 
 
 def entries() -> dict[str, Entry]:
-    """Stage -> its `RESULT_VERSION` and those before it, the recipe keys in its key, digests of its results."""
+    """Stage -> its `result_version` and those before it, the recipe keys in its key, digests of its results."""
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         found = _results(Path(folder))
     return {
@@ -108,14 +108,14 @@ def changes(old: dict[str, Entry], new: dict[str, Entry]) -> list[str]:
             continue
         if other := _differing(before, entry):
             told.append(
-                f"{name}: results changed under RESULT_VERSION {STAGES[name].result_version} ({', '.join(other)}): "
-                f"repair them, or raise result_version of the stage {name} in flow.py and run make golden"
+                f"{name}: results changed under result_version {STAGES[name].result_version} ({', '.join(other)}): "
+                f"repair them, or raise result_version of the stage {name} in core/stages.py and run make golden"
             )
         if before["keys"] != entry["keys"]:
             other = sorted(set(map(str, before["keys"])) ^ set(map(str, entry["keys"])))  # type: ignore[call-overload]  # lists
             told.append(
                 f"{name}: recipe keys in its artifact's key changed ({', '.join(other)}), so that old artifacts are "
-                f"made again: give a new one to NEW_KEYS in flow.py, or raise result_version of {name}, and run make golden"
+                f"made again: give a new one to NEW_KEYS in core/stages.py, or raise result_version of {name}, and run make golden"
             )
     return told
 

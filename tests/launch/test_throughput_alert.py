@@ -37,26 +37,18 @@ def test_a_lasting_fall_in_speed_is_told_once(name: str) -> None:
     assert "at step 23, 60% of the 9,025 before" in found[0]
 
 
-def test_slow_steps_that_do_not_last_are_not_told() -> None:
-    steps = [*USUAL, 100.0, 100.0, 9_000.0, 100.0, 100.0, 9_000.0]
-
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*lines(*USUAL, *[100.0, 100.0, 9_000.0] * 2)],
+        [*lines(*[9_000.0] * MEDIAN_STEPS, *[9_000.0 * SLOW_FRACTION] * 10)],
+        [*lines(9_000.0, 9_000.0, *[10.0] * 4)],
+        [*lines(*USUAL), *lines(*[4_000.0] * 30, phase=2)],
+    ],
+    ids=["that do not last", "just above the limit", "while there is no measure", "of another phase"],
+)
+def test_slow_steps_are_not_told(steps: list[str]) -> None:
     assert SLOW_STEPS == 3
-    assert warnings(lines(*steps)) == []
-
-
-def test_speed_just_above_the_limit_is_not_told() -> None:
-    steps = [9_000.0] * MEDIAN_STEPS + [9_000.0 * SLOW_FRACTION] * 10
-
-    assert warnings(lines(*steps)) == []
-
-
-def test_the_first_steps_are_no_measure() -> None:
-    assert warnings(lines(9_000.0, 9_000.0, 10.0, 10.0, 10.0, 10.0)) == []
-
-
-def test_another_phase_has_a_speed_of_its_own() -> None:
-    steps = [*lines(*USUAL), *lines(*[4_000.0] * 30, phase=2)]
-
     assert warnings(steps) == []
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.load import (
@@ -18,8 +18,8 @@ from anadil.model.load import (
     pick_dtype,
     save_model,
 )
-
-SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
+from tests.kit.llama import small_llama
+from tests.kit.pretraining import SPECIALS
 
 
 @pytest.fixture
@@ -45,15 +45,7 @@ def tokenizer_dir(tmp_path: Path) -> Path:
 
 
 def make(tied: bool = True) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        tie_word_embeddings=tied,
-    )
-    return LlamaForCausalLM(config)
+    return small_llama(vocab_size=259, num_hidden_layers=1, tie_word_embeddings=tied)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -8,6 +8,8 @@ import kfp
 import pytest
 
 from anadil.cli import main
+from anadil.recipe.sections import Recipe
+from anadil_pipelines import adapt, submit
 from tests.kit.fake_kubeflow import FakeKubeflow, fake_kubeflow
 
 Command = Callable[..., int]
@@ -26,6 +28,23 @@ def no_kubeflow_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             monkeypatch.delenv(name)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     monkeypatch.setattr(kfp.Client, "_LOCAL_KFP_CONTEXT", str(tmp_path / "context.json"))
+
+
+@pytest.fixture(scope="session")
+def compiled_once() -> Callable[[Recipe], str]:
+    """`pipeline_yaml` that compiles equal recipes once."""
+    made: dict[str, str] = {}
+
+    def compiled(recipe: Recipe) -> str:
+        text = recipe.model_dump_json(exclude_unset=True)
+        return made.get(text) or made.setdefault(text, adapt.pipeline_yaml(recipe))
+
+    return compiled
+
+
+@pytest.fixture(autouse=True)
+def no_second_compilation(monkeypatch: pytest.MonkeyPatch, compiled_once: Callable[[Recipe], str]) -> None:
+    monkeypatch.setattr(submit, "pipeline_yaml", compiled_once)
 
 
 @pytest.fixture

@@ -8,50 +8,69 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kfp.local import docker_task_handler
+from kfp.local import config, docker_task_handler, subprocess_task_handler
 
 from anadil.artifacts.prefetch import fetch
+from anadil.cli import main
 from anadil.recipe.load import load_recipe
+from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
 from anadil_pipelines import laptop
 from anadil_pipelines.laptop import Containers, StepResults, run_container
 
 
-def run(work: Path, *more: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "anadil", "run", "--work", str(work), "--until", "clean", *more]
-    command += ["--set", "tracking.uri=off"]
-    environ = os.environ | environment
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+@pytest.fixture
+def kfp_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in this process changes kfp for the rest of it."""
+    monkeypatch.setattr(config.LocalExecutionConfig, "instance", None)
+    handler = subprocess_task_handler.SubprocessTaskHandler
+    monkeypatch.setattr(subprocess_task_handler, "SubprocessTaskHandler", handler)
+    monkeypatch.setenv(SPOOL_VARIABLE, "")
 
 
-def test_a_run_makes_the_artifacts_and_prints_where_they_are(raw: Path, tmp_path: Path) -> None:
-    inputs = ["--set", f"clean.inputs=['{raw}']"]
+def words(work: Path, raw: Path) -> list[str]:
+    settings = [f"clean.inputs=['{raw}']", "tracking.uri=off"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    return ["run", "--work", str(work), "--until", "clean", *options]
 
-    first = run(tmp_path / "work", *inputs)
-    second = run(tmp_path / "work", *inputs, "-o", "json")
 
-    assert first.returncode == second.returncode == 0, first.stderr
-    uri = json.loads(second.stdout)["corpus"]
+@pytest.mark.usefixtures("kfp_as_before")
+def test_a_run_makes_the_artifacts_and_prints_where_they_are(
+    raw: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = words(tmp_path / "work", raw)
+
+    command = [sys.executable, "-m", "anadil", *arguments]
+    first = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    code = main.main([*arguments, "-o", "json"])
+
+    second = capfd.readouterr()
+    assert first.returncode == code == 0, first.stderr
+    uri = json.loads(second.out)["corpus"]
     assert first.stdout == f"corpus  {uri}\n"
     assert fetch(uri, "corpus")
     assert Path(uri).is_relative_to(tmp_path / "work" / "corpus")
     ends = [json.loads(path.read_text()) for path in (tmp_path / "work" / "runs").glob("*/clean.json")]
     assert [(end["status"], end["uri"]) for end in ends] == [("finished", uri)] * 2
     assert "clean: running: nothing to reuse yet" in first.stderr
-    assert f"clean: reused {uri}" in second.stderr
-    assert "Traceback" not in first.stderr + second.stderr
+    assert f"clean: reused {uri}" in second.err
+    assert "Traceback" not in first.stderr + second.err
 
 
-def test_the_exit_code_of_a_step_that_failed_is_that_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("kfp_as_before")
+def test_the_exit_code_of_a_step_that_failed_is_that_of_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     short = tmp_path / "short.jsonl"  # it can be read, so the look before the run passes it
     short.write_text('{"text": "No Azerbaijani."}\n' * 50, encoding="utf-8")
 
-    done = run(tmp_path / "work", "--set", f"clean.inputs=['{short}']")
+    code = main.main(words(tmp_path / "work", short))
 
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert "clean: error" in done.stderr
-    assert "stopped at a failed step; correct it and run the same command again" in done.stderr
-    assert "Traceback" not in done.stderr
+    told = capfd.readouterr()
+    assert code == 3
+    assert told.out == ""
+    assert "clean: error" in told.err
+    assert "stopped at a failed step; correct it and run the same command again" in told.err
+    assert "Traceback" not in told.err
 
 
 class Docker:

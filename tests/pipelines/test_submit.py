@@ -99,10 +99,10 @@ def test_somebody_who_is_faster_is_no_failure(
 ) -> None:
     answer = kubeflow.answer
 
-    def faster(request: Any, headers: Any, raw: bytes) -> Any:
-        made = answer(request, headers, raw)
+    def faster(request: Any) -> Any:
+        made = answer(request)
         if request.method == "POST" and request.path.endswith(path):
-            return answer(request, headers, raw)  # a second one, which the server refuses with 409
+            return answer(request)  # a second one, which the server refuses with 409
         return made
 
     kubeflow.answer = faster  # type: ignore[method-assign]  # the server's, not ours
@@ -274,27 +274,32 @@ def test_places_on_a_claim_are_fine(recipe_file: str) -> None:
     submit.check_reach(recipe)
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_sent(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ["--set", "base.model=meta-llama/Llama-3.1-8B", "--set", "cluster.instance=g5.48xlarge"]
+def settings(*given: str) -> list[str]:
+    return [word for each in given for word in ("--set", each)]
 
-    code = anadil("submit", recipe_file, *settings)
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["base.model=meta-llama/Llama-3.1-8B", "cluster.instance=g5.48xlarge"], "pretrain does not fit"),
+        (
+            ["cluster.backend=pytorchjob", "cluster.nodes=2", "pretrain.parallelism.shard=2"],
+            "cluster.work: not set, and beside s3://bucket/root each of the 2",
+        ),
+    ],
+)
+def test_what_machines_cannot_do_is_refused_before_anything_is_sent(
+    anadil: Command,
+    kubeflow: FakeKubeflow,
+    recipe_file: str,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    words: str,
+) -> None:
+    code = anadil("submit", recipe_file, *settings(*given))
 
     assert code == 4
-    assert "pretrain does not fit" in capsys.readouterr().err
-    assert kubeflow.requests == []
-
-
-def test_machines_that_share_no_checkpoints_are_refused_before_anything_is_sent(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ["cluster.backend=pytorchjob", "cluster.nodes=2", "pretrain.parallelism.shard=2"]
-
-    code = anadil("submit", recipe_file, *(word for each in settings for word in ("--set", each)))
-
-    assert code == 4
-    assert "cluster.work: not set, and beside s3://bucket/root each of the 2" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert kubeflow.requests == []
 
 
@@ -307,9 +312,9 @@ def test_chats_without_a_chat_are_refused_before_anything_is_sent(
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "no chat"}\n')
-    settings = [f"cluster.volumes=[{{claim: here, path: {tmp_path}}}]", f"finetune.inputs=[{rows}]"]
+    given = settings(f"cluster.volumes=[{{claim: here, path: {tmp_path}}}]", f"finetune.inputs=[{rows}]")
 
-    code = anadil("submit", recipe_file, *(word for each in settings for word in ("--set", each)))
+    code = anadil("submit", recipe_file, *given)
 
     assert code == 3
     assert "none of 1 rows can be trained on: no_chat 1" in capsys.readouterr().err

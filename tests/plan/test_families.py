@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
-from anadil.cli.calibrate.fake_run import exact_peak
-from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import PreflightError
 from anadil.model.family import SHARD_LAYOUTS, Family
 from anadil.model.family_table import families
@@ -28,6 +24,7 @@ from anadil.recipe.sections import Recipe
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
+MATRIX = [pytest.mark.slow, pytest.mark.matrix]
 WORST = 0.005
 """Most that the closed form may be off, as for Llama in test_fake_run.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
@@ -85,8 +82,11 @@ def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
-def parameters_of(config: PreTrainedConfig) -> int:
+def parameters_of(config: Any) -> int:
     """Of transformers' own model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -106,6 +106,10 @@ CONFIGS = {
 def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_that_is_made_of_it(
     name: str,
 ) -> None:
+    from transformers import AutoConfig
+
+    from anadil.cli.calibrate.worker import config_of
+
     settings = CONFIGS[name]
     shape = shape_from(settings, name)
 
@@ -118,6 +122,8 @@ def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_t
 
 @pytest.mark.parametrize("kind", PLANNED)
 def test_a_config_that_transformers_has_written_gives_the_same_shape(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
     settings = SIZES | {"model_type": kind, "tie_word_embeddings": True}
     AutoConfig.for_model(**settings).save_pretrained(tmp_path)
 
@@ -163,13 +169,12 @@ def of_kind(kind: str) -> Shape:
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else [pytest.mark.slow])
-        for name in LAYOUTS
-    ],
+    [pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else MATRIX) for name in LAYOUTS],
 )
 @pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
+    from anadil.cli.calibrate.fake_run import exact_peak
+
     layout, changed = LAYOUTS[name]
     work = Work(sequence_length=2_048, **changed)
 
@@ -223,6 +228,8 @@ def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
 def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from anadil.cli.calibrate.fake_run import exact_peak
+
     monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARD_LAYOUTS))
     shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")
     recipe = based_on(

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.model.loss import CHUNK_TOKENS, CPU_LOGITS_BYTES
 from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.model_shape import Shape
@@ -202,6 +201,8 @@ def test_a_cpu_gets_a_sane_speed_without_communication() -> None:
 
 
 def test_chunks_of_the_loss_on_a_cpu_are_those_of_the_model() -> None:
+    from anadil.model.loss import CHUNK_TOKENS, CPU_LOGITS_BYTES
+
     assert (CPU_CHUNK_TOKENS, CPU_CHUNK_BYTES) == (CHUNK_TOKENS, CPU_LOGITS_BYTES)
 
 

@@ -10,7 +10,6 @@ from anadil.core.format import GIB
 from anadil.preflight import inputs
 from anadil.preflight.inputs import look_at_clean_memory
 from anadil.recipe.sections import Recipe
-from anadil_pipelines.submit import SubmitOptions, prepare
 from tests.kit.harness import again
 
 LARGE = 10**9
@@ -66,6 +65,8 @@ def test_run_says_it_before_it_starts(
 def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     recipe: Recipe, raw_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from anadil_pipelines.submit import SubmitOptions, prepare
+
     caplog.set_level(logging.INFO)
     volumes = json.dumps([{"claim": "all", "path": str(tmp_path)}])
     settings = [f"clean.inputs=[{raw_text}]", f"cluster.volumes={volumes}"]

@@ -1,5 +1,7 @@
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,28 +19,46 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _make_inputs(folder: Path) -> Path:
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, a tokenizer artifact, a base model, and one whose two tables are apart; not to be changed."""
+    folder = tmp_path_factory.mktemp("inputs")
     make_corpus(folder / "corpus")
     make_tokenizer_artifact(folder / "tokenizer")
-    return make_model(folder / "model")
+    make_model(folder / "model")
+    make_model(folder / "untied", tied=False)
+    return folder
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def base(inputs: Path, tmp_path: Path) -> Path:
     """A base model with a corpus and a tokenizer artifact beside it."""
-    return _make_inputs(tmp_path)
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "model"
 
 
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model that the recipe of `make_recipe` gives where nothing interrupts it."""
-    folder = tmp_path_factory.mktemp("whole")
+@pytest.fixture
+def untied(base: Path) -> Path:
+    """The same with two tables."""
+    return base.with_name("untied")
+
+
+def trained(folder: Path, base: Path, **pretrain: Any) -> Path:
+    """The model that a run of one process gives which nothing interrupts; for a fixture of many tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    job = make_job(folder, make_recipe(_make_inputs(folder)))
+    for name in ("corpus", "tokenizer"):
+        (folder / name).symlink_to(base.with_name(name))
+    job = make_job(folder, make_recipe(base, **pretrain))
     run(job)
     torch.set_num_threads(before)
     return job.out
+
+
+@pytest.fixture(scope="session")
+def whole(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the recipe of `make_recipe` gives."""
+    return trained(tmp_path_factory.mktemp("whole"), inputs / "model")
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from transformers.models.llama import modeling_llama
 
-from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.errors import PreflightError
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
@@ -26,6 +26,7 @@ from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
 from tests.kit.pretraining import (
+    SHORT,
     SignalAt,
     generations,
     in_child,
@@ -33,10 +34,8 @@ from tests.kit.pretraining import (
     make_job,
     make_recipe,
     run_in_child,
-    run_in_two,
+    run_in_several,
 )
-
-SHORT = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 4, "lr": 0.005}]
 
 
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
@@ -70,18 +69,11 @@ def test_a_bf16_run_resumed_with_checkpointed_activations_gives_the_same_curve(
 ) -> None:
     settings = {"phases": SHORT, "state": "bf16", "checkpoint_every": 2}
     run(make_job(tmp_path, make_recipe(base, **settings), "whole"))
-    run_in_child(make_job(tmp_path, make_recipe(base, **settings), tracker=SignalAt(5, signal.SIGKILL)))
+    run_in_child(make_job(tmp_path, make_recipe(base, **settings), tracker=SignalAt(3, signal.SIGKILL)))
 
     run(make_job(tmp_path, make_recipe(base, **settings, activation_checkpointing="full")))
 
     assert losses(tmp_path / "a/out") == losses(tmp_path / "whole/out")
-
-
-def test_a_resume_may_not_change_the_state(tmp_path: Path, base: Path) -> None:
-    run(make_job(tmp_path, make_recipe(base, phases=SHORT)))
-
-    with pytest.raises(RecipeError, match=r'pretrain.state "fp32" -> "bf16"'):
-        run(make_job(tmp_path, make_recipe(base, phases=SHORT, state="bf16")))
 
 
 def test_bf16_state_trains_and_every_tensor_of_it_is_bf16(tmp_path: Path, base: Path) -> None:
@@ -114,7 +106,7 @@ def test_a_process_without_a_sequence_adds_zero_to_the_gradients(
     recipe = make_recipe(base, phases=SHORT, batch_size=1, state=state)
     run(make_job(tmp_path, recipe, "one"))
 
-    codes = run_in_two(make_job(tmp_path, recipe, "two"))
+    codes = run_in_several(make_job(tmp_path, recipe, "two"))
 
     assert codes == [0, 0]
     assert losses(tmp_path / "two/out") == losses(tmp_path / "one/out")
@@ -131,15 +123,6 @@ def test_gradients_are_freed_before_the_next_forward_pass(tmp_path: Path, base: 
     trainer.step(1)
 
     assert set(seen[0]) == {None}
-
-
-def test_a_cpu_reports_no_peak_of_memory(tmp_path: Path, base: Path) -> None:
-    job = make_job(tmp_path, make_recipe(base, phases=SHORT))
-
-    run(job)
-
-    assert "peak_memory_bytes" not in (job.out / "training.json").read_text()
-    assert "peak_memory_bytes" not in (job.out / "training.jsonl").read_text()
 
 
 def test_bf16_state_and_fp32_products_contradict_each_other() -> None:

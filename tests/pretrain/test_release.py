@@ -29,7 +29,7 @@ EDITED = (
 def release(tmp_path: Path) -> Path:
     """A copy of the program with a comment more in shared modules and the stage's own, and another version."""
     copy = tmp_path / "release" / "anadil"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, copy)
     for name in EDITED:
         file = copy / name
         file.write_text(

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from anadil.artifacts import artifact
 from anadil.core.errors import RecipeError
 from anadil.evaluate.bits_per_byte import score
 from anadil.model.load import encode_text, load_tokenizer
@@ -17,21 +16,11 @@ from anadil.model.loss import IGNORED, summed_loss
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.validation import Validation, validation_of
 from anadil.recipe.pretrain import Pretrain
-from anadil.text.corpus import Document, write_documents
 from anadil.text.metrics import bits_per_byte
-from tests.kit.pretraining import TEXTS, make_tokenizer
+from tests.kit.llama import small_llama
+from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer
 
 HELDOUT = (*TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
-
-
-def make_heldout(folder: Path, texts: tuple[str, ...] = HELDOUT) -> Path:
-    documents = [
-        Document(id=f"{i:04x}", text=text, source="test", url="", lang="az") for i, text in enumerate(texts)
-    ]
-    write_documents(folder, "train", documents[:1])
-    write_documents(folder, "heldout", documents)
-    artifact.seal(folder, kind="corpus", origin={})
-    return folder
 
 
 def settings(length: int = 256, **more: object) -> Pretrain:
@@ -40,19 +29,7 @@ def settings(length: int = 256, **more: object) -> Pretrain:
 
 @pytest.fixture(scope="module")
 def model() -> LlamaForCausalLM:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.1,
-        use_cache=False,
-    )
-    return LlamaForCausalLM(config).eval()
+    return small_llama(vocab_size=300, initializer_range=0.1, use_cache=False)
 
 
 @pytest.fixture
@@ -85,7 +62,7 @@ class Scorer:
 def test_documents_that_fit_into_a_sequence_get_the_number_of_evaluate(
     tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM
 ) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
     loaded = load_tokenizer(tokenizer)
     ids = [np.array(encode_text(loaded, text), dtype=np.int32) for text in HELDOUT]
     assert max(map(len, ids)) <= 256
@@ -109,7 +86,7 @@ def test_without_a_bos_the_end_token_stands_before_a_document_as_in_evaluate(
     eos = int(str(loaded.eos_token_id))
     nats = score(model, ids, prefix=eos, context=256, stride=256, batch_tokens=512, name="base")
 
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
 
     expected = bits_per_byte(float(nats.sum()), validation.num_bytes)
     assert validation.bits_per_byte(Scorer(model)) == pytest.approx(expected, rel=1e-6)
@@ -119,7 +96,7 @@ def test_without_a_bos_the_end_token_stands_before_a_document_as_in_evaluate(
 def test_every_token_of_a_long_document_is_scored_exactly_once(
     tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, length: int
 ) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, length)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, length)
     loaded = load_tokenizer(tokenizer)
     expected = sorted(token for text in HELDOUT for token in encode_text(loaded, text))
     scorer = Scorer(model)
@@ -134,7 +111,7 @@ def test_every_token_of_a_long_document_is_scored_exactly_once(
 def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_token(
     tmp_path: Path, tokenizer: Path
 ) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, 16)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 16)
 
     found = validation.bits_per_byte(lambda batch: (batch.labels != IGNORED).sum() * math.log(300))
 
@@ -145,7 +122,7 @@ def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_tok
 def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
     tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, data: int
 ) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, 32)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 32)
     alone = validation.bits_per_byte(Scorer(model))
     parts: list[torch.Tensor] = []
     scorers = [Scorer(model) for _ in range(data)]
@@ -165,7 +142,7 @@ def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
 def test_it_is_given_up_between_two_passes_when_the_run_ends(
     tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM
 ) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer, 8)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 8)
     scorer = Scorer(model)
 
     found = validation.bits_per_byte(scorer, ends=lambda: len(scorer.batches) == 2)
@@ -175,7 +152,7 @@ def test_it_is_given_up_between_two_passes_when_the_run_ends(
 
 
 def test_no_gradient_is_kept(tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
     losses: list[torch.Tensor] = []
     scorer = Scorer(model)
 
@@ -189,7 +166,7 @@ def test_no_gradient_is_kept(tmp_path: Path, tokenizer: Path, model: LlamaForCau
 
 
 def test_only_the_first_documents_with_text_count(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_heldout(tmp_path / "corpus", ("", *HELDOUT))
+    corpus = make_corpus(tmp_path / "corpus", heldout=("", *HELDOUT))
 
     validation = made(corpus, tokenizer, validate_documents=2)
 
@@ -200,7 +177,7 @@ def test_only_the_first_documents_with_text_count(tmp_path: Path, tokenizer: Pat
 def test_an_empty_held_out_part_is_said_once_and_not_validated(
     tmp_path: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    corpus = make_heldout(tmp_path / "corpus", ())
+    corpus = make_corpus(tmp_path / "corpus")
 
     with caplog.at_level(logging.INFO):
         found = validation_of(corpus, tokenizer, settings(), rows=2)
@@ -215,7 +192,7 @@ def test_a_run_that_never_validates_reads_nothing(tmp_path: Path, tokenizer: Pat
 
 
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> None:
-    validation = made(make_heldout(tmp_path / "corpus"), tokenizer)
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
 
     with pytest.raises(RecipeError, match="held-out loss is nan; lower the learning rate"):
         validation.bits_per_byte(lambda _batch: torch.tensor(math.nan))

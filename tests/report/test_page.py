@@ -97,6 +97,19 @@ def test_the_page_fetches_nothing(outcome: Outcome) -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
 
 
+def test_the_corpus_is_told_by_rule_and_length_with_samples_of_both_kinds(outcome: Outcome) -> None:
+    page, short, _ = outcome
+
+    assert re.search(r"language</th><td[^>]*>drops</td><td>1,804</td><td>1,502</td><td>1,804</td>", page)
+    assert re.search(r"short</th><td[^>]*>only counted</td><td>1,263</td><td>301</td><td>0</td>", page)
+    assert set(re.findall('class="bar (\\w+)"', page)) == {"c0", "c1"}
+    assert "Kept documents by length" in page
+    assert "Dropped documents by length" in page
+    assert "value 0, limit 0.85" in page
+    assert report_run.KEPT[0] in page
+    assert "only counted" in short
+
+
 def test_every_anchor_leads_somewhere(outcome: Outcome) -> None:
     page = Page(outcome[0])
 
@@ -131,7 +144,7 @@ def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) 
 
     page, short, _ = made(
         tmp_path, recipe, corpus=corpus, fertility=fertility, scores=scores, audit=hostile(report_run.audit(), text),
-        rejected={"language": text}, training=hostile(report_run.training(), text),
+        rejected={"language": text}, kept=[text], training=hostile(report_run.training(), text),
     )  # fmt: skip
 
     found = Page(page)
@@ -194,7 +207,7 @@ def test_required_fields_are_enough(tmp_path: Path) -> None:
     scores = {"candidates": {"base": {"fertility": 5.3, "bits_per_byte": 2.9, "num_bytes": 71_234}}}
 
     page, _, numbers = made(
-        tmp_path, corpus={}, rejected={}, fertility={}, training=[], audit={}, scores=scores,
+        tmp_path, corpus={}, rejected={}, kept=[], fertility={}, training=[], audit={}, scores=scores,
         without={"tokenizer": ["choice.json"], "adapter": ["training.jsonl", "training.json"]},
     )  # fmt: skip
 

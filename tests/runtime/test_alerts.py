@@ -2,12 +2,10 @@ import json
 import logging
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from anadil.runtime.alerts import (
     plain_text,
     slack_text,
 )
+from tests.kit.http_server import Reply, Request, http_server
 
 FAILED = Event(kind="failed", run="run-7", stage="pretrain", message="disk full", resume="submit it again")
 SECRET = "T000/B000/canary-4711"
@@ -37,31 +36,16 @@ def webhook(
     """A server that takes messages; its URL and what it got."""
     got: list[dict[str, Any]] = []
 
-    class Taker(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            time.sleep(delay_s)
-            self.send_response(status)
-            if location:
-                self.send_header("Location", location)
-            self.end_headers()
+    def reply(request: Request) -> Reply:
+        if request.method == "GET":
+            got.append({"redirected": request.path})
+            return Reply()
+        got.append(request.body)
+        headers = {"Location": location} if location else {}
+        return Reply(status=status, headers=headers, delay_s=delay_s)
 
-        def do_GET(self) -> None:
-            got.append({"redirected": self.path})
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Taker)
-    thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/services/{SECRET}", got
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(reply) as port:
+        yield f"http://127.0.0.1:{port}/services/{SECRET}", got
 
 
 def test_slack_gets_the_event(monkeypatch: pytest.MonkeyPatch) -> None:

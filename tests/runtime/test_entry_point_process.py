@@ -288,6 +288,7 @@ def test_a_stage_whose_parent_is_gone_does_not_start(
     ("stage", "environment", "processes"),
     [
         ("clean", {}, 1),
+        ("evaluate", {}, 1),
         ("pretrain", {}, 3),
         ("pretrain", {"CUDA_VISIBLE_DEVICES": ""}, 3),
         ("pretrain", {"RANK": "0"}, 1),
@@ -304,7 +305,10 @@ def test_only_training_starts_several_processes_and_only_once(
     assert entry_point._num_processes(STAGES[stage], many) == processes
 
 
-def test_hidden_gpus_start_no_processes(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+@pytest.mark.parametrize("devices", ["", "-1"])
+def test_hidden_gpus_start_no_processes(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, devices: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
 
     assert entry_point._num_processes(STAGES["pretrain"], recipe) == 1

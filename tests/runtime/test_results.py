@@ -1,4 +1,4 @@
-"""Results change with `RESULT_VERSION` only: what lies in storage is reused by it."""
+"""Results change with `result_version` only: what lies in storage is reused by it."""
 
 import json
 
@@ -33,8 +33,8 @@ def test_a_changed_result_names_the_stage_and_what_to_raise() -> None:
     raised = changes(old, {"clean": {"versions": {"clean": 2}, "keys": [], "results": {"train": "11"}}})
 
     version = STAGES["clean"].result_version
-    text = f"clean: results changed under RESULT_VERSION {version} (train): repair them, or raise result_version of "
-    assert changed == [f"{text}the stage clean in flow.py and run make golden"]
+    text = f"clean: results changed under result_version {version} (train): repair them, or raise result_version of "
+    assert changed == [f"{text}the stage clean in core/stages.py and run make golden"]
     assert (
         "key changed (clean.new), so that old artifacts are made again: give a new one to NEW_KEYS"
         in added[0]
@@ -49,5 +49,5 @@ def test_a_result_that_is_newly_guarded_is_no_change_and_one_that_is_gone_is() -
 
     assert changes({"clean": bare}, {"clean": some}) == []
     assert changes({"clean": some}, {"clean": more}) == []
-    assert "clean: results changed under RESULT_VERSION" in changes({"clean": more}, {"clean": some})[0]
+    assert "clean: results changed under result_version" in changes({"clean": more}, {"clean": some})[0]
     assert "(heldout)" in changes({"clean": more}, {"clean": some})[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.runtime.threads import ASLEEP, OWN, wait_asleep
+from anadil.runtime.threads import ASLEEP, OWN, num_cores, wait_asleep
 
 SPINS = """
 import ctypes, sys
@@ -30,11 +30,11 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def told_by_libgomp(start: str, **own: str) -> str:
+def told_by_libgomp(start: str) -> str:
     environment = {name: text for name, text in os.environ.items() if name not in OWN}
     done = subprocess.run(
         [sys.executable, "-c", SPINS, start],
-        env=environment | own | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        env=environment | {"OMP_DISPLAY_ENV": "VERBOSE"},
         capture_output=True,
         text=True,
         check=True,
@@ -46,12 +46,6 @@ def told_by_libgomp(start: str, **own: str) -> str:
 @pytest.mark.parametrize("start", ["cli", "report"])
 def test_the_threads_of_every_start_wait_asleep(start: str) -> None:
     assert "GOMP_SPINCOUNT = '0'" in told_by_libgomp(start)
-
-
-def test_what_the_user_has_set_stays() -> None:
-    told = told_by_libgomp("report", GOMP_SPINCOUNT="1234")
-
-    assert "GOMP_SPINCOUNT = '1234'" in told
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -67,3 +61,18 @@ def test_where_nothing_is_set_processes_that_are_started_inherit_it(monkeypatch:
     wait_asleep()
 
     assert os.environ.items() >= ASLEEP.items()
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("9000000 100000", 8)],
+)
+def test_no_more_cores_than_the_machine_has_and_the_container_gives(
+    tmp_path: Path, limit: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("anadil.runtime.threads.CPU_LIMIT", tmp_path / "cpu.max")
+
+    assert num_cores() == 8
+    (tmp_path / "cpu.max").write_text(limit)
+    assert num_cores() == expected

@@ -1,5 +1,4 @@
 import signal
-import socket
 import sys
 import time
 from functools import partial
@@ -8,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from anadil.core.stages import STAGES
-from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import _has_rendezvous, _num_processes
+from anadil.runtime.entry_point import _has_rendezvous
 from anadil.runtime.termination import exit_code_of
+from tests.kit.machines import free_port
 from tests.kit.ranks import Fork
 
 
@@ -143,27 +142,6 @@ def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: P
     assert len(list(tmp_path.glob("stopped-*"))) == 2
 
 
-def test_the_recipe_says_how_many_processes_and_torchrun_is_not_nested(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipe = Recipe.model_validate({"cluster": {"processes_per_node": 3}})
-    monkeypatch.delenv("RANK", raising=False)
-
-    outside = [_num_processes(STAGES[name], recipe) for name in ("pretrain", "evaluate")]
-    monkeypatch.setenv("RANK", "0")
-    inside = _num_processes(STAGES["pretrain"], recipe)
-
-    assert outside == [3, 1]
-    assert inside == 1
-
-
-def test_no_gpu_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    assert _num_processes(STAGES["pretrain"], Recipe()) == 1
-
-
 def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> None:
     code = (
         "import torch.distributed as dist\n"
@@ -173,12 +151,9 @@ def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> N
         "dist.destroy_process_group()"
     )
     (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib\n{code}\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     # What an elasticPolicy becomes. Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
     told = {
-        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{free_port()}",
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ID": "job",
         "PET_RDZV_CONF": "timeout=1800",

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer
 
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
 from anadil.core.errors import DataError, IntegrityError
@@ -145,6 +144,8 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
     strategy: Strategy,
     model_type: str,
 ) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
     candidate = TokenizerCandidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
     write_tokenizer(candidate, tiny_folder, chat_template(tiny_folder, base), tmp_path / "written")

@@ -35,7 +35,7 @@ class Manifest:
     key: str
     """Hash of `origin`: equal keys mean equal content."""
     origin: dict[str, str]
-    """What decides the content, by name: recipe keys as JSON, digests of inputs, the stage's `RESULT_VERSION`."""
+    """What decides the content, by name: recipe keys as JSON, digests of inputs, the stage's `result_version`."""
     files: dict[str, dict[str, str | int]]
     """Relative path -> `bytes` and `sha256`."""
     records: dict[str, int] = field(default_factory=dict)

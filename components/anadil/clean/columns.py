@@ -43,69 +43,71 @@ class Column(IntEnum):
     """`#` for each word."""
     ELLIPSES = 16
     """`...` or `…` for each word."""
-    WORDS_PER_SENTENCE = 17
+    SENTENCE_SIGNS = 17
+    """Stop words and sound beginnings of sentences, for each word: a list of keywords has neither."""
+    WORDS_PER_SENTENCE = 18
     """Words over one more than the ends of sentences."""
-    BROKEN_SENTENCES = 18
+    BROKEN_SENTENCES = 19
     """Share of the ends of sentences inside a line after which no sentence begins; of one end more than there are."""
     # Lines.
-    LINES = 19
-    BULLET_LINES = 20
-    ELLIPSIS_LINES = 21
-    LINE_ENDS = 22
+    LINES = 20
+    BULLET_LINES = 21
+    ELLIPSIS_LINES = 22
+    LINE_ENDS = 23
     """Share of the lines that end as a sentence does, counting one more that does: one line tells nothing."""
-    SHORT_LINES = 23
+    SHORT_LINES = 24
     """Share of the lines of at most 30 characters."""
-    NEW_LINES = 24
+    NEW_LINES = 25
     """Line feeds for each word."""
-    LONG_LINES = 25
+    LONG_LINES = 26
     """Number of lines of at least 200 characters."""
-    C4_PHRASES = 26
+    C4_PHRASES = 27
     """Number of phrases for which C4 drops a line: `javascript`, `privacy policy` and the like."""
-    C4_LINES = 27
+    C4_LINES = 28
     """Share of the lines that C4 would keep."""
-    C4_SENTENCES = 28
+    C4_SENTENCES = 29
     """Number of sentences in those."""
-    CURLY_BRACKETS = 29
-    LOREM_IPSUM = 30
+    CURLY_BRACKETS = 30
+    LOREM_IPSUM = 31
     # Repetition.
-    DUPLICATE_LINES = 31
-    DUPLICATE_LINE_CHARS = 32
-    DUPLICATE_PARAGRAPHS = 33
-    DUPLICATE_PARAGRAPH_CHARS = 34
-    TOP_2GRAM = 35
-    TOP_3GRAM = 36
-    TOP_4GRAM = 37
-    DUPLICATE_5GRAMS = 38
-    DUPLICATE_6GRAMS = 39
-    DUPLICATE_7GRAMS = 40
-    DUPLICATE_8GRAMS = 41
-    DUPLICATE_9GRAMS = 42
-    DUPLICATE_10GRAMS = 43
+    DUPLICATE_LINES = 32
+    DUPLICATE_LINE_CHARS = 33
+    DUPLICATE_PARAGRAPHS = 34
+    DUPLICATE_PARAGRAPH_CHARS = 35
+    TOP_2GRAM = 36
+    TOP_3GRAM = 37
+    TOP_4GRAM = 38
+    DUPLICATE_5GRAMS = 39
+    DUPLICATE_6GRAMS = 40
+    DUPLICATE_7GRAMS = 41
+    DUPLICATE_8GRAMS = 42
+    DUPLICATE_9GRAMS = 43
+    DUPLICATE_10GRAMS = 44
     # Swallow's: characters and sentences.
-    JAPANESE_CHARS = 44
+    JAPANESE_CHARS = 45
     """Number of kana, kanji and Japanese commas and stops."""
-    JAPANESE = 45
+    JAPANESE = 46
     """Share of the characters that are of these."""
-    HIRAGANA = 46
+    HIRAGANA = 47
     """Share of the Japanese characters."""
-    KATAKANA = 47
-    MEAN_SENTENCE = 48
-    LONGEST_SENTENCE = 49
-    ELLIPSIS_SENTENCES = 50
-    DUPLICATE_SWALLOW_LINES = 51
-    DUPLICATE_SWALLOW_LINE_CHARS = 52
-    DUPLICATE_SENTENCES = 53
-    DUPLICATE_SENTENCE_CHARS = 54
-    TOP_CHAR_2GRAM = 55
-    TOP_CHAR_3GRAM = 56
-    TOP_CHAR_4GRAM = 57
-    DUPLICATE_CHAR_5GRAMS = 58
+    KATAKANA = 48
+    MEAN_SENTENCE = 49
+    LONGEST_SENTENCE = 50
+    ELLIPSIS_SENTENCES = 51
+    DUPLICATE_SWALLOW_LINES = 52
+    DUPLICATE_SWALLOW_LINE_CHARS = 53
+    DUPLICATE_SENTENCES = 54
+    DUPLICATE_SENTENCE_CHARS = 55
+    TOP_CHAR_2GRAM = 56
+    TOP_CHAR_3GRAM = 57
+    TOP_CHAR_4GRAM = 58
+    DUPLICATE_CHAR_5GRAMS = 59
     """Share of the different 5-grams that come more than once."""
-    DUPLICATE_CHAR_6GRAMS = 59
-    DUPLICATE_CHAR_7GRAMS = 60
-    DUPLICATE_CHAR_8GRAMS = 61
-    DUPLICATE_CHAR_9GRAMS = 62
-    DUPLICATE_CHAR_10GRAMS = 63
+    DUPLICATE_CHAR_6GRAMS = 60
+    DUPLICATE_CHAR_7GRAMS = 61
+    DUPLICATE_CHAR_8GRAMS = 62
+    DUPLICATE_CHAR_9GRAMS = 63
+    DUPLICATE_CHAR_10GRAMS = 64
 
 
 STATISTICS = tuple(column.name.lower() for column in Column)

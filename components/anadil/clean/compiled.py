@@ -37,7 +37,7 @@ def compiled(function: F) -> F:
 def cache_folder() -> Path:
     """Where the compiled code lies: beside the source, or a copy of it where that cannot be written.
 
-    An image bakes it with `python -m anadil.clean.warm`; its root is read-only when it runs.
+    An image bakes it with `python -m anadil.clean.warm_kernels`; its root is read-only when it runs.
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join((here / f"{name}.py").read_bytes() for name in KERNELS)).hexdigest()

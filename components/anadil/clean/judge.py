@@ -98,7 +98,7 @@ RULES = (
     Rule(
         "words_soup",
         (
-            _least(Column.STOP_WORD_SHARE, "min_stop_word_share"),
+            _least(Column.SENTENCE_SIGNS, "min_sentence_signs"),
             _most(Column.WORDS_PER_SENTENCE, "max_words_per_sentence"),
             _most(Column.BROKEN_SENTENCES, "max_broken_sentences"),
         ),
@@ -243,7 +243,8 @@ class Judge:
             ng_words: Entries of the NG lists.
             characters: The language's tables, where they exist already.
         """
-        own = characters or Characters(language)
+        own = self.characters = characters or Characters(language)
+        """Tables that `MinHash` takes, too."""
         modes = modes or {}
         self.limits = _limits_of_checks(language, rules or Rules())
         self.is_enforced = np.array([modes.get(rule.name, rule.mode) == "enforce" for rule in RULES])

@@ -136,7 +136,7 @@ def judge_record(raw: RawRecord, settings: Settings) -> Judged:
         return _unread(_document(raw, raw.text, language), BLOCKED, value=host_of(raw.url))
     text, is_recoded = raw.text, False
     if raw.html is not None:
-        page, is_recoded, reason = _page(raw, settings)
+        page, is_recoded, reason = read_page(raw, settings)
         if reason:
             return replace(_unread(_document(raw, page, language), reason), is_recoded=is_recoded)
         with timer.timed("extract"):
@@ -180,7 +180,7 @@ def _unread(document: Document, reason: str, **sample: object) -> Judged:
     return Judged(document=document, reason=reason, failed=(reason,), sample=sample)
 
 
-def _page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None]:
+def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None]:
     """A page's decoded HTML, whether it was not UTF-8, and why it is dropped unread, if it is."""
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:

@@ -219,24 +219,16 @@ def line_shapes(codes: Array, tables: Any, starts: Array, stops: Array, count: i
 
 
 @compiled
-def ends_ellipsis(codes: Array, place: int) -> bool:
-    """Whether the third, sixth, ... dot of a row stands here."""
-    start = place
-    while start >= 0 and codes[start] == DOT:
-        start -= 1
-    return (place - start) % 3 == 0
-
-
-@compiled
 def symbol_shares(codes: Array, flags: Array, row: Array) -> None:
     """Fill the columns of signs for each word, and of what C4 drops a document for."""
-    hashes, ellipses, brackets, feeds, lorem, phrases = 0, 0, 0, 0, 0, 0
+    hashes, ellipses, brackets, feeds, lorem, phrases, dots = 0, 0, 0, 0, 0, 0, 0
     for place in range(len(codes)):
         code = codes[place]
         if not flags[code] & SYMBOL:
             continue
         if code == DOT:
-            ellipses += ends_ellipsis(codes, place)
+            dots = dots + 1 if place and codes[place - 1] == DOT else 1
+            ellipses += dots % 3 == 0
         ellipses += code == ELLIPSIS
         hashes += code == HASH
         brackets += code == CURLY

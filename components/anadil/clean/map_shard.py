@@ -8,7 +8,6 @@ from pathlib import Path
 
 from anadil.clean import markers, process_limits
 from anadil.clean.clean_stats import CleanStats
-from anadil.clean.dedup import exact_key
 from anadil.clean.guard import skip_failed_document
 from anadil.clean.judge_record import Judged, Settings, judge_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
@@ -155,7 +154,7 @@ class _ShardRun:
     def _kept(self, judged: Judged) -> KeptDocument:
         document, language, timer = judged.document, self._settings.language, self._settings.timer
         with timer.timed("exact_duplicates"):
-            exact = exact_key(document.text, language)
+            exact = self._settings.minhash.exact_key(document.text)
         with timer.timed("near_duplicates"):
             band_keys = self._settings.minhash.band_keys(document.text)
         return KeptDocument(

@@ -4,7 +4,7 @@ Source: Broder 1997, "On the resemblance and containment of documents"; banding 
 Massive Datasets", section 3.4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,29 @@ def fill_band_keys(codes: Array, ends: Array, tables: Any, settings: Any, keys: 
         start = ends[text]
 
 
+@compiled
+def fill_exact_keys(codes: Array, ends: Array, flags: Array, folds: Array, keys: Array) -> None:
+    """Fill two hashes of each text's folded characters; runs of white space are one; shape (texts, 2)."""
+    start = 0
+    for text in range(len(ends)):
+        first, second = np.uint64(1), np.uint64(2)
+        is_apart, is_begun = False, False
+        for place in range(start, ends[text]):
+            if flags[codes[place]] & SPACE:
+                is_apart = is_begun
+                continue
+            code = np.uint64(folds[codes[place]])
+            if code:
+                code += np.uint64(0x80000000) * np.uint64(is_apart)
+                first = (first ^ code) * np.uint64(0x9E3779B97F4A7C15)
+                first ^= first >> np.uint64(29)
+                second = (second + code) * np.uint64(0xC2B2AE3D27D4EB4F)
+                second ^= second >> np.uint64(31)
+                is_apart, is_begun = False, True
+        keys[text, 0], keys[text, 1] = mixed(first), mixed(second)
+        start = ends[text]
+
+
 class MinHash:
     """Turns texts into band keys: two texts share a key with probability J ** rows."""
 
@@ -126,6 +149,19 @@ class MinHash:
         count = hash_units(codes, *self._tables, hashes)
         return np.unique(hashes[: hash_shingles(hashes, count, self.shingle)])
 
+    def exact_keys_of(self, texts: Sequence[str]) -> Hashes:
+        """128 bits of each text, equal for those that differ in case and white space only; shape (texts, 2)."""
+        keys = np.empty((len(texts), 2), dtype=np.uint64)
+        for start, stop in _batches(texts):
+            codes, ends = encode(texts[start:stop])
+            fill_exact_keys(codes, ends, *self._tables[:2], keys[start:stop])
+        return keys
+
+    def exact_key(self, text: str) -> int:
+        """The same as one number."""
+        first, second = self.exact_keys_of([text])[0].tolist()
+        return int(first << 64 | second)
+
     def band_keys(self, text: str) -> Hashes:
         """One key for each band; shape (bands,)."""
         keys: Hashes = self.band_keys_of([text])[0]
@@ -134,14 +170,20 @@ class MinHash:
     def band_keys_of(self, texts: Sequence[str]) -> Hashes:
         """Keys of each text; shape (texts, bands). A batch of hundreds costs each the least."""
         keys = np.empty((len(texts), self.bands), dtype=np.uint64)
-        start, chars = 0, 0
-        for stop, text in enumerate(texts, start=1):
-            chars += len(text)
-            if chars > MAX_BATCH_CHARS or stop == len(texts):
-                codes, ends = encode(texts[start:stop])
-                fill_band_keys(codes, ends, self._tables, self._settings, keys[start:stop])
-                start, chars = stop, 0
+        for start, stop in _batches(texts):
+            codes, ends = encode(texts[start:stop])
+            fill_band_keys(codes, ends, self._tables, self._settings, keys[start:stop])
         return keys
+
+
+def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Ranges of texts, none much longer than the limit unless one text is."""
+    start, chars = 0, 0
+    for stop, text in enumerate(texts, start=1):
+        chars += len(text)
+        if chars > MAX_BATCH_CHARS or stop == len(texts):
+            yield start, stop
+            start, chars = stop, 0
 
 
 def jaccard(a: Hashes, b: Hashes) -> float:

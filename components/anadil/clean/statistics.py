@@ -15,7 +15,10 @@ from anadil.text.language import Language
 Matrix = npt.NDArray[np.float64]
 
 MAX_BATCH_CHARS = 4_000_000
-"""Characters that are measured at a time, so that memory stays small: some 40 bytes for each."""
+"""Characters that are measured at a time, and most of one text, so that memory stays small: some 100 bytes for each.
+
+A longer text has more words than any limit lets pass; the rest of it is not looked at.
+"""
 
 
 class Statistics:
@@ -41,10 +44,11 @@ class Statistics:
         """
         rows = np.empty((len(texts), len(STATISTICS)))
         start = 0
-        for batch in _batches(texts):
+        for batch in _batches([text[:MAX_BATCH_CHARS] for text in texts]):
             own = rows[start : start + len(batch)]
             measure_batch(*encode(batch), self._tables, self._by_character, own)
             start += len(batch)
+        rows[:, Column.CHARS] = [len(text) for text in texts]
         rows[:, [Column.LANGUAGE, Column.FOREIGN, Column.QUALITY, Column.NG_WORDS]] = (1, 0, np.nan, 0)
         return rows
 

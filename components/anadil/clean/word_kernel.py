@@ -30,6 +30,7 @@ CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (
 )
 WORDS, MEAN, LONGEST = int(Column.WORDS), int(Column.MEAN_WORD_LENGTH), int(Column.LONGEST_WORD)
 ALPHA, ISOLATED = int(Column.ALPHA_WORDS), int(Column.ISOLATED)
+SIGNS = int(Column.SENTENCE_SIGNS)
 STOP_WORDS, STOP_SHARE = int(Column.STOP_WORDS), int(Column.STOP_WORD_SHARE)
 PER_SENTENCE, BROKEN = int(Column.WORDS_PER_SENTENCE), int(Column.BROKEN_SENTENCES)
 
@@ -206,5 +207,6 @@ def sentence_shares(codes: Array, flags: Array, has_spaces: bool, row: Array) ->
             begins = begins_sentence(codes, flags, place, wrong)
         good += begins > 0
         bad += begins < 0
+    row[SIGNS] = row[STOP_SHARE] + good / max(1, row[WORDS])
     row[PER_SENTENCE] = row[WORDS] / (ends + 1)
     row[BROKEN] = bad / (good + bad + 2)

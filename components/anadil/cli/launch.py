@@ -45,7 +45,7 @@ def add_job_command(name: str, commands: Any, text: str) -> None:
     if name == "status":
         add_output_option(command)
     if name == "logs":
-        command.add_argument("--follow", action="store_true", help="until the job ends")
+        command.add_argument("--follow", action="store_true", help="follow the log until the job ends")
     command.set_defaults(command={"status": _status, "logs": _logs, "stop": _stop}[name])
 
 

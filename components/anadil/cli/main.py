@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.summary}", "", "") for stage in FLOW}
 JOBS = ("anadil.cli.launch", "add_job_command")
-PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
+PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
@@ -69,18 +69,36 @@ COMMANDS = {
     ),
 }
 """The whole command line, in the order of the help."""
+CLEAN_VERBS = ("anadil.cli.clean_verbs", "add_verb")
+STAGE_VERBS = {
+    "clean": {
+        "explain": Command("every step of one document of the inputs, and what decided", *CLEAN_VERBS),
+        "diff": Command("what differs between two corpora, by rule and document", *CLEAN_VERBS),
+        "verify": Command("whether a corpus holds what it says: digests, order, counts", *CLEAN_VERBS),
+        "fit": Command("limits of the rules from good and bad text", "anadil.cli.clean_fit", "add_fit"),
+    },
+}
+"""What a stage's command does beside the stage: `anadil clean fit`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     first = next((i for i, word in enumerate(arguments) if word not in ("-v", "--verbose")), 0)
+    verb = next(iter(arguments[first + 1 :]), "")
+    if arguments[first:] and verb in STAGE_VERBS.get(arguments[first], {}):
+        options = verb_parser(arguments[first], verb).parse_args(arguments[first + 1 :])
+        options.verbose = first > 0
+        return _run(options)
     if arguments[first:] and arguments[first] in STAGES:
         from anadil.runtime.entry_point import main as run_stage
 
         name = arguments[first]
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
-    options = command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
+    return _run(command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments))
+
+
+def _run(options: argparse.Namespace) -> int:
     from anadil.core import log as logs
     from anadil.runtime.termination import exit_code_of
     from anadil.runtime.threads import wait_asleep
@@ -89,6 +107,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.set_up(verbose=options.verbose)
     command: Callable[[argparse.Namespace], int] = options.command
     return exit_code_of(lambda: command(options))
+
+
+def verb_parser(stage: str, asked: str) -> argparse.ArgumentParser:
+    """The verbs of a stage, with the options of one."""
+    top = argparse.ArgumentParser(prog=f"anadil {stage}")
+    commands = top.add_subparsers(metavar="VERB", required=True)
+    command = STAGE_VERBS[stage][asked]
+    getattr(importlib.import_module(command.module), command.add)(asked, commands, command.help)
+    return top
 
 
 def command_parser(asked: str = "") -> argparse.ArgumentParser:

@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
-        log.error("stopped at a failed step; correct it and run the same command again to go on from there")
+        log.error("stopped at a failed step; correct it and run the same command again to resume from there")
         return steps.exit_code
     result = dict(steps.uris)
     if "report" in result:

@@ -119,9 +119,8 @@ def check_job(job: TrainingJob, backend: str) -> None:
     if backend == "local":
         return
     places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
-    volumes = [volume.path for volume in job.recipe.cluster.volumes]
     for option, uri in places.items():
-        if "://" in uri or any(uri == path or uri.startswith(f"{path}/") for path in volumes):
+        if "://" in uri or any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
             continue
         raise PreflightError(
             f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "

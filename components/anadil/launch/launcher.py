@@ -120,7 +120,7 @@ def _check_claims(request: LaunchRequest) -> None:
     written = {"--out": request.out} if request.out else {"storage.root": request.recipe.storage.root}
     for name, place in {**places, **written}.items():
         for volume in request.recipe.cluster.volumes:
-            if not place or not (place == volume.path or place.startswith(f"{volume.path}/")):
+            if not place or not volume.holds(place):
                 continue
             if Path(volume.path if name in written else place).exists():
                 continue

@@ -237,7 +237,7 @@ def claim_of(place: str, recipe: Recipe) -> str:
     if "://" in place or place.startswith(BUILT_IN):
         return ""
     for volume in recipe.cluster.volumes:
-        if place == volume.path or place.startswith(f"{volume.path}/"):
+        if volume.holds(place):
             return "" if Path(volume.path).is_dir() else volume.claim
     return ""
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed as dist
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -193,8 +192,7 @@ def _packed(net: ParallelModel, length: int, *, first: int | None = None) -> Bat
 
 def _loss(net: ParallelModel, batch: Batch) -> float:
     """Summed loss of a batch that every group of processes takes, the same on all of them."""
-    loss = net.loss(net.share(batch))
-    return _added_up(net, loss if net.counts else torch.zeros_like(loss)) / net.mesh.data
+    return net.add_up(net.nats(batch).double()).item() / net.mesh.data
 
 
 def _own_loss(net: ParallelModel, batch: Batch) -> float:
@@ -208,17 +206,8 @@ def _own_loss(net: ParallelModel, batch: Batch) -> float:
     finally:
         whole.forward = trained
     labels = batch.labels.to(net.device).flatten()
-    return (
-        _added_up(net, nn.functional.cross_entropy(logits[0].float(), labels, reduction="sum"))
-        / net.mesh.data
-    )
-
-
-def _added_up(net: ParallelModel, number: torch.Tensor) -> float:
-    total = number.double()
-    if not net.mesh.is_alone:
-        dist.all_reduce(total)
-    return float(total)
+    loss = nn.functional.cross_entropy(logits[0].float(), labels, reduction="sum")
+    return net.add_up(loss.double()).item() / net.mesh.data
 
 
 def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -255,20 +255,20 @@ class Training:
     def _validate(self, step: int, stop: Stop) -> float | None:
         """Bits per byte; None where a signal has come to some process and the run is not over anyway."""
         assert self.validation is not None
-        mesh = self.trainer.net.mesh
+        net = self.trainer.net
 
         def ends() -> bool:
             return any(self.group.gather("stop" if stop.signal else ""))
 
         def nats(batch: Batch) -> torch.Tensor:
             self._beat("validate", step)
-            return self.trainer.nats(batch)
+            return net.nats(batch)
 
         return self.validation.bits_per_byte(
             nats,
-            data=mesh.data,
-            data_rank=mesh.data_rank,
-            add_up=self.trainer.add_up,
+            data=net.mesh.data,
+            data_rank=net.mesh.data_rank,
+            add_up=net.add_up,
             ends=ends if step < self.job.recipe.pretrain.steps else None,
         )
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import distributed as dist
 
 from anadil.core.errors import RecipeError
 from anadil.model.loss import IGNORED
@@ -157,17 +156,6 @@ class Trainer:
         self.apply()
         return done
 
-    def nats(self, batch: Batch) -> torch.Tensor:
-        """Summed loss of whole sequences, as far as this process counts it: `add_up` makes it whole."""
-        loss = self.net.loss(self.net.share(batch))
-        return loss if self.net.counts else torch.zeros_like(loss)
-
-    def add_up(self, number: torch.Tensor) -> torch.Tensor:
-        """The sum of a number over all processes."""
-        if not self.net.mesh.is_alone:
-            dist.all_reduce(number)
-        return number
-
     def sequences(self, step: int) -> Places:
         """Numbers of the packed sequences of an optimizer step (from 0), over all processes."""
         return sequences_of_step(
@@ -222,9 +210,7 @@ class Trainer:
         sums[0] = loss if self.net.counts else 0
         if received in SIGNALS:
             sums[1 + SIGNALS.index(received)] = 1
-        if not self.net.mesh.is_alone:
-            dist.all_reduce(sums)
-        summed, *counts = sums.tolist()
+        summed, *counts = self.net.add_up(sums).tolist()
         agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
         return summed, agreed[0] if agreed else 0
 

@@ -43,6 +43,10 @@ class Volume(StrictModel):
     read_only: bool = False
     """Whether it may only be read."""
 
+    def holds(self, place: str) -> bool:
+        """Whether a path lies on it."""
+        return place == self.path or place.startswith(f"{self.path}/")
+
 
 class Toleration(StrictModel):
     """A taint of nodes that steps and training jobs bear."""
@@ -180,11 +184,7 @@ class Cluster(StrictModel):
 
     @model_validator(mode="after")
     def _work_is_on_a_volume(self) -> "Cluster":
-        if self.work and not any(
-            self.work == volume.path or self.work.startswith(f"{volume.path}/")
-            for volume in self.volumes
-            if not volume.read_only
-        ):
+        if self.work and not any(volume.holds(self.work) for volume in self.volumes if not volume.read_only):
             raise ValueError(
                 f"work: {self.work} is on none of cluster.volumes that can be written; add its claim"
             )

@@ -91,8 +91,8 @@ class Rules(StrictModel):
     """Largest share of characters in repeated word 9-grams."""
     max_duplicate_10grams: Fraction | None = None
     """Largest share of characters in repeated word 10-grams."""
-    min_stop_word_share: Fraction | None = None
-    """Least share of words that are stop words; a list of keywords has few."""
+    min_sentence_signs: Fraction | None = None
+    """Least stop words and sound beginnings of sentences, for each word; a list of keywords has few."""
     max_words_per_sentence: PositiveFloat | None = None
     """Most words for each end of a sentence, counting one more end than there are."""
     max_broken_sentences: Fraction | None = None

@@ -6,11 +6,11 @@ from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, words_of
-from anadil.report.read import Facts, Json, field, last_part, table_of
+from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, table_of
 
 PARTS = {"train": "training", "heldout": "held out"}
-CHARTED = ("in", "kept", "dropped")
-"""What the charts show."""
+CHARTED = ("in", "kept", "dropped", "rules", "lengths", "by_source", "hosts", "bytes_dropped")
+"""What charts and tables of their own show."""
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
 """Characters of a rejected document that the page shows."""
@@ -39,7 +39,11 @@ class CorpusView:
     """Words and bytes of what stayed; empty if nothing says it."""
     funnel: Chart | None
     dropped: Chart | None
+    rules: TextTable
+    lengths: tuple[Chart, ...]
     rejected: tuple[Rejected, ...]
+    samples: tuple[Rejected, ...]
+    """Kept documents."""
     size: TextTable
 
 
@@ -56,7 +60,10 @@ def corpus_view(facts: Facts) -> CorpusView:
         funnel=_funnel(facts),
         dropped=_dropped(stats),
         extent=_extent(stats),
+        rules=_rules(stats),
+        lengths=_lengths(stats),
         rejected=_rejected(facts),
+        samples=tuple(_sample("kept", line, None) for line in facts.kept),
         size=facts_table("The corpus in numbers", {key: stats[key] for key in stats if key not in CHARTED}),
     )
 
@@ -109,6 +116,41 @@ def _dropped(stats: Json) -> Chart | None:
     return bars("Dropped by rule", "documents", drawn, table)
 
 
+def _rules(stats: Json) -> TextTable:
+    """What each rule did: alone, that no other does, as the first reason."""
+    came = number(stats.get("in"))
+    rows = []
+    for rule, counts in named_tables(stats.get("rules")):
+        marginal, unique, chosen = (number(counts.get(key)) for key in ("marginal", "unique", "chosen"))
+        share = percent(marginal / came if came and marginal is not None else None)
+        mode = "only counted" if counts.get("mode") == "report" else "drops"
+        rows.append((words_of(rule), mode, *map(figure, (marginal, unique, chosen)), share))
+    return TextTable(
+        caption="What each rule would drop alone, what no other rule drops, and what it dropped first",
+        columns=("rule", "", "alone", "no other", "first", "alone, of all"),
+        rows=tuple(rows),
+        words=(1,),
+        note="Pages that were dropped unread were judged by one rule.",
+    )
+
+
+def _lengths(stats: Json) -> tuple[Chart, ...]:
+    """Kept and dropped documents by bytes of text."""
+    found = [table_of(row) for row in list_of(stats.get("lengths"))]
+    charts = []
+    for word in ("kept", "dropped"):
+        counts = [(number(row.get("bytes")), number(row.get(word))) for row in found]
+        known = [(human_bytes(size), float(count)) for size, count in counts if size and count is not None]
+        table = TextTable(
+            caption=f"{word.capitalize()} documents by length",
+            columns=("text of this size up to twice it", "documents"),
+            rows=tuple((label, figure(int(count))) for label, count in known),
+        )
+        drawn = [Bar(label=f"from {label}", value=n, colour=int(word == "kept")) for label, n in known]
+        charts.append(bars(table.caption, "documents", drawn, table) if any(n for _, n in known) else None)
+    return tuple(chart for chart in charts if chart)
+
+
 def _extent(stats: Json) -> str:
     words, size = number(stats.get("words_out")), number(stats.get("bytes_out"))
     parts = [] if words is None else [f"{figure(integer_if_whole(words))} words"]
@@ -125,9 +167,11 @@ def _rejected(facts: Facts) -> tuple[Rejected, ...]:
 
 def _sample(rule: str, line: Json, count: float | None) -> Rejected:
     source = line.get("url") or last_part(str(line.get("source") or ""))
-    known = {"id", "text", "source", "url", "rule", "reason"}
+    known = {"id", "text", "source", "url", "lang", "rule", "reason"}
     more = [
-        f"{words_of(key)} {plain_value(value)}" for key, value in line.items() if value and key not in known
+        f"{words_of(key)} {plain_value(value)}"
+        for key, value in line.items()
+        if value not in (None, "") and key not in known
     ]
     return Rejected(
         rule=words_of(rule),

@@ -1,9 +1,8 @@
 """MLflow that cannot stop a run: stages append to a spool, another process sends it.
 
 One metric to a server that is away blocks the MLflow client for minutes, so no stage ever
-calls it. A `Tracker` appends JSON lines to `<spool>/<stage>.jsonl`; `sender.py`, in a process of
-its own, follows the files and remembers in
-`sent.json` how far it came. What could not be sent stays in the spool; the sender of the next
+calls it. A `Tracker` appends JSON lines to `<spool>/<stage>.jsonl`; `mlflow_sender.py`, in a process
+of its own, follows the files and remembers in `sent.json` how far it came. What could not be sent stays in the spool; the sender of the next
 run with the same work directory sends it.
 """
 

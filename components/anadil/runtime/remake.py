@@ -1,8 +1,8 @@
 """What took days is not made again because the program is another, unless `--remake` says so.
 
-A stage's `RESULT_VERSION` is part of its artifact's key, so a release that raises it has another place
+A stage's `result_version` is part of its artifact's key, so a release that raises it has another place
 for the same model. A cheap stage is made again without a word. Training is not: the person decides.
-Artifacts from before keys had a `RESULT_VERSION` are known by recipe and inputs, and are asked for too.
+Artifacts from before keys had a `result_version` are known by recipe and inputs, and are asked for too.
 """
 
 import contextlib

@@ -4,9 +4,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from anadil.core.errors import Stopped
 from anadil.runtime.environment import PARENT_VARIABLE
@@ -58,6 +59,18 @@ class Stop:
         self.signal = number
         if second or not (self._deferred and self.unsaved):
             self.leave()
+
+
+@contextmanager
+def handle_signals(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Inside, these handlers take the signals; only the main thread may, elsewhere nothing changes."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handlers[number]) for number in handlers if is_main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def die_with_parent() -> None:

@@ -33,7 +33,9 @@ CASES = [
 ]
 BY_DEFAULT = (("none", "all", "bf16"), ("none", "embeddings", "bf16"), ("selective", "all", "fp32"))
 EVERY = [
-    pytest.param(case, id="-".join(case), marks=[] if case in BY_DEFAULT else [pytest.mark.slow])
+    pytest.param(
+        case, id="-".join(case), marks=[] if case in BY_DEFAULT else [pytest.mark.slow, pytest.mark.matrix]
+    )
     for case in CASES
 ]
 

@@ -1,9 +1,7 @@
 """Kubeflow Pipelines and MLflow as small servers of this machine."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from anadil.cli.doctor import services
 from anadil.cli.doctor.local import Check
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
+from tests.kit.http_server import Reply, Request, http_server
 
 HEALTHZ = "/apis/v2beta1/healthz"
 SEARCH = "/api/2.0/mlflow/experiments/search"
@@ -27,40 +26,22 @@ class Server:
         self.port = 0
         self.location = ""
 
-    def answer(self, path: str, headers: Any) -> tuple[int, str]:
-        path = path.partition("?")[0]
-        if path != "/health" and self.allowed_host and headers["Host"] != self.allowed_host:
-            return 403, "Invalid Host header - possible DNS rebinding attack detected"
-        if path != "/health" and self.login and headers.get("Authorization") != self.login:
-            return 401, "You are not authenticated."
-        return self.answers.get(path, (404, "no such page"))
+    def reply(self, request: Request) -> Reply:
+        status, text = self.answers.get(request.path, (404, "no such page"))
+        if request.path != "/health" and self.allowed_host not in ("", request.headers["Host"]):
+            status, text = 403, "Invalid Host header - possible DNS rebinding attack detected"
+        elif request.path != "/health" and self.login not in ("", request.headers["Authorization"]):
+            status, text = 401, "You are not authenticated."
+        return Reply(status=status, text=text, headers={"Location": self.location} if self.location else {})
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     known = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            status, text = known.answer(self.path, self.headers)
-            self.send_response(status)
-            if known.location:
-                self.send_header("Location", known.location)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    known.port = httpd.server_address[1]
-    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.delenv("KF_PIPELINES_ENDPOINT", raising=False)
-    yield known
-    httpd.shutdown()
-    httpd.server_close()
+    with http_server(known.reply) as known.port:
+        yield known
 
 
 def kubeflow(host: str | None) -> Check:

@@ -16,7 +16,7 @@ from anadil.launch.hyperpod.delete import delete_cluster
 from anadil.launch.hyperpod.describe import describe_cluster
 from anadil.launch.hyperpod.requests import cluster
 from anadil.launch.hyperpod.resources import ClusterResources, differences_from, wait_until
-from tests.kit.hyperpod import Cloud, described, eks, example
+from tests.kit.hyperpod import SYSTEM, Cloud, described, eks, example
 
 EXPORT = {
     "TaskId": "task-0123456789abcdef0",
@@ -93,14 +93,8 @@ def links_are_made(cloud: Cloud) -> None:
     links_are_there(cloud, 2)
 
 
-def links_are_there(cloud: Cloud, times: int) -> None:
+def links_are_there(cloud: Cloud, times: int, file_system: str = SYSTEM) -> None:
     for _ in range(times):
-        answer = {"Associations": [{**each, "FileSystemId": "fs-0123456789abcdef0"} for each in LINKS]}
-        cloud.fakes.answer("fsx", "describe_data_repository_associations", answer)
-
-
-def the_same_links(cloud: Cloud, file_system: str) -> None:
-    for _ in range(3):
         answer = {"Associations": [{**each, "FileSystemId": file_system} for each in LINKS]}
         cloud.fakes.answer("fsx", "describe_data_repository_associations", answer)
 
@@ -120,7 +114,7 @@ def test_everything_is_made_once_and_found_again(
     assert "find /fsx/raw -type f" in caplog.text
     caplog.clear()
     cloud.fakes.answer("eks", "describe_cluster", eks(), {"name": "anadil"})
-    the_same_links(cloud, made["file system"])
+    links_are_there(cloud, 3, made["file system"])
 
     again = create_cluster(ClusterResources(description, cloud))
 

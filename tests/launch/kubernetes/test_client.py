@@ -11,8 +11,9 @@ from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api, JobApi, Patience
 from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB
 from tests.kit.fake_kubernetes import Cluster, LogCut
-from tests.kit.fake_server import Reply, refused
+from tests.kit.fake_server import refused
 from tests.kit.following import PACE, QUICK, Scene, shown, telling
+from tests.kit.http_server import Reply
 
 TOO_MANY = refused(429, "too many requests", Retry_After="0")
 BROKEN = refused(500, "etcdserver: leader changed")

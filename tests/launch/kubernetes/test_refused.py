@@ -11,8 +11,9 @@ import urllib3
 from anadil.core.errors import DataError, PreflightError
 from anadil.launch.kubernetes.connection import Connection
 from tests.kit.fake_kubernetes import Cluster
-from tests.kit.fake_server import Reply, refused
+from tests.kit.fake_server import refused
 from tests.kit.following import PACE, Scene, begin, shown, words
+from tests.kit.http_server import Reply
 
 REFUSED = {
     "403": refused(403, 'pytorchjobs is forbidden: User "launcher" cannot get resource "pytorchjobs"'),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anadil.core.errors import AnadilError, DataError
+from anadil.core.errors import AnadilError, DataError, IntegrityError
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.following import Scene, begin, shown, words
 
@@ -22,14 +22,21 @@ def test_a_failure_that_would_come_again_is_not_started_again(scene: Scene, code
     scene.cluster.wait(lambda: not scene.cluster.jobs)
 
 
-def test_the_last_word_of_a_process_that_was_only_told_to_stop_does_not_hide_the_failure(
-    scene: Scene,
+@pytest.mark.parametrize(
+    ("code", "last", "kind"),
+    [
+        (3, words(143, "stopped by SIGTERM"), DataError),
+        (5, words(138, "rank 1 has lost another process of the job (Broken pipe)"), IntegrityError),
+    ],
+)
+def test_the_last_word_of_a_process_that_did_not_begin_it_does_not_hide_the_failure(
+    scene: Scene, code: int, last: str, kind: type[AnadilError]
 ) -> None:
     def story(cluster: Cluster) -> None:
         begin(cluster)
-        cluster.crash(0, 3, words(143, "stopped by SIGTERM"))
+        cluster.crash(0, code, last)
 
-    with pytest.raises(DataError, match="exit code 3: another start would end the same"):
+    with pytest.raises(kind, match=f"exit code {code}: another start would end the same"):
         scene.launch(story, "cluster.restarts=3")
 
 

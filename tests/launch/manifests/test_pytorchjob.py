@@ -1,14 +1,12 @@
 import copy
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.manifests.labels import MAX_NAME, checked_name
-from anadil.launch.manifests.pytorchjob import check_pytorchjob, render_pytorchjob
+from anadil.launch.manifests.pytorchjob import render_pytorchjob
 from tests.kit.crds import PYTORCHJOB, mistakes
 from tests.kit.jobs import container, job, worker
 from tests.launch.golden import cpu, hyperpod, japanese
@@ -122,21 +120,11 @@ def test_kueue_reads_the_topology_of_the_pods_and_not_of_the_job() -> None:
     assert "annotations" not in worker(render_pytorchjob(cpu()))["metadata"]
 
 
-def test_a_topology_without_a_queue_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"cluster\.topology: rack, but no cluster\.queue; only Kueue"):
-        render_pytorchjob(cpu("cluster.topology=rack"))
-
-
 def test_pods_pull_with_the_recipe_s_secrets() -> None:
     spec = worker(render_pytorchjob(cpu("cluster.pull_secrets=[registry, mirror]")))["spec"]
 
     assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
     assert "imagePullSecrets" not in worker(render_pytorchjob(cpu()))["spec"]
-
-
-def test_a_priority_without_a_queue_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"cluster\.priority: high, but no cluster\.queue"):
-        render_pytorchjob(cpu("cluster.priority=high"))
 
 
 def test_hyperpod_resumes_the_job() -> None:
@@ -157,10 +145,25 @@ def test_hyperpod_does_not_resume_what_may_not_restart() -> None:
     assert not [name for name in annotations if name.startswith("sagemaker")]
 
 
-@pytest.mark.parametrize("namespace", ["training", "my-hyperpod", "kubeflow-user", "null"])
-def test_hyperpod_looks_into_its_own_namespaces_only(namespace: str) -> None:
-    with pytest.raises(RecipeError, match=r"cluster\.namespace: .* HyperPod resumes jobs only in `kubeflow`"):
-        render_pytorchjob(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["cluster.topology=rack"], r"cluster\.topology: rack, but no cluster\.queue; only Kueue"),
+        (["cluster.priority=high"], r"cluster\.priority: high, but no cluster\.queue"),
+        *(
+            (["cluster.hyperpod=true", f"cluster.namespace={namespace}"], r"cluster\.namespace: .* only in `kubeflow`")
+            for namespace in ("training", "my-hyperpod", "kubeflow-user", "null")
+        ),
+    ],
+)  # fmt: skip
+def test_what_queues_and_hyperpod_would_pass_over_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        render_pytorchjob(cpu(*settings))
+
+
+def test_a_run_whose_name_is_no_label_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"label anadil\.dev/run: 'my run!' is no label .*--run"):
+        render_pytorchjob(job("smoke", run="my run!"))
 
 
 @pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-a"])
@@ -182,11 +185,6 @@ def test_the_same_job_has_the_same_hash_and_another_recipe_another() -> None:
     )
 
     assert one == same != other
-
-
-def test_a_run_whose_name_is_no_label_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"label anadil\.dev/run: 'my run!' is no label .*--run"):
-        render_pytorchjob(job("smoke", run="my run!"))
 
 
 @pytest.mark.parametrize("name", ["a" * 53, "1-job", "Job", "job-", "a.b", ""])
@@ -211,35 +209,3 @@ def test_checkpoints_that_a_new_pod_would_not_find_are_warned_of(caplog: pytest.
         render_pytorchjob(job("smoke"))
 
     assert "a pod on another node starts over; name a directory of a shared volume" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda spec, roles: roles.update(Wrker=roles.pop("Worker")), "pytorchReplicaSpecs.Wrker: not one of Master, Worker"),
-        (
-            lambda spec, roles: roles["Worker"].update(restartPolicy="Sometimes"),
-            "restartPolicy: Sometimes is not one of Always, OnFailure, Never, ExitCode",
-        ),
-        (lambda spec, roles: spec["runPolicy"].update(cleanPodPolicy="none"), "cleanPodPolicy: none is not one of"),
-        (lambda spec, roles: roles["Worker"].update(replicas=0), "replicas: 0 is less than 1"),
-        (lambda spec, roles: spec.pop("elasticPolicy"), "Worker without Master or elasticPolicy"),
-        (lambda spec, roles: roles.update(Master=roles.pop("Worker")), "elasticPolicy: needs a Worker"),
-        (
-            lambda spec, roles: roles.update(Master={"template": roles["Worker"]["template"]}),
-            "Master.replicas: must be 1, and said",
-        ),
-        (lambda spec, roles: spec["elasticPolicy"].update(nProcPerNode=8), "nprocPerNode says it already"),
-        (lambda spec, roles: spec["elasticPolicy"].update(standalone=True), "elasticPolicy.standalone"),
-        (lambda spec, roles: container(roles["Worker"]["template"]).update(name="torch"), "no container is called pytorch"),
-        (lambda spec, roles: container(roles["Worker"]["template"]).update(image=""), "container pytorch has no image"),
-    ],
-)  # fmt: skip
-def test_what_the_definition_lets_through_is_found(change: Callable[[Any, Any], object], text: str) -> None:
-    manifest = copy.deepcopy(RENDERED["cpu"])
-    change(manifest["spec"], manifest["spec"]["pytorchReplicaSpecs"])
-
-    with pytest.raises(RecipeError) as caught:
-        check_pytorchjob(manifest)
-
-    assert text in str(caught.value)

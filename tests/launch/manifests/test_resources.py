@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.core.format import GIB, amount
 from anadil.launch.manifests.resources import most_for_pods, requirements
 from anadil.plan.instances import machine
 from anadil.recipe.cluster import Resources
@@ -88,10 +87,3 @@ def test_the_recipe_s_own_amounts_go_first_and_memory_is_request_and_limit() -> 
 def test_more_than_a_node_has_is_refused(asked: Resources, text: str) -> None:
     with pytest.raises(RecipeError, match=text):
         requirements(P4D, 8, 1, asked, key="cluster.resources.pretrain")
-
-
-@pytest.mark.parametrize(
-    ("text", "number"), [("500m", 0.5), ("2", 2), ("16Gi", 16 * GIB), ("1.5k", 1500), ("1G", 10**9)]
-)
-def test_a_quantity_means_a_number(text: str, number: float) -> None:
-    assert amount(text) == number

@@ -169,7 +169,7 @@ def test_a_job_that_failed_is_started_again_under_another_name_with_its_checkpoi
         ("Failed", "AlgorithmError: , exit code: 1", AnadilError, "look at its log"),
         ("Failed", "CapacityError: Unable to provision requested ML compute capacity.", RetryableError, "take another"),
         ("Failed", "InternalServerError: We encountered an internal error.", RetryableError, "run the same"),
-        ("Stopped", "", Stopped, "go on from its checkpoint"),
+        ("Stopped", "", Stopped, "resume from its checkpoint"),
         ("MaxRuntimeExceeded", "", BudgetReached, "cluster.deadline_hours"),
         ("MaxWaitTimeExceeded", "", RetryableError, "no spot capacity"),
     ],
@@ -213,7 +213,7 @@ def test_a_spot_interruption_is_explained(aws: Fakes, caplog: pytest.LogCaptureF
 
     SageMakerBackend(clients=aws).run(sample("azerbaijani-1b"))
 
-    assert caplog.text.count("spot capacity was taken away; it goes on from its checkpoint") == 1
+    assert caplog.text.count("spot capacity was taken away; it resumes from its checkpoint") == 1
 
 
 def test_sigterm_stops_the_job_first_thing(aws: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_ctrl_c_leaves_a_job_that_ran_already(
         SageMakerBackend(clients=aws).run(sample("azerbaijani-1b"))
 
     aws.done()
-    assert "goes on; `anadil stop anadil-pretrain-" in caplog.text
+    assert "keeps running; `anadil stop anadil-pretrain-" in caplog.text
 
 
 def test_a_refusal_names_the_actions_that_the_role_needs(aws: Fakes) -> None:

@@ -1,13 +1,14 @@
 """A save that is killed at any system call leaves the old checkpoint or the new one."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.kit import kill_worker
+from tests.kit.ranks import in_forks
 
 CALLS = "openat,mkdir,mkdirat,write,fsync,rename,unlink,unlinkat,rmdir,flock"
 
@@ -16,24 +17,13 @@ def kill_at_each(folder: Path, calls: str) -> tuple[int, int]:
     """Kill points covered, and after how many of them the new checkpoint was found."""
     if shutil.which("strace") is None:
         pytest.skip("killing at a system call needs strace")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).parents[2] / "kit/kill_worker.py"),
-            str(folder),
-            calls,
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    if "may not trace" in done.stderr:
+    [code] = in_forks([partial(kill_worker.main, folder, calls.split(","))], folder)
+    said = (folder / "0.log").read_text()
+    if "may not trace" in said:
         pytest.skip("strace may not trace here (ptrace is forbidden)")
-    assert done.returncode == 0, done.stderr
-    words = re.fullmatch(r"points (\d+) new (\d+)\n", done.stdout)
-    assert words is not None, done.stdout
+    assert code == 0, said
+    words = re.fullmatch(r"points (\d+) new (\d+)\n", said)
+    assert words is not None, said
     return int(words[1]), int(words[2])
 
 

@@ -114,7 +114,14 @@ def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: P
         export_checkpoint(generation, base, base, tmp_path / "out")
 
 
-@pytest.mark.parametrize("kind", model_types())
+USUAL = ("gemma3_text", "gpt_neox", "phi3")
+"""Types that differ most from a Llama, which the tests above export."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in USUAL else pytest.param(kind, marks=pytest.mark.slow) for kind in model_types()],
+)
 def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, kind: str) -> None:
     base = make_family(tmp_path / "base", kind)
     generation = trained(base, tmp_path)

@@ -1,10 +1,7 @@
 """Checkpoints that several processes write and read together."""
 
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,34 +9,27 @@ from torch import distributed as dist
 
 from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.parallel.process_group import Group
+from tests.kit import checkpoint_worker as worker
 from tests.kit.checkpoint_samples import ORIGIN, save
 from tests.kit.ranks import in_ranks
 
 
-def run_worker(scenario: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parents[2] / "kit/checkpoint_worker.py"), scenario, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 @pytest.mark.slow
 def test_a_checkpoint_of_two_processes_is_read_by_one_by_four_and_unsharded(tmp_path: Path) -> None:
-    run_worker("reshard", tmp_path)
+    for ranks, work in (
+        (2, worker.save_sharded),
+        (1, worker.load_sharded),
+        (4, worker.load_sharded),
+        (2, worker.load_replicated),
+    ):
+        in_ranks(worker.together, ranks, work, tmp_path)
 
 
 @pytest.mark.slow
 def test_faults_of_one_process_or_machine_are_agreed_on_by_all(tmp_path: Path) -> None:
-    done = run_worker("faults", tmp_path)
-
-    assert "step-00000006.damaged" in done.stderr  # own disks
-    assert "abort latency" in done.stdout  # a killed writer
+    in_ranks(worker.together, 2, worker.own_disks, tmp_path)
+    in_ranks(worker.together, 2, worker.disk_not_shared, tmp_path)
+    in_ranks(worker.together, 2, worker.killed_writer, tmp_path, killed=1)
 
 
 def replace_a_machine(rank: int, root: str) -> None:

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from anadil.artifacts import s3, storage
 from anadil.artifacts.uri import join
@@ -21,12 +21,7 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.replica import LOCK, Archive
-from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.parallel.process_group import Group
-
-ORIGIN = {"recipe seed": "7"}
-
-Make = Callable[..., CheckpointManager]
+from tests.kit.checkpoint_samples import ORIGIN, Make, assert_newest, maker, save
 
 WRITER = """
 import sys
@@ -44,22 +39,16 @@ sys.stdin.read()
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes `CheckpointManager` with an archive, and closes them."""
-    made = []
 
-    def build(
-        uri: str, folder: str = "checkpoints", keep: int = 2, origin: Any = ORIGIN
-    ) -> CheckpointManager:
-        archive = Archive(uri, keep, renew_s=0.3, silent_s=1.5)
-        made.append(CheckpointManager(tmp_path / folder, Group(), origin, 2, archive=archive))
-        return made[-1]
+    with contextmanager(maker)(tmp_path / "checkpoints") as made:
 
-    yield build
-    for checkpoints in made:
-        checkpoints.close()
+        def build(
+            uri: str, folder: str = "checkpoints", origin: dict[str, str] = ORIGIN
+        ) -> CheckpointManager:
+            archive = Archive(uri, 2, renew_s=0.3, silent_s=1.5)
+            return made(origin, 2, tmp_path / folder, archive=archive)
 
-
-def save(checkpoints: CheckpointManager, step: int) -> None:
-    checkpoints.save(State(step=step, tokens=step, seconds=0.0), {"weight": torch.full((50, 4), float(step))})
+        yield build
 
 
 def end(*runs: CheckpointManager) -> None:
@@ -89,13 +78,7 @@ def test_an_empty_work_directory_is_filled_from_the_archive(make: Make, place: s
     end(first)
     shutil.rmtree(tmp_path / "checkpoints")
 
-    second = make(place)
-    found = second.newest()
-
-    assert found is not None
-    weight = torch.zeros(50, 4)
-    second.load(found, {"weight": weight})
-    assert torch.equal(weight, torch.full((50, 4), 2.0))
+    assert_newest(make(place), 2)
 
 
 def test_a_damaged_copy_in_the_archive_is_left_out(
@@ -111,10 +94,8 @@ def test_a_damaged_copy_in_the_archive_is_left_out(
     storage.store(place).write(name, bytes(content))
     shutil.rmtree(tmp_path / "checkpoints")
 
-    found = make(place).newest()
+    assert_newest(make(place), 2)
 
-    assert found is not None
-    assert found.state.step == 2
     assert "damaged replica in the archive skipped" in caplog.text
     assert directory.steps(tmp_path / "checkpoints") == [2]
 
@@ -125,7 +106,7 @@ def test_an_archive_of_other_settings_is_told_apart(make: Make, place: str) -> N
     end(first)
 
     with pytest.raises(RecipeError, match=r"recipe seed 7 -> 8.* or give another pretrain\.copies\.archive"):
-        make(place, folder="other", origin={"recipe seed": "8"}).newest()
+        make(place, folder="other", origin={**ORIGIN, "recipe seed": "8"}).newest()
 
 
 def test_a_second_run_is_kept_out_of_an_archive(make: Make, place: str, tmp_path: Path) -> None:
@@ -137,9 +118,7 @@ def test_a_second_run_is_kept_out_of_an_archive(make: Make, place: str, tmp_path
     save(first, 2)
     end(first)
     third = make(place, folder="third")  # once the first has ended there is room
-    found = third.newest()
-    assert found is not None
-    assert found.state.step == 2
+    assert_newest(third, 2)
 
 
 def test_of_runs_that_start_at_once_one_wins(bucket: str) -> None:
@@ -196,10 +175,8 @@ def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
     first = make(uri)
     storage.store(uri).write(join(uri, LOCK), b'{"owner": "other", "host": "node-2"}')
 
-    save(first, 2)
-
     with pytest.raises(PreflightError, match="another run on node-2 writes there now"):
-        first.wait()
+        save(first, 2)
     assert directory.steps(tmp_path / "checkpoints") == [2]  # what it wrote itself is safe
     assert names_in(uri) == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError
 from anadil.model.attention import use_packed_attention
@@ -15,6 +15,7 @@ from anadil.pretrain.build_model import check_architecture
 from anadil.pretrain.data.packing import Packed, _best_fit, batch_of, pack, packed_stream, sequences_of_step
 from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.loss_forward import last_hidden
+from tests.kit.llama import small_llama
 
 BOS, END = 1, 2
 
@@ -36,17 +37,7 @@ def all_rows(packed: Packed) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-    )
-    model = LlamaForCausalLM(config).eval()
+    model = small_llama(vocab_size=300, initializer_range=0.2)
     use_packed_attention(model)
     return model
 

@@ -18,7 +18,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data import encode, tokens
 from anadil.pretrain.data.encode import Encoder, separates_at_spaces
-from anadil.pretrain.data.tokens import Shards, TokenStream, num_cores, token_stream
+from anadil.pretrain.data.tokens import Shards, TokenStream, token_stream
 from anadil.recipe.sections import Base
 from anadil.text.corpus import Document, document_files, write_documents
 from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer, make_tokenizer_artifact
@@ -87,7 +87,7 @@ def test_documents_stand_one_after_another_between_begin_and_end(tmp_path: Path,
 
     assert texts_of(stream, tokenizer) == list(TEXTS)
     assert stream.ids[0:1].tolist() == [BOS]
-    assert all(stream.slice(end - 1, 1).tolist() == [END] for end in stream.starts[1:].tolist())
+    assert all(stream.ids[end - 1 : end].tolist() == [END] for end in stream.starts[1:].tolist())
     assert len(stream.ids) == stream.starts[-1]
     assert stream.ids[0:5].dtype == np.int32
 
@@ -295,10 +295,6 @@ def test_a_stretch_over_several_arrays_reads_as_one() -> None:
     assert np.shares_memory(shards[6:12], whole)
 
 
-def test_no_more_cores_than_the_machine_has() -> None:
-    assert 1 <= num_cores() <= (os.cpu_count() or 1)
-
-
 def of_tiny(tmp_path: Path) -> Path:
     from anadil.artifacts.base_model import base_tokenizer
 
@@ -335,7 +331,7 @@ def test_on_real_text_words_looked_up_give_the_ids_of_the_text(folder: Path, lan
     texts = [
         json.loads(line)["text"][:3_000]
         for file in sorted(Path(DATA, language).glob("*.jsonl"))
-        for line in file.read_text(encoding="utf-8").split("\n")[:40]
+        for line in file.read_text(encoding="utf-8").split("\n")[:10]
         if line
     ]
 

@@ -1,5 +1,6 @@
 """Accounts of time: they add up, and outlive a process that is killed at any moment."""
 
+import itertools
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_
 from anadil.pretrain.metrics import goodput as module
 from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import BADPUT_TYPES, BEAT_S, CAUSES, FILE, MOST_MARKS, Goodput
+from tests.kit.pretraining import in_child
 
 
 class Clock:
@@ -134,14 +137,14 @@ def test_a_work_directory_that_was_lost_makes_no_steps_wasted(tmp_path: Path) ->
 def test_a_long_run_remembers_few_steps_and_still_knows_the_time_of_each(tmp_path: Path) -> None:
     clock = Clock()
     accounts = clock.goodput(tmp_path)
-    train(clock, accounts, range(1, 5_001))
+    train(clock, accounts, range(1, 1_001))
     accounts.beat(at_once=True)
     size = (tmp_path / FILE).stat().st_size
 
-    accounts.resumed(3_333)
+    accounts.resumed(333)
 
     assert size < 40 * MOST_MARKS
-    assert accounts.seconds["step"] == pytest.approx(6_666)
+    assert accounts.seconds["step"] == pytest.approx(666)
 
 
 def test_a_hang_is_what_was_open_when_the_watchdog_saw_it(tmp_path: Path) -> None:
@@ -323,35 +326,30 @@ def test_the_interval_between_checkpoints_stands_beside_the_best_one(tmp_path: P
     )
 
 
-CHILD = """
-import sys, time
-from pathlib import Path
-from anadil.pretrain.metrics import goodput
-goodput.BEAT_S = 0.001
-accounts = goodput.Goodput(Path(sys.argv[1]))
-accounts.resumed(0)
-print("ready", flush=True)
-step = 0
-while True:
-    step += 1
-    with accounts.spend("step"):
-        time.sleep(0.0005)
-    accounts.step_done(step)
-"""
+def count_for_ever(work: Path, ready: int) -> None:
+    accounts = Goodput(work, age_s=0)
+    accounts.resumed(0)
+    os.write(ready, b"x")
+    for step in itertools.count(1):
+        with accounts.spend("step"):
+            time.sleep(0.0005)
+        accounts.step_done(step)
 
 
 def test_a_process_killed_at_any_moment_leaves_accounts_that_can_be_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.001)
     began = time.monotonic()
+    told, tell = os.pipe()
     for trial in range(12):
-        with subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        ) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-            time.sleep(0.013 * trial % 0.05)
-            os.kill(child.pid, signal.SIGKILL)
+        child = in_child(partial(count_for_ever, tmp_path, tell))
+        os.read(told, 1)
+        time.sleep(0.013 * trial % 0.05)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    os.close(told)
+    os.close(tell)
 
     after = Goodput(tmp_path, age_s=0)
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import distributed as dist
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
@@ -12,6 +12,7 @@ from anadil.model.loss import IGNORED, summed_loss
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.loss_forward import last_hidden
+from tests.kit.llama import small_llama
 from tests.kit.ranks import in_ranks
 
 LENGTH = 32
@@ -34,19 +35,7 @@ def batch() -> Batch:
 
 
 def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            tie_word_embeddings=True,
-            initializer_range=0.1,
-        )
-    )
+    return small_llama(intermediate_size=48, tie_word_embeddings=True, initializer_range=0.1)
 
 
 def loss_and_gradients(model: LlamaForCausalLM, given: Batch) -> list[torch.Tensor]:

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
@@ -30,45 +30,22 @@ from anadil.pretrain.parallel.pipeline import (
 from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel, summed_loss_of_head
 from anadil.recipe.pretrain import Parallelism, Pretrain
+from tests.kit import families
+from tests.kit.families import ROWS
+from tests.kit.llama import small_llama
 from tests.kit.ranks import in_ranks
 
 CPU = torch.device("cpu")
-LENGTH, ROWS, LAYERS = 16, 2, 5
+LENGTH, LAYERS = 16, 5
 Gradients = dict[str, torch.Tensor]
 
 
-def batches(number: int, seed: int = 0, length: int = LENGTH) -> list[Batch]:
-    """Micro-batches whose documents differ."""
-    random = torch.Generator().manual_seed(seed)
-    made = []
-    for _ in range(number):
-        inner = torch.randperm(ROWS * length - 1, generator=random)[:4] + 1
-        borders = sorted({0, *range(length, ROWS * length + 1, length), *inner.tolist()})
-        positions = torch.cat([torch.arange(end - begin) for begin, end in pairwise(borders)])
-        made.append(
-            Batch(
-                input_ids=torch.randint(0, 64, (ROWS, length), generator=random),
-                position_ids=positions.view(ROWS, length),
-                labels=torch.randint(0, 64, (ROWS, length), generator=random),
-                borders=torch.tensor(borders, dtype=torch.int32),
-            )
-        )
-    return made
+batches = partial(families.batches, length=LENGTH, num_tokens=64)
 
 
 def llama(*, tied: bool = False) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            tie_word_embeddings=tied,
-            initializer_range=0.1,
-        )
+    return small_llama(
+        intermediate_size=48, num_hidden_layers=LAYERS, tie_word_embeddings=tied, initializer_range=0.1
     )
 
 

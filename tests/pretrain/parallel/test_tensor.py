@@ -28,6 +28,7 @@ from anadil.pretrain.parallel.tensor import (
     summed_loss_of_head,
 )
 from anadil.recipe.pretrain import Parallelism
+from tests.kit.llama import SIZES
 from tests.kit.ranks import in_ranks
 
 CPU = torch.device("cpu")
@@ -38,17 +39,8 @@ BORDERS = torch.tensor([0, 5, 16, 28, 32, 48, 49, 64], dtype=torch.int32)
 
 
 def config(**changes: Any) -> LlamaConfig:
-    settings: dict[str, Any] = {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": False,
-        "initializer_range": 0.1,
-    }
-    return LlamaConfig(**{**settings, **changes})
+    own = {"vocab_size": 96, "intermediate_size": 48, "tie_word_embeddings": False, "initializer_range": 0.1}
+    return LlamaConfig(**{**SIZES, **own, **changes})
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import pytest
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import Stopped
 from tests.kit.pretraining import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
+from tests.kit.ranks import Fork, run_module
 
 PATIENCE_S = 180
 WORDS = "stopped by SIGTERM; run the same command again to resume"
@@ -45,29 +47,26 @@ class Trained:
         recipe["cluster"]["processes_per_node"] = processes
         (folder / "recipe.yaml").write_text(json.dumps(recipe))
         self.folder = folder
-        process = self.start("whole")
-        _, said = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, said
+        self.resumed("whole")
         self.losses = losses(folder / "whole")
 
-    def start(self, name: str, **environment: str) -> "subprocess.Popen[str]":
+    def words(self, name: str) -> list[str]:
+        """Arguments of the stage."""
+        given = {word: str(self.folder / word) for word in ("corpus", "tokenizer")}
+        given |= {"recipe": str(self.folder / "recipe.yaml"), "out": str(self.folder / name)}
+        return [word for key, value in given.items() for word in (f"--{key}", value)]
+
+    def start(self, name: str, **environment: str) -> Fork:
         """A run of the stage in a process of its own."""
-        command = [sys.executable, "-m", "anadil.pretrain", "--recipe", str(self.folder / "recipe.yaml")]
-        for word in ("corpus", "tokenizer"):
-            command += [f"--{word}", str(self.folder / word)]
-        return subprocess.Popen(
-            [*command, "--out", str(self.folder / name)],
-            env=os.environ | environment | {"OMP_NUM_THREADS": "1", "ANADIL_LOG": "json"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        log = self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)
+        work = partial(run_module, "anadil.pretrain", *self.words(name))
+        return Fork(work, log, environment | {"ANADIL_LOG": "json"})
 
     def resumed(self, name: str) -> str:
         """Run it to its end; what it says."""
-        process = self.start(name)
-        _, said = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, said
+        code, said = finished(self.start(name))
+        assert code == 0, said
         return said
 
 
@@ -77,21 +76,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(tmp_path_factory.mktemp("signals"))
 
 
-def until(process: "subprocess.Popen[str]", pattern: str) -> str:
-    """What the process has said when a line matches."""
-    assert process.stderr is not None
-    said = ""
-    for line in process.stderr:
-        said += line
-        if re.search(pattern, line):
-            return said
-    pytest.fail(f"never said {pattern!r}: {said}")
+def until(process: Fork, pattern: str) -> None:
+    """Return when what the process says matches."""
+    while process.poll() is None:
+        if process.log.exists() and re.search(pattern, process.log.read_text()):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"never said {pattern!r}: {process.log.read_text()}")
 
 
-def finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    """Exit code, and the rest of what it says."""
-    _, said = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, said
+def finished(process: Fork) -> tuple[int, str]:
+    """Exit code, and what it has said."""
+    code = process.wait(PATIENCE_S)
+    return code, process.log.read_text()
 
 
 def errors(said: str) -> list[dict[str, Any]]:
@@ -138,11 +135,11 @@ def test_sigterm_in_the_middle_of_a_section_waits_for_the_next_safe_point(
 
 @pytest.mark.slow
 def test_sigterm_before_python_has_loaded_anything_ends_the_process(trained: Trained) -> None:
-    process = trained.start("import")
+    process = subprocess.Popen([sys.executable, "-m", "anadil.pretrain", *trained.words("import")])
     time.sleep(0.1)
 
     process.send_signal(signal.SIGTERM)
-    code, _ = finished(process)
+    code = process.wait(PATIENCE_S)
 
     # The signal's own default, which a shell and a container runtime tell as 143 as well.
     assert code in (Stopped.exit_code, -signal.SIGTERM)
@@ -190,13 +187,13 @@ class Ended(NamedTuple):
 def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
     """Start or resume the run `two`, and send SIGTERM to torchrun or to rank 1 alone after a step."""
     process = trained.start("two", ANADIL_INJECT=SLOW)
-    said = until(process, f"step={after} ")
+    until(process, f"step={after} ")
     os.kill(ranks(process.pid)[1] if one_rank else process.pid, signal.SIGTERM)
-    code, rest = finished(process)
+    code, said = finished(process)
     work = trained.folder / "two.work"
     sealed = (work / "checkpoints").glob(f"step-????????/{MANIFEST}")
     newest = max(int(path.parent.name.removeprefix("step-")) for path in sealed)
-    return Ended(code, said + rest, newest, max(losses(work)))
+    return Ended(code, said, newest, max(losses(work)))
 
 
 @pytest.mark.slow

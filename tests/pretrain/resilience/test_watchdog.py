@@ -1,34 +1,32 @@
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.pretrain.resilience.watchdog import Watchdog
+from tests.kit import faulty_worker
+from tests.kit.pretraining import variables_of_ranks
+from tests.kit.ranks import Fork
 
 PATIENCE_S = 90
 
 
-def start(case: str, folder: Path, num_processes: int = 1) -> list["subprocess.Popen[str]"]:
-    """Processes that train together, as torchrun would start them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_processes)}
-    command = [sys.executable, "-m", "tests.kit.faulty_worker", case, str(folder)]
-    root = Path(__file__).parents[3]
-    ends = []
-    for rank in range(num_processes):
-        own = {} if num_processes == 1 else {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        environment = os.environ | own | {"OMP_NUM_THREADS": "1"}
-        ends.append(subprocess.Popen(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True))
-    return ends
+def start(case: str, folder: Path, num_processes: int = 1) -> list[Fork]:
+    """Processes that train together, with the variables that torchrun would give them."""
+    work = partial(faulty_worker.main, case, folder)
+    several = variables_of_ranks(num_processes) if num_processes > 1 else [{}]
+    return [Fork(work, folder / f"{rank}.log", variables) for rank, variables in enumerate(several)]
+
+
+def told_by(process: Fork) -> str:
+    """What it has said when it has ended."""
+    process.wait(PATIENCE_S)
+    return process.log.read_text()
 
 
 def began(folder: Path) -> dict[str, float]:
@@ -167,10 +165,10 @@ def test_one_process_that_hangs_ends_with_138_and_leaves_its_stacks(tmp_path: Pa
     [process] = start("alone", tmp_path)
     since = began(tmp_path)["at"]
 
-    _, told = process.communicate(timeout=PATIENCE_S)
+    told = told_by(process)
 
     assert time.time() - since < 10
-    assert process.returncode == 138
+    assert process.poll() == 138
     assert "rank 0 on" in told
     assert "is stuck in start of step 0" in told
     assert "in misbehave" in (tmp_path / "hang-rank-0.txt").read_text()
@@ -187,16 +185,15 @@ def test_a_process_that_holds_up_the_others_is_named_and_all_end(tmp_path: Path,
     stuck = next(each for each in processes if each.pid == fault["pid"])
     others = [each for each in processes if each is not stuck]
 
-    told = [each.communicate(timeout=PATIENCE_S)[1] for each in others]
+    told = [told_by(each) for each in others]
     took = time.time() - fault["at"]
     if case == "stopped":
         stuck.kill()
-    stuck.communicate(timeout=PATIENCE_S)
 
     print(f"{case}: all ended {took:.2f} s after the fault began")
     assert took < 15
-    assert [each.returncode for each in others] == [138, 138]
-    assert stuck.returncode == (-signal.SIGKILL if case == "stopped" else 138)
+    assert [each.poll() for each in others] == [138, 138]
+    assert stuck.wait(PATIENCE_S) == (-signal.SIGKILL if case == "stopped" else 138)
     errors = [line for text in told for line in text.splitlines() if "error: the run hangs" in line]
     if case == "stopped":
         assert len(errors) == 1
@@ -215,11 +212,10 @@ def test_where_the_process_that_keeps_the_store_is_stopped_the_others_end_alone(
     os.kill(int(fault["pid"]), signal.SIGSTOP)
     assert processes[0].pid == fault["pid"]
 
-    told = processes[1].communicate(timeout=PATIENCE_S)[1]
+    told = told_by(processes[1])
     processes[0].kill()
-    processes[0].communicate(timeout=PATIENCE_S)
 
-    assert processes[1].returncode == 138, told
+    assert processes[1].poll() == 138, told
     assert "no answer in 10 s" in told
     assert "error: the run hangs" in told
 
@@ -228,9 +224,9 @@ def test_where_the_process_that_keeps_the_store_is_stopped_the_others_end_alone(
 def test_a_process_slower_than_usual_is_no_hang(tmp_path: Path) -> None:
     processes = start("slow", tmp_path, 2)
 
-    told = [each.communicate(timeout=PATIENCE_S)[1] for each in processes]
+    told = [told_by(each) for each in processes]
 
-    assert [each.returncode for each in processes] == [0, 0]
+    assert [each.poll() for each in processes] == [0, 0]
     assert not any("hang" in text for text in told)
 
 
@@ -239,8 +235,6 @@ def test_a_process_that_computes_with_pythons_lock_is_ended_by_the_kernel(tmp_pa
     [process] = start("alone with the lock", tmp_path)
     since = began(tmp_path)["at"]
 
-    process.communicate(timeout=PATIENCE_S)
-
+    assert process.wait(PATIENCE_S) == -signal.SIGALRM
     assert time.time() - since < 15
-    assert process.returncode == -signal.SIGALRM
     assert "in misbehave" in (tmp_path / "hang-rank-0.held.txt").read_text()

@@ -16,6 +16,7 @@ from typing import Any, Self
 from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
+from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class Processes:
     """As many processes as there are CPUs, or as the recipe says."""
 
     def __init__(self, num_workers: int | None = None) -> None:
-        self.num_workers = num_workers or available_cpus()
+        self.num_workers = num_workers or num_cores()
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -135,11 +136,6 @@ class _LogToParent(logging.Handler):
             record.exc_text = logging.Formatter().formatException(record.exc_info)
             record.exc_info = None
         self._connection.send(record)
-
-
-def available_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _serve(connection: Connection, parent: int, level: int) -> None:

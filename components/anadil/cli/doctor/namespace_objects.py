@@ -109,17 +109,12 @@ def _claim(api: Api, recipe: Recipe, volume: Volume) -> Check:
     if phase != "Bound":
         return _unbound(api, name, found, phase)
     size = (found["status"].get("capacity") or {}).get("storage", "")
-    if _holds_work(cluster, volume) and _driver(api, found["spec"].get("volumeName", "")) == MOUNTPOINT:
+    if volume.holds(cluster.work or "") and _driver(api, found["spec"].get("volumeName", "")) == MOUNTPOINT:
         detail = "Mountpoint for S3 cannot rename or append, so no checkpoint can be written there"
         remedy = "put cluster.work on FSx for Lustre, EFS or EBS"
         return failed(name, detail, remedy)
     detail = f"bound, {size} {', '.join(sorted(modes))}, mounted at {volume.path}"
     return passed(name, detail)
-
-
-def _holds_work(cluster: Cluster, volume: Volume) -> bool:
-    work = cluster.work or ""
-    return work == volume.path or work.startswith(f"{volume.path}/")
 
 
 def _driver(api: Api, volume_name: str) -> str:

@@ -42,7 +42,7 @@ def check_checkpoints(recipe: Recipe) -> Iterator[Check]:
 def _on_a_volume(recipe: Recipe, root: str) -> Check:
     volumes = [volume for volume in recipe.cluster.volumes if not volume.read_only]
     for volume in volumes:
-        if root == volume.path or root.startswith(f"{volume.path}/"):
+        if volume.holds(root):
             detail = f"{root} is on claim {volume.claim}; pods alone can tell whether it can be written"
             return passed("storage", detail)
     remedy = "use s3://, or name the claim of that directory in cluster.volumes"

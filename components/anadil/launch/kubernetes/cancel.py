@@ -7,7 +7,6 @@ launcher follows the job, it is left.
 
 import logging
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,6 +15,7 @@ from anadil.core.errors import AnadilError, Stopped
 from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.kubernetes.client import ONCE, JobApi
 from anadil.launch.kubernetes.ledger import JobLedger
+from anadil.runtime.signals import handle_signals
 
 log = logging.getLogger(__name__)
 
@@ -43,22 +43,18 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
             received.append(number)
             raise _Cancelled
 
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, receive) for number in CANCEL_SIGNALS} if is_main else {}
-    try:
-        yield
-    except _Cancelled:
-        if _deleted(apart, name, ledger):
-            text = f"{name} was told to end, and saves first; {RESUME_HINT}"
-        else:
-            text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
-        if received[0] == signal.SIGINT:
-            log.info("%s", text)
-            raise KeyboardInterrupt from None
-        raise Stopped(f"stopped by SIGTERM; {text}") from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handle_signals(dict.fromkeys(CANCEL_SIGNALS, receive)):
+        try:
+            yield
+        except _Cancelled:
+            if _deleted(apart, name, ledger):
+                text = f"{name} was told to end, and saves first; {RESUME_HINT}"
+            else:
+                text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
+            if received[0] == signal.SIGINT:
+                log.info("%s", text)
+                raise KeyboardInterrupt from None
+            raise Stopped(f"stopped by SIGTERM; {text}") from None
 
 
 def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:

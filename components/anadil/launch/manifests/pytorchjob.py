@@ -10,10 +10,9 @@ import logging
 import math
 from typing import Any
 
-from anadil.core.errors import RecipeError
 from anadil.launch.job import TrainingJob
 from anadil.launch.kubernetes.kinds import PYTORCHJOB
-from anadil.launch.manifests.labels import checked_name, metadata_of, resume_annotations
+from anadil.launch.manifests.labels import metadata_of, resume_annotations
 from anadil.launch.manifests.pod import container_of, template_of, with_hash
 
 log = logging.getLogger(__name__)
@@ -24,9 +23,6 @@ RENDEZVOUS = {"join_timeout": "1800", "read_timeout": "600"}
 """Seconds that the first pod waits for the last one to pull its image, and others for the first
 one to answer; torchrun's own 600 and 60 are too few where images are large and nodes are replaced.
 Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with the back end c10d."""
-REPLICAS = ("Master", "Worker")
-RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
-CLEAN_UPS = ("None", "Running", "All")
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
@@ -72,7 +68,7 @@ def pytorchjob(
     # Counted are restarts of containers over all pods, and the job fails when the count is reached;
     # the operator's limit of 0 fails it at the first pod that failed.
     backoff = restarts * nodes + 1 if restarts else 0
-    manifest = {
+    return {
         "apiVersion": PYTORCHJOB.api_version,
         "kind": PYTORCHJOB.title,
         "metadata": metadata,
@@ -104,8 +100,6 @@ def pytorchjob(
             },
         },
     }
-    check_pytorchjob(manifest)
-    return manifest
 
 
 def deadline_s(job: TrainingJob) -> int | None:
@@ -121,54 +115,3 @@ def warn_of_lost_work(job: TrainingJob) -> None:
             "%s: checkpoints stay in the pod: a restarted container resumes from them, a pod on "
             "another node starts over; name a directory of a shared volume as cluster.work", job.name
         )  # fmt: skip
-
-
-def check_pytorchjob(manifest: dict[str, Any]) -> None:
-    """Refuse what the resource's definition lets through and the operator does not run.
-
-    Raises:
-        RecipeError: With every mistake.
-    """
-    spec = manifest["spec"]
-    checked_name(manifest["metadata"]["name"])
-    replicas = spec["pytorchReplicaSpecs"]
-    found = _unknown_words(spec)
-    if "Worker" not in replicas and "elasticPolicy" in spec:
-        found.append("elasticPolicy: needs a Worker")
-    if "Worker" in replicas and "Master" not in replicas and "elasticPolicy" not in spec:
-        found.append("pytorchReplicaSpecs: Worker without Master or elasticPolicy; pods would never meet")
-    if "Master" in replicas and replicas["Master"].get("replicas") != 1:
-        found.append("pytorchReplicaSpecs.Master.replicas: must be 1, and said")
-    policy = spec.get("elasticPolicy", {})
-    if "nprocPerNode" in spec and "nProcPerNode" in policy:
-        found.append("elasticPolicy.nProcPerNode: nprocPerNode says it already")
-    if "standalone" in policy:
-        found.append("elasticPolicy.standalone: torchrun does not take what the operator makes of it")
-    if found:
-        raise RecipeError(
-            "\n".join([f"{PYTORCHJOB.title}: {len(found)} mistake(s)", *(f"  {text}" for text in found)])
-        )
-
-
-def _unknown_words(spec: dict[str, Any]) -> list[str]:
-    found = []
-    for role, replica in spec["pytorchReplicaSpecs"].items():
-        where = f"pytorchReplicaSpecs.{role}"
-        if role not in REPLICAS:
-            found.append(f"{where}: not one of {', '.join(REPLICAS)}")
-        restart = replica.get("restartPolicy", "OnFailure")
-        if restart not in RESTARTS:
-            found.append(f"{where}.restartPolicy: {restart} is not one of {', '.join(RESTARTS)}")
-        if replica.get("replicas", 1) < 1:
-            found.append(f"{where}.replicas: {replica['replicas']} is less than 1")
-        named = [
-            each for each in replica["template"]["spec"]["containers"] if each["name"] == PYTORCHJOB.container
-        ]
-        if not named:
-            found.append(f"{where}: no container is called {PYTORCHJOB.container}")
-        elif not named[0].get("image"):
-            found.append(f"{where}: container {PYTORCHJOB.container} has no image")
-    clean_up = spec.get("runPolicy", {}).get("cleanPodPolicy", "None")
-    if clean_up not in CLEAN_UPS:
-        found.append(f"runPolicy.cleanPodPolicy: {clean_up} is not one of {', '.join(CLEAN_UPS)}")
-    return found

@@ -4,6 +4,7 @@ A job that has ended keeps its name for ever, so a new start of the same work is
 `NAME-r1`, `NAME-r2`, ...; all of them share one directory of checkpoints. NAME stands for the newest.
 """
 
+import functools
 import logging
 import os
 import signal
@@ -53,7 +54,7 @@ class SageMakerBackend:
             region: Left out, that of the environment.
             clients: What gives the client of a service; left out, boto3.
         """
-        self._client = clients or (lambda service: aws_client(service, region))
+        self._client = clients or functools.cache(lambda service: aws_client(service, region))
         self._is_adopted = False
         """Whether the job ran already, so that another launcher may follow it."""
 
@@ -77,7 +78,7 @@ class SageMakerBackend:
             self._follow(name)
         except (Stopped, KeyboardInterrupt):
             if stop.signal == signal.SIGINT and self._is_adopted:
-                log.info("%s goes on; `anadil stop %s --backend sagemaker` ends it", name, job.name)
+                log.info("%s keeps running; `anadil stop %s --backend sagemaker` ends it", name, job.name)
             elif stop.signal is not None:  # else somebody else has stopped the job
                 self._stop_training(name)  # first thing, because a pipeline gives a second
                 log.info("stopping %s: it has 120 s to save", name)
@@ -284,7 +285,7 @@ def _adopted(request: dict[str, Any], described: dict[str, Any]) -> str:
 def _words(transition: dict[str, Any], described: dict[str, Any]) -> str:
     status, message = transition["Status"], transition.get("StatusMessage", "")
     if status == "Interrupted":
-        return "spot capacity was taken away; it goes on from its checkpoint when there is some again"
+        return "spot capacity was taken away; it resumes from its checkpoint when there is some again"
     if status == "Restarting":
         return f"SageMaker starts it again from its checkpoint ({message})"
     if status == "Pending" and described.get("ResourceConfig", {}).get("TrainingPlanArn"):
@@ -321,7 +322,7 @@ def _stopped(name: str, second: str) -> AnadilError:
         return RetryableError(
             f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
         )
-    return Stopped(f"{name}: stopped; run the same command again to go on from its checkpoint")
+    return Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
 
 
 def _failed(name: str, reason: str, tail: Tail) -> AnadilError:

@@ -243,7 +243,7 @@ def _stopping_condition(job: TrainingJob) -> dict[str, int]:
     if runtime > MAX_RUNTIME_S:
         raise RecipeError(
             f"cluster.deadline_hours: {hours:g} is more than SageMaker's {MAX_RUNTIME_S // 3_600} (28 days); "
-            "lower it: the next start goes on from the checkpoint"
+            "lower it: the next start resumes from the checkpoint"
         )
     if not job.recipe.cluster.sagemaker.spot:
         return {"MaxRuntimeInSeconds": runtime}

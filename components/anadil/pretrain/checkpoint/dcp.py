@@ -15,19 +15,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoint.directory import held
 from anadil.pretrain.checkpoint.state import VerifiedCheckpoint
 
 Tensors = Mapping[str, torch.Tensor]
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a tensor; shares its memory."""
-    plain = tensor.detach()
-    return plain.to_local() if isinstance(plain, DTensor) else plain
 
 
 class Staging:

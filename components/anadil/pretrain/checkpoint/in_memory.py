@@ -2,8 +2,9 @@
 
 import torch
 
-from anadil.pretrain.checkpoint.dcp import Tensors, local_part
+from anadil.pretrain.checkpoint.dcp import Tensors
 from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.parallel.ddp import local_part
 
 
 class MemoryReplica:

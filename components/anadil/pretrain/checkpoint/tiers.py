@@ -1,6 +1,5 @@
 """Where a run is saved: in memory, on each node's disk, on the shared disk, in the archive."""
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -90,15 +89,15 @@ class Tiers:
             self._local = CheckpointManager(
                 place, group, origin, self._copies.local_keep, own=True, optional=True
             )
+        self._tiers = [tier for tier in (self._local, self.durable) if tier is not None]
         self._memory = MemoryReplica() if settings.faults.on_anomaly == "skip" else None
 
     def resume(self) -> State | None:
         """Put back what an earlier start saved; None where it saved nothing."""
-        tiers = [self._local, self.durable] if self._local is not None else [self.durable]
-        best = newest_of(tiers)
+        best = newest_of(self._tiers)
         if best is not None:
             self._restore(*best)
-        for tier in tiers:
+        for tier in self._tiers:
             tier.resumed(best[1].state.step if best is not None else -1)
         return best[1].state if best is not None else None
 
@@ -163,7 +162,7 @@ class Tiers:
 
     def distrust(self, since: int) -> None:
         """Do not let a later start resume from what was saved after the step `since`; every process calls it."""
-        for tier in [self._local, self.durable] if self._local is not None else [self.durable]:
+        for tier in self._tiers:
             tier.distrust(since)
 
     def finished(self) -> None:
@@ -208,6 +207,6 @@ def _is_shared(work: Path, group: Group) -> bool:
     mine = uuid.uuid4().hex
     if group.is_first:
         probe.write_text(mine, encoding="utf-8")
-    wanted = json.loads(group.gather(json.dumps(mine))[0])
+    wanted = group.gather(mine)[0]
     sees = probe.is_file() and probe.read_text(encoding="utf-8") == wanted
     return all(answer == "yes" for answer in group.gather("yes" if sees else "no"))

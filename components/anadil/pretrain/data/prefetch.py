@@ -6,7 +6,6 @@ What a step gets depends on its number alone, never on how far the background is
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import Generic, TypeVar
 
 import torch
@@ -88,7 +87,5 @@ class Prefetcher(Generic[T]):
     def __enter__(self) -> "Prefetcher[T]":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

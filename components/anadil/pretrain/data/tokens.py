@@ -30,6 +30,7 @@ from anadil.core.progress import progress
 from anadil.model.load import document_ids, load_tokenizer
 from anadil.pretrain.data import encode
 from anadil.pretrain.data.encode import Task
+from anadil.runtime.threads import num_cores
 from anadil.text.corpus import document_files
 
 log = logging.getLogger(__name__)
@@ -79,10 +80,6 @@ class TokenStream:
     digest: str
     """Stands for the content: equal digests mean equal ids."""
 
-    def slice(self, start: int, num: int) -> Ids:
-        """`num` ids from `start` on."""
-        return self.ids[start : start + num]
-
 
 def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> TokenStream:
     """The stream of a corpus under a tokenizer, from `work` where it is there and undamaged.
@@ -126,14 +123,6 @@ def digest_of(path: Path) -> str:
     if manifest is None:
         raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
     return manifest.digest
-
-
-def num_cores() -> int:
-    """Cores that this process may use, as its affinity and its container's limit say."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = Path("/sys/fs/cgroup/cpu.max")
-    quota, _, period = limit.read_text().partition(" ") if limit.is_file() else ("max", "", "")
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def _in_turn(num: int) -> list[int]:

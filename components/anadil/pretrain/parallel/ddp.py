@@ -60,10 +60,11 @@ class Replicas:
             # Of norms whose tokens are shared by tensor parallelism, each process holds a part of the sum.
             assert isinstance(parameter, DTensor)
             parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
-        local = local_of(parameter.grad)
+        local = local_part(parameter.grad)
         self._under_way.append(dist.all_reduce(local, group=self._group, async_op=True))
 
 
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a tensor; the tensor itself where it is not spread."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor; shares its memory."""
+    plain = tensor.detach()
+    return plain.to_local() if isinstance(plain, DTensor) else plain

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -97,6 +98,17 @@ class ParallelModel:
                 (loss / divisor).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 total += loss.detach()
         return total
+
+    def nats(self, batch: Batch) -> torch.Tensor:
+        """Summed loss of whole sequences, as far as this process counts it: `add_up` makes it whole."""
+        loss = self.loss(self.share(batch))
+        return loss if self.counts else torch.zeros_like(loss)
+
+    def add_up(self, number: torch.Tensor) -> torch.Tensor:
+        """The sum of a number over all processes, in its place."""
+        if not self.mesh.is_alone:
+            dist.all_reduce(number)
+        return number
 
     @property
     def counts(self) -> bool:

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import torch
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import IntegrityError
+from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.process_group import Group
 
@@ -30,8 +30,7 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
     2**64 in columns, which are summed with odd weights: an odd weight loses no difference. Flips
     of several bits may cancel, which by chance they hardly do.
     """
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    flat = local.detach().contiguous().view(-1)
+    flat = local_part(tensor).contiguous().view(-1)
     if flat.data_ptr() % 8 or flat.storage_offset() * flat.element_size() % 8:
         flat = flat.clone()  # words of 8 bytes begin at a multiple of 8
     weights = _weights(flat.device)

@@ -106,8 +106,6 @@ LANGUAGE = Language(
         # Drops 95 % of 523 damaged legal PDFs and 0.4 % of the curated documents.
         max_isolated=0.05,
         min_script=0.5,  # as Swallow asks of Japanese, arXiv:2404.17733
-        # Fitted on news, law and documentation: 0.5 % of 895 good documents lie below, all lists of keywords.
-        min_stop_word_share=0.04,
         # FineWeb2 azj_Latn asks .188 and .179, which a tenth of law and documentation does not keep.
         min_line_ends=0.067,
         max_new_lines=0.35,

@@ -1,14 +1,13 @@
 """`anadil submit` and `anadil schedule`; nothing of kfp is loaded before a command runs."""
 
 import argparse
-import importlib.util
-import json
 import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.core.errors import PreflightError
+from anadil.cli.doctor.local import require_packages
+from anadil.cli.output import add_output_option, print_table
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.remake import allow_remake
@@ -67,23 +66,23 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
 
 def submit_command(options: argparse.Namespace) -> int:
     """Run `anadil submit`."""
-    _require_kfp()
+    require_packages("pipelines")
     from anadil_pipelines import submit
     from anadil_pipelines.follow import follow
 
     if options.remake:
         allow_remake()
-    submission = _prepare(options, options.name or submit.new_name(_stem(options.recipe)))
+    submission = _prepare(options, options.name or submit.new_name(Path(options.recipe).stem))
     if options.dry_run:
         sys.stdout.write(submit.dry_run_submit(submission))
         return 0
     server = _server(options)
     if options.upload_only:
         submit.upload(server, submission)
-        _print({"version": submission.version}, options.output)
+        print_table({"version": submission.version}, options.output)
         return 0
     run = submit.submit(server, submission, again=options.again)
-    _print({"run": run, "page": server.link(f"runs/details/{run}")}, options.output)
+    print_table({"run": run, "page": server.link(f"runs/details/{run}")}, options.output)
     if options.follow:
         sys.stdout.flush()
         return follow(server, submission.recipe, run)
@@ -92,10 +91,10 @@ def submit_command(options: argparse.Namespace) -> int:
 
 def schedule_command(options: argparse.Namespace) -> int:
     """Run `anadil schedule`."""
-    _require_kfp()
+    require_packages("pipelines")
     from anadil_pipelines import retrain
 
-    name = options.name or _stem(options.recipe)
+    name = options.name or Path(options.recipe).stem
     if options.cron is None:
         return _change(options, name)
     cron = retrain.kubeflow_cron(options.cron)
@@ -107,7 +106,7 @@ def schedule_command(options: argparse.Namespace) -> int:
     made = retrain.schedule(server, submission, cron)
     log.info("cron %s (seconds first), in UTC unless the server's CRON_SCHEDULE_TIMEZONE differs", cron)
     page = server.link(f"recurringrun/details/{made}")
-    _print({"recurring_run": made, "version": submission.version, "page": page}, options.output)
+    print_table({"recurring_run": made, "version": submission.version, "page": page}, options.output)
     return 0
 
 
@@ -119,7 +118,7 @@ def _change(options: argparse.Namespace, name: str) -> int:
         sys.stdout.write(retrain.dry_run_change(name, verb))
         return 0
     changed = retrain.change(_server(options), options.experiment, name, verb)
-    _print({"recurring_run": " ".join(changed), "done": f"{verb}d"}, options.output)
+    print_table({"recurring_run": " ".join(changed), "done": f"{verb}d"}, options.output)
     return 0
 
 
@@ -136,9 +135,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--experiment", default=EXPERIMENT, metavar="NAME", help=text)
     text = "of the steps, whose AWS role reads and writes storage.root (default: the server's)"
     parser.add_argument("--service-account", metavar="NAME", help=text)
-    parser.add_argument(
-        "-o", "--output", choices=["table", "json"], default="table", help="default: %(default)s"
-    )
+    add_output_option(parser)
 
 
 def _prepare(options: argparse.Namespace, name: str) -> "Submission":
@@ -157,20 +154,3 @@ def _server(options: argparse.Namespace) -> "Kubeflow":
     from anadil_pipelines.server import Kubeflow
 
     return Kubeflow(options.host, options.namespace)
-
-
-def _require_kfp() -> None:
-    if importlib.util.find_spec("kfp") is None or importlib.util.find_spec("kfp.kubernetes") is None:
-        raise PreflightError("not installed: kfp, kfp-kubernetes; run pip install 'anadil[pipelines]'")
-
-
-def _stem(recipe: str) -> str:
-    return Path(recipe).stem
-
-
-def _print(rows: dict[str, str], output: str) -> None:
-    if output == "json":
-        sys.stdout.write(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
-        return
-    width = max(map(len, rows))
-    sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in rows.items())

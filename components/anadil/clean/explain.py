@@ -1,0 +1,112 @@
+"""Every step that clean takes with one record, told in full: what it measured, allowed and decided."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anadil.clean import extract
+from anadil.clean.columns import STATISTICS
+from anadil.clean.judge import CHECKS, RULES
+from anadil.clean.judge_record import Settings, judge_record, read_page
+from anadil.clean.language_id import identify_language
+from anadil.clean.map_shard import read_range
+from anadil.clean.readers import RawRecord, ReadStats
+from anadil.clean.row_files import find_rows
+from anadil.clean.shards import InputRange, names
+from anadil.core.errors import DataError
+
+HEAD_CHARS = 300
+"""Of a text that is shown."""
+Json = dict[str, Any]
+
+
+def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawRecord:
+    """The record that a row, a sample or a document of the corpus names as its source.
+
+    Args:
+        uris: The inputs, all of them: names of files follow from what their paths share.
+        source: File and place, such as `news.jsonl:17`.
+        settings: In force.
+
+    Raises:
+        DataError: There is none.
+    """
+    named = dict(zip(names(uris), uris, strict=True))
+    # A name may be the beginning of another one.
+    for name in sorted((name for name in named if source.startswith(name)), key=len, reverse=True):
+        part = InputRange(uri=named[name], name=name, size=0, version="")
+        for raw in read_range(part, settings.recipe, ReadStats()):
+            if raw.source == source:
+                return raw
+    raise DataError(
+        f"{source}: no such record in the {len(uris):,} input(s); give it as `source` stands in rejected/ and stats/, "
+        f"such as {next(iter(named), 'news.jsonl')}:1"
+    )
+
+
+def explain_record(raw: RawRecord, settings: Settings) -> Json:
+    """The steps, in order, by name."""
+    steps: Json = {"source": raw.source, "url": raw.url, "read": _read(raw)}
+    judged = judge_record(raw, settings)
+    if settings.lists.urls:
+        steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
+    text = raw.text
+    if raw.html is not None and judged.reason != "blocked":
+        page, is_recoded, reason = read_page(raw, settings)
+        steps["page"] = {"characters": len(page), "was_utf_8": not is_recoded, "dropped": reason}
+        if reason is None:
+            text = extract.main_text(page, settings.language, settings.extraction)
+            steps["extract"] = {"mode": settings.extraction.mode, **_text(text)}
+    if judged.is_judged:
+        normalized = settings.language.normalize(text)
+        steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}
+        found = identify_language(normalized, settings.language)
+        steps["identify"] = {"is_language": found.is_language, "is_reliable": found.is_reliable}
+        steps["rules"] = rules_table(judged.statistics, settings)
+        if settings.lists.items:
+            steps["decontaminate"] = {"items": settings.lists.items.matches(normalized)}
+        if settings.personal_data:
+            steps["personal_data"] = dict(judged.personal_data)
+    steps["id"] = judged.document.id
+    steps["fails"] = list(judged.failed)
+    steps["verdict"] = judged.reason or "kept, unless it is a duplicate"
+    return steps
+
+
+def rules_table(statistics: Any, settings: Settings) -> list[Json]:
+    """Every limit that is in force, with what was measured."""
+    table, check = [], 0
+    for rule, is_enforced in zip(RULES, settings.judge.is_enforced, strict=True):
+        for each in rule.checks:
+            limit, value = float(settings.judge.limits[check]), float(statistics[each.column])
+            check += 1
+            if np.isnan(limit):
+                continue
+            breaks = value < limit if each.is_least else value > limit
+            table.append(
+                {
+                    "rule": rule.name, "statistic": STATISTICS[each.column], "value": round(value, 4),
+                    "at": "least" if each.is_least else "most", "limit": limit,
+                    "verdict": ("drops" if is_enforced else "reported") if breaks else "passes",
+                }
+            )  # fmt: skip
+    assert check == len(CHECKS)
+    return table
+
+
+def in_corpus(corpus: Path, source: str) -> list[Json]:
+    """What became of a document in a corpus: reason, what it duplicates, and how many are alike."""
+    keys = ("source", "id", "reason", "duplicate_of", "cluster_size")
+    return [{key: row[key] for key in keys} for row in find_rows(corpus, source)]
+
+
+def _read(raw: RawRecord) -> Json:
+    if raw.html is not None:
+        return {"kind": "web page", "bytes": len(raw.html), "declared_charset": raw.charset}
+    return {"kind": "text", **_text(raw.text)}
+
+
+def _text(text: str) -> Json:
+    return {"characters": len(text), "begins": text[:HEAD_CHARS]}

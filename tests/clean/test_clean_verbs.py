@@ -1,0 +1,115 @@
+"""What clean did can be asked: for one document, between two corpora, of a whole corpus."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.cli.main import main
+from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.runtime.execute import execute
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import InThisProcess, members, page, warc_record, write_jsonl
+from tests.kit.texts import AZERBAIJANI, TURKISH
+
+LINES = [*texts(5), AZERBAIJANI, AZERBAIJANI.upper(), TURKISH, "Salam."]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    monkeypatch.setattr("anadil.clean.run.Processes", lambda _: InThisProcess())
+    write_jsonl(tmp_path / "a.jsonl", LINES)
+
+    def make(name: str, **settings: Any) -> Path:
+        data = {"language": "az", "clean": {"inputs": [str(tmp_path / "a.jsonl")], **settings}}
+        recipe = parse_recipe(json.dumps(data), "recipe", ())
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(data))
+        return Path(execute(STAGES["clean"], recipe, {}, (), str(tmp_path / name)).uri)
+
+    return make
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["clean", *arguments, "-o", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_explain_tells_every_rule_with_value_and_limit(
+    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = make("one")
+
+    found = said(capsys, "explain", "a.jsonl:9", "--recipe", str(tmp_path / "one.yaml"))
+
+    assert found["verdict"] == "short"
+    short = next(rule for rule in found["rules"] if rule["statistic"] == "words" and rule["rule"] == "short")
+    assert (short["value"], short["at"], short["verdict"]) == (1, "least", "drops")
+    twin = said(
+        capsys, "explain", "a.jsonl:7", "--recipe", str(tmp_path / "one.yaml"), "--corpus", str(corpus)
+    )
+    assert twin["in_corpus"][0]["reason"] in ("duplicate", None)
+    assert (
+        said(capsys, "explain", twin["id"], "--recipe", str(tmp_path / "one.yaml"), "--corpus", str(corpus))[
+            "source"
+        ]
+        == "a.jsonl:7"
+    )
+
+
+def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = tmp_path / "a.warc.gz"
+    raw.write_bytes(b"".join(members([warc_record(page(*texts(2)))])))
+    (tmp_path / "r.yaml").write_text("language: az\n")
+    found = said(capsys, "explain", "a.warc.gz:0", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+
+    assert found["page"]["dropped"] is None
+    assert texts(1)[0][:40] in found["extract"]["begins"]
+
+
+def test_an_unknown_source_is_refused_with_how_to_name_one(
+    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("one")
+
+    assert main(["clean", "explain", "a.jsonl:99", "--recipe", str(tmp_path / "one.yaml")]) == 3
+    assert "no such record" in capsys.readouterr().err
+
+
+def test_diff_names_documents_that_changed_verdict(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = make("one"), make("two", rules={"max_words": 70})
+
+    found = said(capsys, "diff", str(first), str(second))
+
+    assert found["counts"]["kept"] == [6, 5]
+    assert {(each["before"], each["after"]): each["documents"] for each in found["changed"]} == {
+        ("kept", "long"): 1,
+        ("duplicate", "long"): 1,
+    }
+    assert found["only_in_first"] == found["only_in_second"] == found["other_text"] == 0
+    assert main(["clean", "diff", str(first), str(second)]) == 0
+    assert "duplicate -> long: 1 documents, such as a.jsonl:" in capsys.readouterr().out
+
+
+def test_verify_accepts_a_whole_corpus_and_refuses_counts_that_do_not_add_up(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = make("one")
+    assert set(said(capsys, "verify", str(corpus))) == {"files", "documents", "counts"}
+
+    stats = json.loads((corpus / "stats.json").read_text())
+    stats["kept"] += 1
+    (corpus / "stats.json").write_text(json.dumps(stats))
+    assert main(["clean", "verify", str(corpus)]) == 5
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    manifest["files"]["stats.json"] = artifact.file_entry(corpus / "stats.json")
+    (corpus / "manifest.json").write_text(json.dumps(manifest))
+    capsys.readouterr()
+
+    assert main(["clean", "verify", str(corpus)]) == 5
+    assert "documents in are not those kept and dropped" in capsys.readouterr().err

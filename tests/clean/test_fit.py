@@ -1,0 +1,65 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from anadil.cli.main import main
+from anadil.recipe.sections import Recipe
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import write_jsonl
+
+
+@pytest.fixture
+def good_and_bad(tmp_path: Path) -> list[str]:
+    good = texts(100)
+    draw = random.Random(1)
+    bad = [" ".join(draw.sample(text.split(), 70)) for text in good]
+    files = write_jsonl(tmp_path / "good.jsonl", good), write_jsonl(tmp_path / "bad.jsonl", bad)
+    return ["--good", str(files[0]), "--bad", str(files[1])]
+
+
+def test_limits_that_drop_the_bad_and_keep_the_good_are_proposed(
+    good_and_bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean", "fit", *good_and_bad, "-o", "json"]) == 0
+
+    limits = json.loads(capsys.readouterr().out)
+    assert "max_broken_sentences" in [limit["key"] for limit in limits]
+    assert all(limit["good_dropped"] <= 0.005 for limit in limits)
+    assert sum(limit["bad_dropped_alone"] for limit in limits) > 0.9
+
+
+def test_what_is_printed_is_part_of_a_recipe_with_drop_rates(
+    good_and_bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["clean", "fit", *good_and_bad])
+
+    printed = capsys.readouterr().out
+    assert "% of the good documents" in printed
+    rules = Recipe.model_validate(yaml.safe_load(printed)).clean.rules
+    assert rules.max_broken_sentences == 0
+
+
+def test_equal_documents_give_no_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = str(write_jsonl(tmp_path / "same.jsonl", texts(40)))
+
+    assert main(["clean", "fit", "--good", same, "--bad", same]) == 0
+
+    assert "No limit" in capsys.readouterr().out
+
+
+def test_a_language_without_a_pack_is_refused(
+    good_and_bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean", "fit", *good_and_bad, "--language", "xx"]) == 2
+    assert "az" in capsys.readouterr().err
+
+
+def test_web_pages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.html").write_text("<p>salam", encoding="utf-8")
+    page = str(tmp_path / "a.html")
+
+    assert main(["clean", "fit", "--good", page, "--bad", page]) == 3
+    assert "clean them first" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from anadil.clean.judge import Judge
+from anadil.clean.ng_words import NgWords, read_ng_words
+from anadil.core.errors import DataError
+from anadil.text.language import load_language
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import clean, stats, write_jsonl
+from tests.kit.texts import AZERBAIJANI, JAPANESE, MORE_JAPANESE
+
+az, ja = load_language("az"), load_language("ja")
+
+
+def share(text: str, *words: str, code: str = "ja") -> float:
+    language = load_language(code)
+    return float(NgWords(words, language).shares([language.normalize(text)])[0])
+
+
+@pytest.mark.parametrize("spelling", ["エロゲー", "えろげー", "ｴﾛｹﾞｰ"])
+@pytest.mark.parametrize("entry", ["エロゲー", "えろげー", "ｴﾛｹﾞｰ"])
+def test_kind_of_kana_and_width_do_not_matter(entry: str, spelling: str) -> None:
+    assert share(f"{spelling}を買う本日", entry) == pytest.approx(4 / 9)
+
+
+def test_the_longest_entry_counts_and_no_letter_counts_twice() -> None:
+    assert share("あいうえお", "あい", "あいう", "いうえ") == pytest.approx(3 / 5)
+
+
+def test_an_entry_that_begins_as_another_and_breaks_off_does_not_hide_it() -> None:
+    assert share("あいえお", "あい", "あいうえ") == pytest.approx(2 / 4)
+
+
+def test_case_does_not_matter_and_latin_entries_are_whole_words() -> None:
+    assert share("日本語sexと書く", "SEX") == pytest.approx(3 / 6)
+    assert share("日本のEssexと書く", "sex") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("pis söz", 3 / 6), ("PİS, söz", 3 / 6), ("pişik", 0), ("apis pisa", 0)]
+)
+def test_a_language_with_spaces_is_matched_by_whole_words(text: str, expected: float) -> None:
+    assert share(text, "pis", code="az") == pytest.approx(expected)
+
+
+def test_an_entry_of_several_words_is_matched() -> None:
+    assert share("çox pis söz deyir", "pis söz", code="az") == pytest.approx(7 / 14)
+
+
+def test_entries_of_one_letter_are_chance_and_no_list_matches_nothing() -> None:
+    assert share("あいう", "い") == 0
+    assert share("あいう") == 0
+
+
+def test_each_text_of_a_batch_has_its_own_share() -> None:
+    assert NgWords(["pis"], az).shares(["söz", "", "pis", "söz"]).tolist() == [0, 0, 1, 0]
+
+
+def test_a_page_full_of_entries_is_dropped_and_one_that_quotes_one_is_kept() -> None:
+    sound = JAPANESE + MORE_JAPANESE
+    judge = Judge(ja, ng_words=["禁句であります"])
+
+    assert judge.judge([sound + "禁句であります。", sound + "禁句であります。" * 5]).reasons == [
+        None,
+        "ng_words",
+    ]
+
+
+def test_the_stage_reads_the_lists_that_the_recipe_names(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("# fəsillər\n\nGÜCLÜ KÜLƏK\nşəhərin\n", encoding="utf-8")
+    raw = write_jsonl(tmp_path / "a.jsonl", [AZERBAIJANI, *texts(6)])
+
+    corpus = clean(tmp_path, raw, ng_words=[str(words)], rules={"max_ng_words": 0.02})
+
+    assert stats(corpus)["dropped"]["ng_words"] == 1
+
+
+def test_a_list_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_bytes("söz".encode("latin-1"))
+
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_ng_words([str(tmp_path / "words.txt")])

@@ -1,0 +1,79 @@
+"""What shuffled words and lists of keywords betray themselves by, on real text."""
+
+import json
+import os
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from anadil.clean.judge import RULES, Judge
+from anadil.recipe.filter_rules import Mode, RuleName
+from anadil.text.language import load_language
+
+DATA = Path(os.environ.get("ANADIL_DATA", "../shared/data"))
+ONLY: dict[RuleName, Mode] = {rule.name: "report" for rule in RULES if rule.name != "words_soup"}
+az = load_language("az")
+JUDGE = Judge(az, modes=ONLY)
+
+
+def real_texts() -> list[str]:
+    """News, law and documentation that no other rule drops."""
+    files = [file for file in sorted((DATA / "az").glob("*.jsonl")) if "udhr" not in file.name]
+    if not files:
+        pytest.skip(f"no real text in {DATA}; set ANADIL_DATA")
+    rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()[::2]]
+    texts = [az.normalize(json.loads(row)["text"]) for row in rows]
+    others = Judge(az, modes={"words_soup": "report"})
+    return [text for text, reason in zip(texts, others.judge(texts).reasons, strict=True) if reason is None]
+
+
+def shuffled(text: str, draw: random.Random) -> str:
+    words = text.split()
+    draw.shuffle(words)
+    return " ".join(words)
+
+
+def shuffled_lines(text: str, draw: random.Random) -> str:
+    return "\n".join(shuffled(line, draw) for line in text.split("\n"))
+
+
+def keywords(text: str, draw: random.Random) -> str:
+    words = sorted({word for word in re.findall(r"\w{4,}", text.lower()) if word not in az.stop_words})
+    return ", ".join(draw.choices(words, k=max(60, len(words))))
+
+
+def test_a_weather_report_with_few_stop_words_is_kept() -> None:
+    text = (
+        "Səhər saatlarında arabir leysan yağacaq. Dağlarda çiskin yollara gedən körpüləri bağlaya bilər. Çaylarda suyun "
+        "səviyyəsi qalxacaq, sahilə yaxınlaşmaq təhlükəlidir. Ürək xəstələri evdən çıxarkən dərmanlarını unutmasınlar. "
+        "Masallıda göy qısa müddətə aydınlaşacaq, günəş dağın üstündən görünəcək. İsmayıllı sakinləri yaylıqları şkafdan "
+        "çıxarıb novu düzəldirlər. Dağlıq rayonlarda atları otlağa çıxaran çobanlar evə tez gedirlər."
+    )
+
+    assert JUDGE.judge([text]).reasons == [None]
+
+
+def dropped(texts: list[str]) -> float:
+    reasons = JUDGE.judge(texts).reasons
+    return 1 - reasons.count(None) / len(reasons)
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return real_texts()
+
+
+@pytest.mark.parametrize("damage", [shuffled, shuffled_lines, keywords])
+def test_nine_in_ten_damaged_documents_are_dropped(
+    damage: Callable[[str, random.Random], str], texts: list[str]
+) -> None:
+    draw = random.Random(1)
+
+    assert dropped([damage(text, draw) for text in texts]) >= 0.9
+
+
+def test_one_in_a_hundred_good_documents_is_lost_at_most(texts: list[str]) -> None:
+    assert dropped(texts) <= 0.01
