@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def run(
     command: Sequence[str],
     log: Path,
     environment: Mapping[str, str] | None = None,
-    kill_after_s: float | None = None,
+    is_time_to_kill: Callable[[], bool] | None = None,
 ) -> Cost:
     """Run a command to its end, and say what it took.
 
@@ -44,7 +44,7 @@ def run(
         command: What to run; it gets a session of its own, by which its processes are known.
         log: File for its standard error.
         environment: Variables beside those of this process.
-        kill_after_s: Seconds after which all its processes are killed; None: it runs to its end.
+        is_time_to_kill: Asked again and again; once it says so, all processes are killed. None: it runs to its end.
 
     Raises:
         CommandError: It failed, and nobody killed it.
@@ -63,7 +63,7 @@ def run(
         members = _session(process.pid)
         cpu_of |= members
         peak = max(peak, sum(map(_resident, members)))
-        if kill_after_s is not None and time.monotonic() - started > kill_after_s:
+        if is_time_to_kill and is_time_to_kill():
             os.killpg(process.pid, signal.SIGKILL)
         time.sleep(SAMPLE_S)
     wall_s = time.monotonic() - started
@@ -71,7 +71,7 @@ def run(
     assert process.stdout is not None
     with process.stdout:
         output = process.stdout.read().decode(errors="replace").strip()
-    if process.returncode and kill_after_s is None:
+    if process.returncode and not is_time_to_kill:
         raise CommandError(f"{' '.join(command)}: exit code {process.returncode}; see {log}")
     return Cost(
         # A process that nobody waits for is missing in its parent's account.

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from anadil.clean.corpus_parts import WriteTask, plan_files, write_file
-from anadil.clean.dedup import exact_key
 from anadil.clean.find_duplicates import find_duplicates
 from anadil.clean.judge_record import DOCUMENT_ID_CHARS, Settings
 from anadil.clean.readers import ReadStats, read_records
@@ -29,7 +28,7 @@ def kept_document(text: str, source: str, record: int, settings: Settings) -> Ke
     document = Document(id=name, text=text, source=source, url="", lang=settings.language.code)
     return KeptDocument(
         id=name, line=json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n",
-        exact_key=exact_key(text, settings.language), band_keys=settings.minhash.band_keys(text),
+        exact_key=settings.minhash.exact_key(text), band_keys=settings.minhash.band_keys(text),
         num_chars=len(text), num_bytes=len(text.encode()), num_words=1, record=record,
     )  # fmt: skip
 
