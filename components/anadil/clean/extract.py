@@ -7,7 +7,6 @@ result is doubtful, Trafilatura, ten times as slow, gives a second one.
 import html
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
@@ -39,9 +38,9 @@ MAX_WRAPPERS = 20
 """Elements that are looked at: the first ones are the outer ones."""
 MOST = 0.5
 NO_TEXT = re.compile(
-    r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>|\s+", re.DOTALL
+    r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>", re.DOTALL
 )
-"""Comments, programs, tags, white space. What has no end goes up to the end of the page, so that a thousand
+"""Comments, programs, tags. What has no end goes up to the end of the page, so that a thousand
 beginnings in a comment or an attribute are not a thousand searches for it."""
 BLOCK = re.compile(r"<pre>(.*?)</pre>|<(h[1-6])>(.*?)</h[1-6]>|([^\n]+)", re.DOTALL)
 LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
@@ -183,17 +182,21 @@ def _mark_wrappers(tree: HTMLTree) -> None:
         return
     total = 0
     for element in tree.document.query_selector_all(WRAPPERS)[:MAX_WRAPPERS]:
-        total = total or _num_chars(tree.body)
-        if _num_chars(element) > MOST * total:
+        if element.tag in ("html", "body"):  # which hold all of it
+            element[WRAPPER] = ""
+            continue
+        total = total or _num_chars(tree.body.html)
+        source = element.html
+        if len(source) > MOST * total and _num_chars(source) > MOST * total:
             element[WRAPPER] = ""
 
 
-def _num_chars(element: Any) -> int:
+def _num_chars(source: str) -> int:
     """Length of an element's text without its programs.
 
     Not by way of the tree: the time of its collections grows with the square.
     """
-    return len(NO_TEXT.sub("", element.html))
+    return sum(map(len, NO_TEXT.sub("", source).split()))
 
 
 def _blocks(reduced: str) -> list[Block]:

@@ -164,7 +164,7 @@ def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str
         patterns: Of `patterns_of`.
     """
     counts: Counter[str] = Counter()
-    hints = {each.hint for each in patterns if each.hint.search(text)}
+    hints = {hint for hint in {each.hint for each in patterns} if hint.search(text)}
     for pattern in patterns:
         if pattern.hint in hints:
             text = pattern.expression.sub(partial(_placed, pattern=pattern, counts=counts), text)

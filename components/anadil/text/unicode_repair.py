@@ -16,8 +16,6 @@ INVISIBLE = re.compile(
 The zero-width joiner stays: it holds emoji together.
 """
 LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-SPACES = re.compile(r"[^\S\n ][^\S\n]*| [^\S\n]+")
-"""Runs of white space that are more than one plain space."""
 BLANK_LINES = re.compile(r"\n{3,}")
 
 MISREAD = re.compile(
@@ -127,8 +125,8 @@ def remove_invisible(text: str) -> str:
 
 def normalize_spaces(text: str) -> str:
     """Single spaces, no spaces at line ends, one blank line at most."""
-    lines = SPACES.sub(" ", text).split("\n")
-    return BLANK_LINES.sub("\n\n", "\n".join(line.strip() for line in lines)).strip()
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    return BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
 
 
 def repair_characters(text: str) -> str:
