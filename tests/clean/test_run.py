@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.holdout import split_heldout
+from anadil.clean.holdout import num_heldout
 from anadil.clean.language_id import IdentifiedLanguage, identify_language
-from anadil.clean.run import names
 from anadil.core.errors import DataError, RetryableError, Stopped
-from anadil.text.corpus import Document, read_documents
+from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
 from tests.kit.clean_stage import clean, content, documents, members, page, stats, warc_record, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
@@ -267,7 +266,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException
             raise error
         return identify_language(text, language)
 
-    monkeypatch.setattr("anadil.clean.run.identify_language", failing)
+    monkeypatch.setattr("anadil.clean.judge_record.identify_language", failing)
 
 
 def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
@@ -280,18 +279,13 @@ def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "fraction", "most", "expected"), [(2, 0.001, 100, 1), (2, 0.999, 100, 1), (1_000, 0.5, 10, 10)]
+    ("num_documents", "num_below", "most", "expected"),
+    [(2, 0, 100, 1), (2, 2, 100, 1), (1_000, 500, 10, 10), (1_000, 7, 10, 7)],
 )
 def test_there_is_always_text_to_train_on_and_text_held_out(
-    count: int, fraction: float, most: int, expected: int
+    num_documents: int, num_below: int, most: int, expected: int
 ) -> None:
-    corpus = [
-        Document(id=f"{n * 2**54:032x}"[-32:], text="", source="", url="", lang="az") for n in range(count)
-    ]
-
-    train, heldout = split_heldout(corpus, fraction=fraction, max_documents=most)
-
-    assert (len(train), len(heldout)) == (count - expected, expected)
+    assert num_heldout(num_below, num_documents, most) == expected
 
 
 def test_a_document_stays_on_its_side_when_others_come(tmp_path: Path) -> None:
@@ -301,19 +295,6 @@ def test_a_document_stays_on_its_side_when_others_come(tmp_path: Path) -> None:
     large = clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", texts(120)), heldout_fraction=0.3)
 
     assert first < {document.id for document in read_documents(large, "heldout")}
-
-
-@pytest.mark.parametrize(
-    ("uris", "expected"),
-    [
-        (["/data/raw/a.jsonl"], ["a.jsonl"]),
-        (["/data/x/a.jsonl", "/data/y/a.jsonl"], ["x/a.jsonl", "y/a.jsonl"]),
-        (["s3://b/k/a.txt", "s3://b/k/sub/a.txt"], ["a.txt", "sub/a.txt"]),
-        ([], []),
-    ],
-)
-def test_files_are_named_below_the_directory_that_they_share(uris: list[str], expected: list[str]) -> None:
-    assert names(uris) == expected
 
 
 @needs_data

@@ -3,10 +3,11 @@
 import gzip
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from anadil.clean.executors import Executor, Task
 from anadil.clean.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
@@ -18,13 +19,34 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
     return path
 
 
-def clean(folder: Path, *files: Path, language: str = "az", **settings: Any) -> Path:
+class InThisProcess:
+    """An executor that starts nothing: tests replace functions, and processes cost time."""
+
+    num_workers = 2
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(
+        self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
+    ) -> None:
+        for task in tasks:
+            function(task)
+            tick()
+
+
+def clean(
+    folder: Path, *files: Path, language: str = "az", executor: Executor | None = None, **settings: Any
+) -> Path:
     out = folder / "corpus"
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
+    out.mkdir(parents=True)
     recipe = Recipe.model_validate({"language": language, "clean": settings})
     job = Job(recipe=recipe, inputs={}, files=tuple(map(str, files)), out=out, work=folder, base_cache=folder)
-    run(job)
+    run(job, executor or InThisProcess())
     return out
 
 

@@ -47,12 +47,32 @@ def bounded_lines(path: Path, suffix: str | None = None) -> Iterator[bytes | Too
     Raises:
         EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError: Compressed data is damaged (`DAMAGED`).
     """
+    return (line for _, line in lines_with_offsets(path, suffix))
+
+
+def lines_with_offsets(
+    path: Path, suffix: str | None = None, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, bytes | TooLong]]:
+    """The lines that begin in a range of a file, each with the byte at which it begins.
+
+    Args:
+        path: The file; `.gz` and `.zst` are unpacked, which takes a range that begins at 0.
+        suffix: Instead of its own.
+        start: First byte of the range.
+        end: Byte behind the range; None: the end of the file.
+    """
     with unpacked(path, path.suffix if suffix is None else suffix) as file:
-        while line := file.readline(MAX_LINE_BYTES):
-            if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
-                yield line
-            else:
-                yield TooLong(len(line) + _skipped(file))
+        offset = start
+        if start:
+            # The line that begins before the range is read with the range before.
+            file.seek(start - 1)
+            offset += _skipped(file) - 1
+        while (end is None or offset < end) and (piece := file.readline(MAX_LINE_BYTES)):
+            line: bytes | TooLong = piece
+            if len(piece) == MAX_LINE_BYTES and not piece.endswith(b"\n"):
+                line = TooLong(len(piece) + _skipped(file))
+            yield offset, line
+            offset += line.num_bytes if isinstance(line, TooLong) else len(piece)
 
 
 def unpacked(path: Path, suffix: str) -> BinaryIO:

@@ -213,6 +213,14 @@ class S3:
             head = self._client.head_object(Bucket=bucket, Key=key)
         return f"{head['ETag']}-{head['ContentLength']}"
 
+    def size(self, uri: str) -> int:
+        """Bytes of one object."""
+        return int(self.version(uri).rpartition("-")[2])
+
+    def version(self, uri: str) -> str:
+        """What changes when an object does."""
+        return self.fingerprint(uri)
+
     def directories(self, uri: str) -> list[str]:
         """Prefixes right below with a manifest, oldest first."""
         bucket, prefix = _split(uri)

@@ -138,6 +138,31 @@ class LocalStore:
         """Bytes of each of those files, by its URI."""
         return {name: self._path(name).stat().st_size for name in self.files(pattern)}
 
+    def size(self, uri: str) -> int:
+        """Bytes of one file.
+
+        Raises:
+            DataError: It is not there or cannot be read.
+        """
+        return self._stat(uri).st_size
+
+    def version(self, uri: str) -> str:
+        """What changes when a file does, without reading it: its size, and when it was written.
+
+        Raises:
+            DataError: It is not there or cannot be read.
+        """
+        stat = self._stat(uri)
+        return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+    def _stat(self, uri: str) -> os.stat_result:
+        try:
+            return self._path(uri).stat()
+        except OSError as error:
+            raise DataError(
+                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+            ) from None
+
     def put_directory(self, source: Path, uri: str) -> None:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
 

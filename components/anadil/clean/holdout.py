@@ -1,32 +1,32 @@
 """Which documents are held out of training: those with the lowest hashes, whatever the order."""
 
-from collections.abc import Sequence
+import math
 
 from anadil.core.errors import DataError
-from anadil.text.corpus import Document
 
 ID_DIGITS = 16
+"""Of an id that decide: its upper half."""
 
 
-def split_heldout(
-    documents: Sequence[Document], *, fraction: float, max_documents: int
-) -> tuple[Sequence[Document], Sequence[Document]]:
-    """Documents for training and held-out ones, of which there is one at least.
+def lowest_bound(fraction: float) -> int:
+    """The upper half of an id from which on a document is not held out, if there are enough of them."""
+    return math.ceil(fraction * 16.0**ID_DIGITS)
+
+
+def num_heldout(num_below: int, num_documents: int, max_documents: int) -> int:
+    """How many of the lowest ids are held out: one at least, and one is left for training.
 
     Args:
-        documents: Sorted by id; an id is a hash of the text, so a text is always on one side.
-        fraction: Expected share held out.
+        num_below: Documents below `lowest_bound`.
+        num_documents: All of them.
         max_documents: Most held out.
 
     Raises:
         DataError: Fewer than two documents.
     """
-    if len(documents) < 2:
+    if num_documents < 2:
         raise DataError(
-            f"corpus has {len(documents)} document(s) after cleaning, and one must be held out; "
+            f"corpus has {num_documents} document(s) after cleaning, and one must be held out; "
             "give more text or lower clean.rules.min_words"
         )
-    bound = fraction * 16**ID_DIGITS
-    num_below = sum(int(document.id[:ID_DIGITS], 16) < bound for document in documents)
-    num_heldout = min(max(1, num_below), max_documents, len(documents) - 1)
-    return documents[num_heldout:], documents[:num_heldout]
+    return min(max(1, num_below), max_documents, num_documents - 1)

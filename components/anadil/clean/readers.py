@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, lines_with_offsets
 from anadil.clean.charset import decode_text
 from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
@@ -35,7 +35,9 @@ class RawRecord:
     """One record as it came: text, or the bytes of a web page."""
 
     source: str
-    """File and place in it."""
+    """File and place in it, such as the number of a line counted from the beginning of the range."""
+    place: str = ""
+    """File and byte, which does not depend on the range; `source` where it is left out."""
     url: str = ""
     text: str = ""
     html: bytes | None = None
@@ -58,6 +60,8 @@ class ReadStats:
     bad: int = 0
     excused: int = 0
     """Of the bad ones: the torn place that each WARC may have."""
+    lines: int = 0
+    """Of the range of a `.jsonl` file that was read last."""
     places: list[str] = field(default_factory=list)
 
     def refuse(self, place: str, why: str) -> None:
@@ -65,6 +69,12 @@ class ReadStats:
         self.bad += 1
         if len(self.places) < MAX_PLACES:
             self.places.append(f"{place}: {why}")
+
+    def add(self, other: "ReadStats") -> None:
+        """Add what was met in the ranges that follow."""
+        for name in ("records", "bytes_in", "skipped", "recoded", "bad", "excused"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.places = [*self.places, *other.places][:MAX_PLACES]
 
     def check_bad_share(self, max_share: float) -> None:
         """Refuse the input if too much of it is unreadable.
@@ -94,6 +104,9 @@ class Source:
     name: str
     """What provenance and messages call it."""
     text_field: str
+    start: int = 0
+    """First byte, or row group, of the range that is read."""
+    end: int | None = None
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -114,9 +127,15 @@ def check_suffixes(uris: tuple[str, ...]) -> None:
 
 
 def read_records(
-    uri: str, name: str, text_field: str, read_stats: ReadStats, copy: storage.Copy = storage.local_copy
+    uri: str,
+    name: str,
+    text_field: str,
+    read_stats: ReadStats,
+    copy: storage.Copy = storage.local_copy,
+    start: int = 0,
+    end: int | None = None,
 ) -> Iterator[RawRecord]:
-    """The records of one file, local or remote, in order.
+    """The records of one file, local or remote, or of a range of it, in order.
 
     Args:
         uri: The file.
@@ -124,6 +143,8 @@ def read_records(
         text_field: Key or column of the text, for JSONL and Parquet.
         read_stats: Counts good and bad records.
         copy: Gives what is to be read of the file.
+        start: First byte of the range, of Parquet first row group.
+        end: What follows the range; None: the end of the file.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
@@ -137,7 +158,8 @@ def read_records(
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
-        for raw in reader(Source(path=path, name=name, text_field=text_field), read_stats):
+        source = Source(path=path, name=name, text_field=text_field, start=start, end=end)
+        for raw in reader(source, read_stats):
             read_stats.records += 1
             read_stats.bytes_in += (
                 len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
@@ -150,9 +172,11 @@ def _reader(uri: str) -> Reader | None:
 
 
 def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
-    number = 0
+    number = read_stats.lines = 0
     try:
-        for number, line in enumerate(bounded_lines(source.path), start=1):
+        lines = lines_with_offsets(source.path, start=source.start, end=source.end)
+        for number, (offset, line) in enumerate(lines, start=1):
+            read_stats.lines = number
             place = f"{source.name}:{number}"
             if isinstance(line, TooLong):
                 read_stats.refuse(place, str(line))
@@ -161,7 +185,7 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 if isinstance(row, str):
                     read_stats.refuse(place, row)
                 else:
-                    yield _raw(row, source.text_field, place)
+                    yield _raw(row, source.text_field, place, f"{source.name}@{offset}")
     except DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
@@ -181,10 +205,11 @@ def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
     return row
 
 
-def _raw(row: Mapping[str, Any], text_field: str, place: str) -> RawRecord:
+def _raw(row: Mapping[str, Any], text_field: str, place: str, offset: str) -> RawRecord:
     """A record with its text, and URL and source where they are given."""
     url, origin = (_writable(row.get(key)) for key in ("url", "source"))
-    return RawRecord(source=f"{place} {origin}" if origin else place, url=url, text=row[text_field])
+    source = f"{place} {origin}" if origin else place
+    return RawRecord(source=source, place=offset, url=url, text=row[text_field])
 
 
 def _writable(value: object) -> str:
@@ -243,11 +268,14 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                     f"{source.name}: no column {source.text_field!r} (clean.text_field) among {', '.join(known)}"
                 )
             columns = [column for column in (source.text_field, "url", "source") if column in known]
-            for batch in table.iter_batches(batch_size=PARQUET_BATCH, columns=columns):
+            groups = range(table.num_row_groups)[source.start : source.end]
+            row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
+            for batch in table.iter_batches(PARQUET_BATCH, row_groups=list(groups), columns=columns):
                 for values in batch.to_pylist():
                     row += 1
                     if isinstance(values[source.text_field], str):
-                        yield _raw(values, source.text_field, f"{source.name}:{row}")
+                        place = f"{source.name}:{row}"
+                        yield _raw(values, source.text_field, place, place)
                     else:
                         read_stats.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
     except (pa.ArrowException, OSError) as error:

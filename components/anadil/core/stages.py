@@ -34,6 +34,8 @@ class Stage:
     """Recipe key (`section.key`) of the outside files that the stage reads."""
     files_flag: str = ""
     """What the command line calls them."""
+    extends: str = ""
+    """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """What becomes of the stage where the recipe names none of them."""
     image: str
@@ -72,6 +74,7 @@ FLOW = (
         sections=("language", "clean"),
         files="clean.inputs",
         files_flag="raw",
+        extends="clean.since",
         # One process; the memory is for 3 GB of kept text. The pipeline asks for what the files need instead.
         cpu="1",
         memory="16Gi",

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from anadil.core.format import MIB
 from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import Fraction, Place, StrictModel, Text
@@ -66,6 +67,10 @@ class Rules(StrictModel):
     """Least share of letters that belong to the language's script."""
 
 
+CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes"})
+"""Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
+
+
 class Clean(StrictModel):
     """raw -> corpus."""
 
@@ -86,6 +91,12 @@ class Clean(StrictModel):
     """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
     max_bad_records: Fraction = 0.001
     """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
+    since: Place | None = None
+    """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
+    workers: PositiveInt | None = None
+    """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
+    shard_bytes: PositiveInt = 256 * MIB
+    """Most bytes of the inputs that a process works on before it writes. The result does not depend on it."""
 
 
 class Tokenizer(StrictModel):

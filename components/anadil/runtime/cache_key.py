@@ -17,7 +17,7 @@ from anadil.artifacts.base_model import TINY, tiny_source
 from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, Stage
 from anadil.recipe.pretrain import NEUTRAL
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import CLEAN_NEUTRAL, Recipe
 
 PACKAGE = Path(__file__).parents[1]
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
@@ -41,6 +41,10 @@ def stage_origin(
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
+    if stage.extends:
+        section, key = stage.extends.split(".")
+        if earlier := getattr(getattr(recipe, section), key):
+            origin[f"input {stage.extends}"] = artifact.finished_manifest(earlier, stage.writes).digest
     for uri in files:
         # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
         name = uri.encode(errors="backslashreplace").decode()
@@ -104,7 +108,8 @@ def _json(name: str, node: object) -> str:
 
 
 def _own_keys(name: str, node: BaseModel) -> list[str]:
-    return [key for key in type(node).model_fields if name != "pretrain" or key not in NEUTRAL]
+    neutral = {"pretrain": NEUTRAL, "clean": CLEAN_NEUTRAL}.get(name, ())
+    return [key for key in type(node).model_fields if key not in neutral]
 
 
 def base_files(model: str) -> dict[str, str]:

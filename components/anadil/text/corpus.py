@@ -47,31 +47,69 @@ def write_documents(
         documents: In order.
         contents: Filled with each file's digest of its texts, which are all that other stages read.
     """
-    folder = corpus / part
-    folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    rest = iter(documents)
-    number = 0
-    document = next(rest, None)
-    while document is not None or number == 0:
-        name = f"part-{number:05}.jsonl.zst"
-        texts = hashlib.sha256()
-        with (folder / name).open("wb") as file:
-            compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-            with compressor.stream_writer(file, closefd=False) as out:
-                size = 0
-                while document is not None and size < MAX_PART_BYTES:
-                    line = json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n"
-                    out.write(line)
-                    text = document.text.encode()
-                    texts.update(len(text).to_bytes(8, "big") + text)
-                    size += len(text)
-                    count += 1
-                    document = next(rest, None)
-        if contents is not None:
-            contents[f"{part}/{name}"] = texts.hexdigest()
+    rest = _Peekable(documents)
+    count = number = 0
+    while rest.is_there or number == 0:
+        name = part_name(part, number)
+        digest, written = write_part(corpus, name, rest.lines_of_part())
+        count += written
         number += 1
+        if contents is not None:
+            contents[name] = digest
     return count
+
+
+class _Peekable:
+    """Documents of which the next one is known."""
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        self._rest = iter(documents)
+        self._next = next(self._rest, None)
+
+    @property
+    def is_there(self) -> bool:
+        return self._next is not None
+
+    def lines_of_part(self) -> Iterator[tuple[bytes, str]]:
+        size = 0
+        while self._next is not None and size < MAX_PART_BYTES:
+            text = self._next.text
+            yield line_of(self._next), text
+            size += len(text.encode())
+            self._next = next(self._rest, None)
+
+
+def part_name(part: CorpusPart, number: int) -> str:
+    """Where in a corpus a file of a part lies."""
+    return f"{part}/part-{number:05}.jsonl.zst"
+
+
+def line_of(document: Document) -> bytes:
+    """A document as a line."""
+    return json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n"
+
+
+def write_part(corpus: Path, name: str, lines: Iterable[tuple[bytes, str]]) -> tuple[str, int]:
+    """Write one file of a part; the digest of its texts, and how many they are.
+
+    Args:
+        corpus: The directory.
+        name: From `part_name`.
+        lines: Of `line_of`, each with its text.
+    """
+    path = corpus / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = hashlib.sha256()
+    count = 0
+    with path.open("wb") as file:
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+        with compressor.stream_writer(file, closefd=False) as out:
+            for line, text in lines:
+                out.write(line)
+                encoded = text.encode()
+                texts.update(len(encoded).to_bytes(8, "big") + encoded)
+                count += 1
+    return texts.hexdigest(), count
 
 
 def read_documents(corpus: Path, part: CorpusPart) -> Iterator[Document]:

@@ -1,0 +1,93 @@
+"""Counts of everything that happened to the documents of a shard, and samples of the dropped ones."""
+
+import time
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+SAMPLES = 20
+"""Dropped documents kept for each reason, to look at."""
+SAMPLE_CHARS = 2_000
+Row = dict[str, Any]
+
+
+class StepTimer:
+    """Seconds of each step; a process has one."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Add the time of the block to a step."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] += time.perf_counter() - started
+
+
+class CleanStats:
+    """What the shards have met; the sum of several is that of their records."""
+
+    num_samples = SAMPLES
+
+    def __init__(self) -> None:
+        self.documents_in = 0
+        self.dropped: Counter[str] = Counter()
+        self.normalized = 0
+        self.retried = 0
+        self.seconds: Counter[str] = Counter()
+        self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
+        self._num_seen = 0
+
+    def drop(self, reason: str, sample: Row) -> None:
+        """Count a dropped document; those with the smallest ids are kept as samples.
+
+        Args:
+            reason: Name of the rule.
+            sample: A row of `rejected/`; its `id` and `text` are looked at.
+        """
+        self.dropped[reason] += 1
+        self._keep(reason, {"reason": reason, **sample, "text": sample["text"][:SAMPLE_CHARS]})
+
+    def samples(self) -> dict[str, list[Row]]:
+        """The samples of each reason, smallest ids first."""
+        return {reason: [row for _, _, row in found] for reason, found in sorted(self._samples.items())}
+
+    def summary(self) -> str:
+        """Reasons and counts, most frequent first."""
+        ordered = sorted(self.dropped.items(), key=lambda item: (-item[1], item[0]))
+        return ", ".join(f"{reason} {count:,}" for reason, count in ordered) or "none"
+
+    def as_json(self) -> Row:
+        """Everything, for the file of a shard."""
+        return {
+            "documents_in": self.documents_in,
+            "dropped": dict(self.dropped),
+            "normalized": self.normalized,
+            "retried": self.retried,
+            "seconds": dict(self.seconds),
+            "samples": self.samples(),
+        }
+
+    def add(self, other: Row) -> None:
+        """Add what `as_json` gave of the shard that follows."""
+        self.documents_in += other["documents_in"]
+        self.normalized += other["normalized"]
+        self.retried += other["retried"]
+        self.dropped.update(other["dropped"])
+        self.seconds.update(other["seconds"])
+        for reason, rows in other["samples"].items():
+            for row in rows:
+                self._keep(reason, row)
+
+    def _keep(self, reason: str, sample: Row) -> None:
+        found = self._samples[reason]
+        if len(found) == SAMPLES and sample["id"] >= found[-1][0]:
+            return
+        self._num_seen += 1  # of equal ids the first one stays
+        insort(found, (sample["id"], self._num_seen, sample))
+        del found[SAMPLES:]

@@ -1,0 +1,175 @@
+"""Tasks in processes of this machine.
+
+A process that dies takes nothing with it: its task is given to a new one, whose function knows from what the
+last one has left where it died.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, Self
+
+from anadil.clean import process_limits
+from anadil.clean.executors import Task
+from anadil.core.errors import PreflightError
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+MAX_DEATHS = 50
+"""Processes that one task may take with it: each had another document, or something else is wrong."""
+Function = Callable[[Any], None]
+
+
+class Processes:
+    """As many processes as there are CPUs, or as the recipe says."""
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self.num_workers = num_workers or available_cpus()
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        """Begin; processes are started with the first tasks."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+    def map(self, function: Function, tasks: Sequence[Task], tick: Callable[[], None] = lambda: None) -> None:
+        """See `Executor.map`.
+
+        Raises:
+            PreflightError: A task's processes die again and again.
+        """
+        left, deaths = deque(tasks), Counter[str]()
+        while len(self._workers) < min(self.num_workers, len(tasks)):
+            self._workers.append(_Worker())
+        while left or any(worker.task for worker in self._workers):
+            for worker in self._workers:
+                if worker.task is None and left:
+                    worker.begin(function, left.popleft())
+            ready = wait([worker.connection for worker in self._workers if worker.task], timeout=TICK_S)
+            tick()
+            for place, worker in enumerate(self._workers):
+                task = worker.task
+                if worker.connection in ready and not worker.receive() and task is not None:
+                    deaths[task.name] += 1
+                    self._check(task, deaths[task.name], worker.death)
+                    self._workers[place] = _Worker()
+                    left.appendleft(task)
+
+    def _check(self, task: Task, num_deaths: int, how: str) -> None:
+        log.warning("%s: its process died (%s); another one goes on", task.name, how)
+        if num_deaths >= MAX_DEATHS:
+            raise PreflightError(
+                f"{task.name}: {num_deaths} processes died at it, the last one {how}; look for what kills them "
+                "(the machine's kernel log tells of memory), or set clean.workers lower"
+            )
+
+
+class _Worker:
+    """A process that runs one task at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.task: Task | None = None
+        self.death = ""
+        self._process = context.Process(
+            target=_serve,
+            args=(theirs, os.getpid(), logging.getLogger().level),
+            name="anadil-clean",
+        )
+        self._process.start()
+        theirs.close()
+
+    def begin(self, function: Function, task: Task) -> None:
+        self.task = task
+        with contextlib.suppress(OSError):  # it is dead, which `receive` sees next
+            self.connection.send((function, task))
+
+    def receive(self) -> bool:
+        """Take one message; False if the process has died.
+
+        Raises:
+            BaseException: What the task raised.
+        """
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            self.death = process_limits.describe_exit(self._process.exitcode)
+            return False
+        if isinstance(message, logging.LogRecord):
+            logging.getLogger(message.name).handle(message)
+            return True
+        self.task = None
+        if message is not None:
+            raise message
+        return True
+
+    def end(self) -> None:
+        """End the process; what it has not finished is done again."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+
+class _LogToParent(logging.Handler):
+    """Sends what a process logs to the one that started it."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.msg, record.args = record.getMessage(), None
+        if record.exc_info:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+            record.exc_info = None
+        self._connection.send(record)
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _serve(connection: Connection, parent: int, level: int) -> None:
+    """Run tasks as they come, until nobody sends any."""
+    process_limits.die_with(parent)
+    process_limits.limit_process()
+    logging.getLogger().addHandler(_LogToParent(connection))
+    logging.getLogger().setLevel(level)
+    while True:
+        try:
+            function, task = connection.recv()
+        except EOFError:
+            return
+        try:
+            function(task)
+        except MemoryError:
+            os._exit(process_limits.OUT_OF_MEMORY)
+        except BaseException as error:  # noqa: BLE001  the parent raises it
+            _send_error(connection, error)
+        else:
+            connection.send(None)
+
+
+def _send_error(connection: Connection, error: BaseException) -> None:
+    import pickle
+    import traceback
+
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
+    except Exception:  # noqa: BLE001  whatever its class does when it is made again
+        error = RuntimeError("".join(traceback.format_exception(error)))
+    connection.send(error)

@@ -1,0 +1,79 @@
+"""Limits of a process that works on records: memory, CPU time for each record, and the life of its parent.
+
+CPU time and not time on the clock: a loaded machine must not change what is kept.
+"""
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+from anadil.core.format import GIB
+
+MEMORY_BYTES = 2 * GIB
+"""That a process may take beside what it has at its start. Measured: a line of 15 MiB takes .4 GiB."""
+RECORD_CPU_S = 60
+"""For one record. Measured: the slowest page that is no bomb takes 2 s; a line of 15 MiB takes 8 s."""
+OUT_OF_MEMORY = 77
+"""Exit code of a process whose memory limit was reached."""
+
+_limited_until: int | None = None
+"""Second of CPU time from which on the limit is to be set anew; None: this process has no limits."""
+
+
+def limit_process() -> None:
+    """Set the limits of this process; it must do nothing else but work on records."""
+    global _limited_until  # noqa: PLW0603  limits are those of the process
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hardest = resource.getrlimit(resource.RLIMIT_DATA)
+    if (now := _data_bytes()) and (hardest == resource.RLIM_INFINITY or now + MEMORY_BYTES < hardest):
+        resource.setrlimit(resource.RLIMIT_DATA, (now + MEMORY_BYTES, hardest))
+    _limited_until = 0
+
+
+def allow_one_more_record() -> None:
+    """Give the record that comes next its CPU time; where it is not enough the system kills the process."""
+    global _limited_until  # noqa: PLW0603  limits are those of the process
+    if _limited_until is None or (now := time.process_time()) < _limited_until:
+        return
+    _limited_until = int(now) + 1
+    _, hardest = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = _limited_until + RECORD_CPU_S
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (limit if hardest == resource.RLIM_INFINITY else min(limit, hardest), hardest)
+    )
+
+
+def die_with(parent: int) -> None:
+    """Let the end of another process end this one, at once and however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_pdeathsig = 1  # linux/prctl.h
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """How a process ended, in words."""
+    if exit_code == OUT_OF_MEMORY:
+        return f"more than {MEMORY_BYTES // GIB} GiB of memory"
+    if exit_code == -signal.SIGXCPU:
+        return f"more than {RECORD_CPU_S} s of CPU time"
+    if exit_code is not None and exit_code < 0:
+        return signal.Signals(-exit_code).name
+    return f"exit code {exit_code}"
+
+
+def _data_bytes() -> int:
+    """What counts against the limit: memory of its own that may be written, as Linux counts it; 0 elsewhere."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    line = next((line for line in status.splitlines() if line.startswith("VmData:")), "VmData: 0 kB")
+    return int(line.split()[1]) * 1024

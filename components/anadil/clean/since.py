@@ -1,0 +1,165 @@
+"""An earlier corpus that new documents are added to: its files stay, its index stands for its documents.
+
+The index of a corpus holds ids, exact keys, band keys and lengths of its documents. Who adds to the corpus reads
+the index and no text, so that the cost is that of the new input.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.prefetch import fetch
+from anadil.clean import markers
+from anadil.clean.dedup import MINHASH_SEED
+from anadil.clean.find_duplicates import Verdicts
+from anadil.clean.judge_record import Settings
+from anadil.clean.signatures import Signatures
+from anadil.clean.sorted_documents import Numbers, write_keys
+from anadil.core.errors import DataError, RecipeError
+from anadil.runtime.job import Job
+
+INDEX = "index"
+INDEX_META = f"{INDEX}/index.json"
+INDEX_DOCUMENTS = 100_000
+"""Of one file of the index: 15 MB with 14 bands."""
+INDEX_COLUMNS = ("id_high", "id_low", "exact_high", "exact_low", "num_chars")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierCorpus:
+    """A corpus whose documents are held."""
+
+    folder: Path
+    """Local, every byte of it checked."""
+    manifest: Manifest
+
+    def index_files(self) -> list[str]:
+        """The files of its index, in order."""
+        return sorted(name for name in self.manifest.files if name.startswith(f"{INDEX}/part-"))
+
+    def num_files(self, part: str) -> int:
+        """How many files a part of it has."""
+        return sum(name.startswith(f"{part}/") for name in self.manifest.files)
+
+    def write_columns(self, folder: Path) -> list[Path]:
+        """Its index in the form of shards without text, below a folder; the folder of each."""
+        folders = []
+        for number, name in enumerate(self.index_files()):
+            target = folder / f"held-{number:05}"
+            key = str(self.manifest.files[name]["sha256"])
+            if not markers.is_done(target, key):
+                with markers.written_whole(target, key) as draft:
+                    _write_columns(np.load(self.folder / name), draft)
+            folders.append(target)
+        return folders
+
+    def put_into(self, job: Job) -> None:
+        """Let its files be in the new artifact too."""
+        for name in self.manifest.files:
+            part = name.split("/")[0]
+            if part in ("train", "heldout") or name in self.index_files():
+                link(self.folder / name, job.out / name)
+            if part in ("train", "heldout"):
+                job.contents[name] = self.manifest.contents[name]
+        job.records.update(self.manifest.records)
+
+
+def earlier_corpus(uri: str, settings: Settings) -> EarlierCorpus:
+    """The corpus that a recipe names as `clean.since`.
+
+    Raises:
+        DataError: There is none, or it has no index.
+        RecipeError: It was made with other settings of near-duplicate search, or for another language.
+    """
+    folder, manifest = fetch(uri, "corpus")
+    if INDEX_META not in manifest.files:
+        raise DataError(
+            f"{uri}: this corpus has no index, so nothing can be added to it; make it again with this version"
+        )
+    theirs, ours = json.loads((folder / INDEX_META).read_text(encoding="utf-8")), _meta(settings)
+    if theirs != ours:
+        differing = ", ".join(
+            f"{key} {theirs.get(key)} there and {ours[key]} here"
+            for key in ours
+            if theirs.get(key) != ours[key]
+        )
+        raise RecipeError(
+            f"clean.since: {uri} was made otherwise ({differing}); use the same settings or clean all anew"
+        )
+    return EarlierCorpus(folder=folder, manifest=manifest)
+
+
+def write_index(
+    out: Path, signatures: Signatures, verdicts: Verdicts, settings: Settings, first_file: int
+) -> list[str]:
+    """Write the index of the new documents that stay; the names of the files.
+
+    Args:
+        out: The artifact.
+        signatures: Of all documents.
+        verdicts: On them.
+        settings: In force.
+        first_file: Number of the first file; those before it are an earlier corpus's.
+    """
+    (out / INDEX).mkdir(exist_ok=True)
+    markers.write_json(out / INDEX_META, _meta(settings))
+    names = [INDEX_META, *(f"{INDEX}/part-{number:05}.npy" for number in range(first_file))]
+    for number, documents in enumerate(_batches(signatures, verdicts), start=first_file):
+        kinds = [*((name, np.uint64) for name in INDEX_COLUMNS), ("bands", np.uint64, settings.minhash.bands)]
+        table = np.zeros(len(documents), dtype=kinds)
+        for name in INDEX_COLUMNS:
+            table[name] = signatures.column(name, documents)
+        table["bands"] = signatures.column("bands", documents).T
+        names.append(f"{INDEX}/part-{number:05}.npy")
+        np.save(out / names[-1], table)
+    return names
+
+
+def link(source: Path, target: Path) -> None:
+    """Let a file be in a second place, without a copy where the file system can."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, target)
+
+
+def _batches(signatures: Signatures, verdicts: Verdicts) -> Iterator[Numbers]:
+    left = np.empty(0, dtype=np.int64)
+    for documents in signatures.by_id():
+        kept = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
+        left = np.concatenate((left, kept))
+        while len(left) >= INDEX_DOCUMENTS:
+            yield left[:INDEX_DOCUMENTS]
+            left = left[INDEX_DOCUMENTS:]
+    if len(left):
+        yield left
+
+
+def _write_columns(table: Numbers, folder: Path) -> None:
+    for name in INDEX_COLUMNS:
+        np.save(folder / f"{name}.npy", table[name])
+    bands = np.ascontiguousarray(table["bands"].T)
+    np.save(folder / "bands.npy", bands)
+    write_keys(folder, table["exact_high"], bands)
+    np.save(
+        folder / "frames.npy",
+        np.array([(len(table), 0)], dtype=[("first_row", np.uint64), ("offset", np.uint64)]),
+    )
+
+
+def _meta(settings: Settings) -> dict[str, object]:
+    minhash = settings.minhash
+    return {
+        "language": settings.language.code,
+        "bands": minhash.bands,
+        "rows": minhash.rows,
+        "shingle": minhash.shingle,
+        "seed": MINHASH_SEED,
+    }

@@ -1,0 +1,255 @@
+"""The kept documents of a shard: sorted by id, read from any id on, with what dedup compares in columns.
+
+`documents.zst` holds the lines of the corpus in frames that are unpacked one at a time. A column is one
+file of numbers, in the order of the lines, which is read in parts and never as a whole. While a shard
+is written, runs of lines are sorted in memory and merged at the end.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from anadil.core.format import KIB, MIB
+
+Numbers = npt.NDArray[Any]
+
+RUN_BYTES = 16 * MIB
+"""Of lines that are sorted in memory."""
+FRAME_BYTES = 64 * KIB
+"""Of lines in a frame: a merge of a thousand shards has a frame of each in memory."""
+ZSTD_LEVEL = 1
+"""What is read once or twice and then removed."""
+DOCUMENTS = "documents.zst"
+COLUMNS = {
+    "id_high": np.uint64,
+    "id_low": np.uint64,
+    "exact_high": np.uint64,
+    "exact_low": np.uint64,
+    "num_chars": np.uint32,
+    "num_bytes": np.uint32,
+    "num_words": np.uint32,
+    "record": np.uint32,
+}
+"""Of each document: its id, its exact key, lengths of its text, and which record of the shard it was."""
+KEYS, KEY_ROWS = "keys", "key_rows"
+"""Columns for each kind of key, sorted by it: the key, and the row that it is of."""
+EXACT = 0
+"""Kind of key of equal documents; those of bands follow."""
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDocument:
+    """One document that no rule dropped."""
+
+    id: str
+    line: bytes
+    """As the corpus has it, with the end of the line."""
+    exact_key: int
+    band_keys: Numbers
+    num_chars: int
+    num_bytes: int
+    num_words: int
+    record: int
+    """Number of its record within the shard."""
+
+
+class DocumentWriter:
+    """Sorts the documents of a shard into its folder."""
+
+    def __init__(self, folder: Path, num_bands: int) -> None:
+        self._folder = folder
+        self._num_bands = num_bands
+        self._lines: list[bytes] = []
+        self._rows: list[tuple[int, ...]] = []
+        self._bands: list[Numbers] = []
+        self._num_bytes = 0
+        self._runs: list[Path] = []
+
+    def add(self, document: KeptDocument) -> None:
+        """Take a document; it is written when enough of them are there."""
+        number, exact = int(document.id, 16), document.exact_key
+        self._rows.append(
+            (number >> 64, number & MASK, exact >> 64, exact & MASK, document.num_chars, document.num_bytes,
+             document.num_words, document.record)
+        )  # fmt: skip
+        self._lines.append(document.line)
+        self._bands.append(document.band_keys)
+        self._num_bytes += len(document.line)
+        if self._num_bytes >= RUN_BYTES:
+            self._write_run()
+
+    def finish(self) -> int:
+        """Merge the runs; the number of documents."""
+        self._write_run()
+        runs = [_Columns(run) for run in self._runs]
+        high, low = (_joined(runs, name) for name in ("id_high", "id_low"))
+        order = np.lexsort((low, high))  # stable, so that equal ids stay in the order of the records
+        sizes = [run.num_rows for run in runs]
+        run_of = np.repeat(np.arange(len(runs), dtype=np.uint32), sizes)[order]
+        del high, low
+        streams = [SortedDocuments(run).lines(0, size) for run, size in zip(self._runs, sizes, strict=True)]
+        with _FrameWriter(self._folder) as frames:
+            for run in run_of:
+                frames.add(next(streams[run])[1])
+        for name in COLUMNS:
+            np.save(self._folder / f"{name}.npy", _joined(runs, name)[order])
+        self._write_bands(runs, order)
+        for run in self._runs:
+            for file in run.iterdir():
+                file.unlink()
+            run.rmdir()
+        return len(order)
+
+    def _write_bands(self, runs: "list[_Columns]", order: Numbers) -> None:
+        """The exact keys and those of each band, sorted, so that equal keys of all shards are found by merging."""
+        shape = (self._num_bands, len(order))
+        bands = np.lib.format.open_memmap(self._folder / "bands.npy", "w+", np.uint64, shape)
+        for band in range(self._num_bands):
+            bands[band] = np.concatenate([run.band(band) for run in runs])[order]
+        write_keys(self._folder, np.load(self._folder / "exact_high.npy"), bands)
+
+    def _write_run(self) -> None:
+        if not self._rows and self._runs:
+            return
+        run = self._folder / f"run-{len(self._runs):05}"
+        run.mkdir()
+        names = list(COLUMNS)
+        table = {
+            name: np.array([row[place] for row in self._rows], dtype=COLUMNS[name])
+            for place, name in enumerate(names)
+        }
+        order = np.lexsort((table["id_low"], table["id_high"]))
+        for name, column in table.items():
+            np.save(run / f"{name}.npy", column[order])
+        bands = np.array(self._bands, dtype=np.uint64).reshape(len(self._rows), self._num_bands)
+        np.save(run / "bands.npy", np.ascontiguousarray(bands[order].T))
+        with _FrameWriter(run) as frames:
+            for row in order:
+                frames.add(self._lines[row])
+        self._runs.append(run)
+        self._lines, self._rows, self._bands, self._num_bytes = [], [], [], 0
+
+
+class SortedDocuments:
+    """The documents of a shard, as they were written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._frames = np.load(folder / "frames.npy")
+        self.num_rows = int(self._frames["first_row"][-1])
+        self._cached: tuple[int, list[bytes]] = (-1, [])
+
+    def lines(self, first_row: int, end_row: int) -> Iterator[tuple[int, bytes]]:
+        """Rows and lines of a range of rows, a frame at a time."""
+        row = first_row
+        while row < end_row:
+            frame = self._frame_of(row)
+            start, stop = (int(self._frames["first_row"][place]) for place in (frame, frame + 1))
+            for line in self._unpacked(frame)[row - start : min(stop, end_row) - start]:
+                yield row, line
+                row += 1
+
+    def line(self, row: int) -> bytes:
+        """The line of one row; the frame that it is in is remembered."""
+        frame = self._frame_of(row)
+        if self._cached[0] != frame:
+            self._cached = frame, self._unpacked(frame)
+        return self._cached[1][row - int(self._frames["first_row"][frame])]
+
+    def column(self, name: str) -> Numbers:
+        """A column, mapped into memory: only what is looked at is read."""
+        column: Numbers = np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return column
+
+    def first_row_from(self, high: int) -> int:
+        """The first row whose id's upper half is not below."""
+        return (
+            int(np.searchsorted(self.column("id_high"), np.uint64(high))) if high <= MASK else self.num_rows
+        )
+
+    def _frame_of(self, row: int) -> int:
+        return int(np.searchsorted(self._frames["first_row"], row, side="right")) - 1
+
+    def _unpacked(self, frame: int) -> list[bytes]:
+        start, stop = (int(self._frames["offset"][place]) for place in (frame, frame + 1))
+        with (self.folder / DOCUMENTS).open("rb") as file:
+            file.seek(start)
+            packed = file.read(stop - start)
+        return zstandard.ZstdDecompressor().decompress(packed).splitlines(keepends=True)
+
+
+class _FrameWriter:
+    """Lines in frames, and where each frame begins."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: BinaryIO = (folder / DOCUMENTS).open("wb")
+        self._compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+        self._lines: list[bytes] = []
+        self._size = self._row = 0
+        self._frames: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._file:
+            self._flush()
+            self._frames.append((self._row, self._file.tell()))
+        kinds = [("first_row", np.uint64), ("offset", np.uint64)]
+        np.save(self._folder / "frames.npy", np.array(self._frames, dtype=kinds))
+
+    def add(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= FRAME_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._lines:
+            self._frames.append((self._row, self._file.tell()))
+            self._file.write(self._compressor.compress(b"".join(self._lines)))
+            self._row += len(self._lines)
+            self._lines, self._size = [], 0
+
+
+class _Columns:
+    """The columns of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.num_rows = len(self.column("record"))
+
+    def column(self, name: str) -> Numbers:
+        column: Numbers = np.load(self._folder / f"{name}.npy", mmap_mode="r")
+        return column
+
+    def band(self, number: int) -> Numbers:
+        keys: Numbers = np.load(self._folder / "bands.npy", mmap_mode="r")[number]
+        return keys
+
+
+def _joined(runs: "list[_Columns]", name: str) -> Numbers:
+    return np.concatenate([run.column(name) for run in runs])
+
+
+def write_keys(folder: Path, exact: Numbers, bands: Numbers) -> None:
+    """Write the keys of each kind in their own order.
+
+    Args:
+        folder: Of the shard.
+        exact: Upper halves of the exact keys.
+        bands: Keys of each band; shape (bands, documents).
+    """
+    shape = (1 + len(bands), len(exact))
+    keys = np.lib.format.open_memmap(folder / f"{KEYS}.npy", "w+", np.uint64, shape)
+    rows = np.lib.format.open_memmap(folder / f"{KEY_ROWS}.npy", "w+", np.uint32, shape)
+    for kind, column in enumerate((exact, *bands)):
+        order = np.argsort(column, kind="stable")
+        keys[kind], rows[kind] = column[order], order

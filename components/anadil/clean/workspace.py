@@ -1,0 +1,123 @@
+"""The folder in which a run of the stage keeps what is done, so that a killed one resumes."""
+
+import functools
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anadil.clean import markers
+from anadil.clean.corpus_parts import CorpusFile, FirstLines, first_lines_of
+from anadil.clean.map_shard import FACTS, MapTask
+from anadil.clean.shards import Shard, plan_shards, read_plan, versions_of, write_plan
+from anadil.clean.since import EarlierCorpus
+from anadil.core.stages import STAGES
+from anadil.runtime.cache_key import code_digest, recipe_origin
+from anadil.runtime.job import Job
+
+PLAN = "plan.json"
+LATER_KEYS = frozenset(
+    f"recipe clean.{key}"
+    for key in ("inputs", "heldout_fraction", "heldout_max_documents", "max_bad_records")
+)
+"""What is looked at after the shards are done, or is in the plan."""
+
+
+class Workspace:
+    """Folders and keys of everything that a run makes before the artifact."""
+
+    def __init__(self, job: Job, num_workers: int, earlier: EarlierCorpus | None) -> None:
+        """Take up the plan of an earlier start, or make one.
+
+        Args:
+            job: What the stage gets.
+            num_workers: That a new plan is made for; the result does not depend on it.
+            earlier: The corpus that is added to.
+        """
+        self._job = job
+        self._earlier = earlier
+        origin = recipe_origin(job.recipe, STAGES["clean"].sections)
+        settings = {name: text for name, text in origin.items() if name not in LATER_KEYS}
+        self._key = markers.origin_hash(
+            settings,
+            job.recipe.clean.shard_bytes,
+            code_digest(STAGES["clean"]),
+            versions_of(job.files),
+        )
+        place = job.work / "clean"
+        self._folder = place / self._key
+        for other in place.glob("*"):
+            if other != self._folder:
+                shutil.rmtree(other, ignore_errors=True)  # of other inputs or settings
+        self._folder.mkdir(parents=True, exist_ok=True)
+        markers.remove_drafts(self._folder)
+        plan = self._folder / PLAN
+        if not plan.exists():
+            write_plan(plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
+        self.shards: list[Shard] = read_plan(plan)
+
+    @property
+    def shard_folders(self) -> list[Path]:
+        """Where the output of each shard is."""
+        return [self._folder / f"shard-{shard.number:05}" for shard in self.shards]
+
+    @functools.cached_property
+    def held_folders(self) -> list[Path]:
+        """Where the columns of the earlier corpus are."""
+        return self._earlier.write_columns(self._folder) if self._earlier else []
+
+    @property
+    def dedup_folder(self) -> Path:
+        """Where the verdicts on duplicates are."""
+        return self._folder / "dedup"
+
+    @functools.cached_property
+    def dedup_key(self) -> str:
+        """Hash of what decides them: the markers of all shards."""
+        return markers.origin_hash(
+            [
+                markers.read_json(folder / markers.MARKER)
+                for folder in (*self.held_folders, *self.shard_folders)
+            ]
+        )
+
+    def file_folder(self, file: CorpusFile) -> Path:
+        """Where a file of the corpus is made."""
+        return self._folder / f"{file.part}-{file.number:05}"
+
+    def file_key(self, file: CorpusFile) -> str:
+        """Hash of what decides it."""
+        return markers.origin_hash(self.dedup_key, asdict(file))
+
+    def map_tasks(self) -> list[MapTask]:
+        """A task for each shard."""
+        return [
+            MapTask(
+                shard=shard, recipe=self._job.recipe, folder=folder,
+                key=markers.origin_hash(self._key, asdict(shard)),
+            )
+            for shard, folder in zip(self.shards, self.shard_folders, strict=True)
+        ]  # fmt: skip
+
+    def num_done(self) -> int:
+        """Shards that are done."""
+        return sum((folder / markers.MARKER).exists() for folder in self.shard_folders)
+
+    def facts(self) -> Iterator[dict[str, Any]]:
+        """What each shard has met."""
+        for folder in self.shard_folders:
+            yield markers.read_json(folder / FACTS)
+
+    @functools.cache  # noqa: B019  one workspace for one run
+    def first_lines(self) -> list[FirstLines]:
+        """Of each shard, the lines before those of its ranges that begin within a file."""
+        return first_lines_of(
+            [
+                [
+                    (part.name, part.start > 0, stats["lines"])
+                    for part, stats in zip(shard.ranges, facts["read"], strict=True)
+                ]
+                for shard, facts in zip(self.shards, self.facts(), strict=True)
+            ]
+        )

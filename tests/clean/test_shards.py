@@ -1,0 +1,200 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from anadil.clean import markers
+from anadil.clean.executors.processes import Processes
+from anadil.clean.judge_record import Judged, Settings, judge_record
+from anadil.clean.readers import RawRecord, ReadStats, read_records
+from anadil.clean.shards import Shard, names, plan_shards, read_plan, write_plan
+from anadil.core.errors import IntegrityError
+from anadil.text import corpus as corpus_module
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import InThisProcess, clean, content, documents, members, page, stats, warc_record
+from tests.kit.texts import AZERBAIJANI, TURKISH
+
+
+def read(shards: list[Shard]) -> list[RawRecord]:
+    return [
+        raw
+        for shard in shards
+        for part in shard.ranges
+        for raw in read_records(part.uri, part.name, "text", ReadStats(), start=part.start, end=part.end)
+    ]
+
+
+def write_inputs(folder: Path) -> list[Path]:
+    """Files of several kinds with duplicates across them and lines that cannot be read."""
+    folder.mkdir(exist_ok=True)
+    own = texts(40)
+    for number, part in enumerate((own[:20], own[10:30])):
+        rows = [json.dumps({"text": text, "url": f"https://a.az/{n}"}) for n, text in enumerate(part)]
+        rows[7:7] = ["{", json.dumps({"text": ""}), json.dumps({"text": TURKISH, "source": "jurnal"})]
+        (folder / f"{number}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    pages = [warc_record(page(text), url=f"https://b.az/{n}") for n, text in enumerate(own[25:])]
+    (folder / "p.warc.gz").write_bytes(b"".join(members(pages)))
+    table = pa.table({"text": [AZERBAIJANI, AZERBAIJANI.upper(), *own[35:]]})
+    pq.write_table(table, folder / "t.parquet", row_group_size=2)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("most", [1, 100, 1_000, 4_096, 10**9])
+def test_ranges_of_lines_give_every_record_once(tmp_path: Path, most: int) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": "x" * (n * 37 % 300)}) for n in range(60)]
+    path.write_text("\n".join(lines))
+
+    shards = plan_shards([str(path)], most, 1)
+
+    assert [raw.text for raw in read(shards)] == [json.loads(line)["text"] for line in lines]
+    assert len({raw.place for raw in read(shards)}) == 60
+    assert max(sum(part.size for part in shard.ranges) for shard in shards) <= most
+
+
+def test_row_groups_give_every_row_once_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"{n} " * 50 for n in range(30)]}), path, row_group_size=4)
+
+    shards = plan_shards([str(path)], 1, 1)
+
+    assert len(shards) == 8
+    assert [raw.source for raw in read(shards)] == [f"a.parquet:{n}" for n in range(1, 31)]
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    files = [str(path) for path in write_inputs(tmp_path / "raw")]
+    shards = plan_shards(files, 2_000, 1)
+
+    write_plan(tmp_path / "plan.json", shards)
+
+    assert read_plan(tmp_path / "plan.json") == shards
+    assert [part.name for shard in shards for part in shard.ranges][:2] == ["0.jsonl", "0.jsonl"]
+
+
+def test_shards_do_not_change_a_byte(tmp_path: Path) -> None:
+    files = write_inputs(tmp_path / "raw")
+    whole = clean(tmp_path / "one", *files, max_bad_records=0.5)
+    expected, figures = content(whole), stats(whole)
+
+    for most in (500, 5_000):
+        corpus = clean(tmp_path / "many", *files, max_bad_records=0.5, shard_bytes=most)
+
+        assert content(corpus) == expected
+        other = stats(corpus)
+        assert [other[key] for key in ("in", "dropped", "bad_records", "words_out")] == [
+            figures[key] for key in ("in", "dropped", "bad_records", "words_out")
+        ]
+    assert figures["bad_records"]["first"][0].startswith("0.jsonl:8: not JSON")
+
+
+def test_large_corpora_are_cut_alike_whatever_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "MAX_PART_BYTES", 2_000)
+    files = write_inputs(tmp_path / "raw")
+    found = [
+        clean(tmp_path / str(most), *files, max_bad_records=0.5, heldout_fraction=0.5, shard_bytes=most)
+        for most in (500, 10**9)
+    ]
+
+    ordered = sorted(documents(found[0]), key=lambda document: document.id)
+    whole = tmp_path / "whole"
+    num_heldout = stats(found[0])["records"]["heldout"]
+    corpus_module.write_documents(whole, "heldout", ordered[:num_heldout])
+    corpus_module.write_documents(whole, "train", ordered[num_heldout:])
+    for corpus in found:
+        for path in whole.rglob("*.zst"):
+            assert (corpus / path.relative_to(whole)).read_bytes() == path.read_bytes()
+    assert len(list((whole / "train").iterdir())) > 3
+
+
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    files = write_inputs(tmp_path / "raw")
+    expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
+
+    corpus = clean(tmp_path / "two", *files, executor=Processes(2), max_bad_records=0.5, shard_bytes=8_000)
+
+    assert content(corpus) == expected
+
+
+class KilledAfter(InThisProcess):
+    """Stops after some tasks, as a run does that is killed."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.done: list[str] = []
+
+    def map(self, function, tasks, tick=lambda: None):  # type: ignore[no-untyped-def]  # that of the base
+        def counted(task):  # type: ignore[no-untyped-def]
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            function(task)
+            self.done.append(task.name)
+
+        super().map(counted, tasks, tick)
+
+
+def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = write_inputs(tmp_path / "raw")
+    settings: dict[str, Any] = {"max_bad_records": 0.5, "shard_bytes": 4_000}
+    expected = content(clean(tmp_path / "whole", *files, **settings))
+    judged: list[str] = []
+
+    def counted(raw: RawRecord, settings: Settings) -> Judged:
+        judged.append(raw.place or raw.source)
+        return judge_record(raw, settings)
+
+    monkeypatch.setattr("anadil.clean.map_shard.judge_record", counted)
+
+    for most in (2, 1, 3, 100):
+        try:
+            corpus = clean(tmp_path / "killed", *files, executor=KilledAfter(most), **settings)
+        except KeyboardInterrupt:
+            continue
+
+    assert content(corpus) == expected
+    assert len(judged) == len(set(judged)) == stats(corpus)["in"]
+
+
+def test_a_shard_that_was_damaged_or_made_otherwise_is_made_again(tmp_path: Path) -> None:
+    files = write_inputs(tmp_path / "raw")
+    expected = content(clean(tmp_path, *files, max_bad_records=0.5))
+    folder = next((tmp_path / "clean").glob("*/shard-00000"))
+    path = folder / "documents.zst"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+
+    assert not markers.is_done(folder, json.loads((folder / markers.MARKER).read_text())["key"])
+    assert content(clean(tmp_path, *files, max_bad_records=0.5)) == expected
+
+
+def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    files = write_inputs(tmp_path / "raw")
+
+    class Meddling(InThisProcess):
+        def map(self, function, tasks, tick=lambda: None):  # type: ignore[no-untyped-def]  # that of the base
+            with files[0].open("a") as file:
+                file.write("\n")
+            super().map(function, tasks, tick)
+
+    with pytest.raises(IntegrityError, match=r"0\.jsonl: changed while clean was reading it"):
+        clean(tmp_path, *files, executor=Meddling())
+
+
+@pytest.mark.parametrize(
+    ("uris", "expected"),
+    [
+        (["/data/raw/a.jsonl"], ["a.jsonl"]),
+        (["/data/x/a.jsonl", "/data/y/a.jsonl"], ["x/a.jsonl", "y/a.jsonl"]),
+        (["s3://b/k/a.txt", "s3://b/k/sub/a.txt"], ["a.txt", "sub/a.txt"]),
+        ([], []),
+    ],
+)
+def test_files_are_named_below_the_directory_that_they_share(uris: list[str], expected: list[str]) -> None:
+    assert names(uris) == expected

@@ -1,0 +1,107 @@
+"""New documents are added to an earlier corpus."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.runtime.execute import execute
+from anadil.text.corpus import read_documents
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import documents, stats, write_jsonl
+from tests.kit.texts import ANOTHER, AZERBAIJANI
+
+CLEAN = STAGES["clean"]
+OWN = texts(30)
+
+
+def corpus(folder: Path, name: str, lines: list[str], **settings: Any) -> Path:
+    """A corpus of the stage, with its manifest, as `clean.since` reads it."""
+    raw = write_jsonl(folder / f"{name}.jsonl", lines)
+    data = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 1, **settings}}
+    recipe = parse_recipe(json.dumps(data), "recipe", ())
+    return Path(execute(CLEAN, recipe, {}, (), str(folder / name)).uri)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.kit.clean_stage import InThisProcess
+
+    monkeypatch.setattr("anadil.clean.run.Processes", lambda _: InThisProcess())
+
+
+def test_new_documents_are_added_and_held_ones_stay(tmp_path: Path) -> None:
+    first = corpus(tmp_path, "first", [*OWN[:15], AZERBAIJANI])
+
+    second = corpus(
+        tmp_path, "second", [OWN[3], *OWN[15:], AZERBAIJANI.upper(), f"{AZERBAIJANI} Son."], since=str(first)
+    )
+
+    for path in [*first.glob("train/*"), *first.glob("heldout/*")]:
+        assert (second / path.relative_to(first)).read_bytes() == path.read_bytes()
+    old, new = documents(first), documents(second)
+    assert {document.text for document in new} == {*OWN, AZERBAIJANI}
+    assert len(new) == 31
+    assert {d.id for d in read_documents(second, "heldout")} == {
+        d.id for d in read_documents(first, "heldout")
+    }
+    found = stats(second)
+    assert (found["in"], found["kept"], found["dropped"]) == (18, 15, {"duplicate": 2, "near_duplicate": 1})
+    assert sum(found["records"].values()) == len(old) + 15
+    rows = [json.loads(line) for line in (second / "rejected/near_duplicate.jsonl").read_text().splitlines()]
+    assert rows[0]["duplicate_of"] == next(d.id for d in old if d.text == AZERBAIJANI)
+
+
+def test_additions_can_be_added_to(tmp_path: Path) -> None:
+    made = [corpus(tmp_path, "0", OWN[:10])]
+
+    for number in range(1, 4):
+        lines = OWN[: 5 * number + 10]
+        made.append(corpus(tmp_path, str(number), lines, since=str(made[-1])))
+
+    assert sorted(document.text for document in documents(made[-1])) == sorted(OWN[:25])
+    assert stats(made[-1])["dropped"] == {"duplicate": 20}
+    assert len(list((made[-1] / "index").glob("part-*"))) == len(list((made[-1] / "train").iterdir())) == 4
+
+
+def test_documents_that_were_alike_all_along_stay_when_a_new_one_joins_them(tmp_path: Path) -> None:
+    words = f"{AZERBAIJANI} {ANOTHER}".split()
+    ends = [" ".join(words[:100]), " ".join(words[30:])]
+    first = corpus(tmp_path, "first", [*ends, *OWN[:3]])
+
+    second = corpus(tmp_path, "second", [" ".join(words), *OWN[5:8]], since=str(first))
+
+    assert {document.text for document in documents(first)} <= {
+        document.text for document in documents(second)
+    }
+
+
+def test_the_content_of_what_is_added_to_is_part_of_the_key(tmp_path: Path) -> None:
+    first, other = corpus(tmp_path, "first", OWN[:10]), corpus(tmp_path, "other", OWN[:9])
+    keys = {
+        json.loads(
+            (corpus(tmp_path, f"on-{name.name}", OWN[12:], since=str(name)) / "manifest.json").read_text()
+        )["key"]
+        for name in (first, other)
+    }
+
+    assert len(keys) == 2
+
+
+def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
+    first = corpus(tmp_path, "first", OWN[:10])
+
+    with pytest.raises(RecipeError, match=r"was made otherwise \(bands 14 there and 7 here\)"):
+        corpus(tmp_path, "bands", OWN[12:], since=str(first), minhash_bands=7)
+    with pytest.raises(DataError, match="no finished corpus there"):
+        corpus(tmp_path, "none", OWN[12:], since=str(tmp_path / "nowhere"))
+    index = first / "index/part-00000.npy"
+    damaged = bytearray(index.read_bytes())
+    damaged[-1] ^= 1
+    index.write_bytes(damaged)
+    with pytest.raises(IntegrityError, match=r"index/part-00000\.npy"):
+        corpus(tmp_path, "damaged", OWN[12:], since=str(first))

@@ -1,0 +1,115 @@
+"""Records that kill the process which works on them."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.clean.executors.processes import Processes
+from anadil.clean.map_shard import MapTask, map_shard
+from anadil.clean.shards import plan_shards
+from anadil.clean.suspects import NOTE, Phase, Place, Suspects
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Recipe
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import clean, documents, stats, write_jsonl
+
+HARM = {
+    "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "memory": "bytearray(6 << 30)",
+    "processor": "resource.setrlimit(resource.RLIMIT_CPU, (1, -1)); [None for _ in iter(int, 1)]",
+}
+SITE = """
+import os, resource, signal
+import pycld2
+detect = pycld2.detect
+
+def harmful(text, **settings):
+    if text.startswith("Zərərli"):
+        {harm}
+    return detect(text, **settings)
+
+pycld2.detect = harmful
+"""
+
+
+@pytest.fixture
+def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets the identifier of processes that are started do harm on some texts."""
+
+    def install(kind: str) -> None:
+        folder = tmp_path / "site"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(SITE.format(harm=HARM[kind]), encoding="utf-8")
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("crash", "SIGSEGV"),
+        ("memory", "more than 2 GiB of memory"),
+        ("processor", "more than 60 s of CPU time"),
+    ],
+)
+def test_a_record_that_kills_its_process_is_left_out_with_its_place(
+    tmp_path: Path, harmful: Any, kind: str, how: str
+) -> None:
+    good = texts(12)
+    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], f"Zərərli {good[5]}", *good[6:]])
+    harmful(kind)
+
+    corpus = clean(tmp_path / "corpus", raw, executor=Processes(1), max_bad_records=0.5)
+
+    found = stats(corpus)
+    assert found["bad_records"]["first"] == [f"a.jsonl:6: kills the process that works on it ({how})"]
+    assert (found["in"], found["bad"]) == (11, 1)
+    assert {document.text for document in documents(corpus)} == {*good[:5], *good[6:]}
+
+
+def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path, harmful: Any) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), f"Zərərli {texts(1)[0]}"])
+    harmful("crash")
+
+    with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
+        clean(tmp_path, raw, executor=Processes(1))
+
+
+def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_three_deaths(
+    tmp_path: Path,
+) -> None:
+    tried = []
+
+    def dies_alone(place: Place, phase: Phase) -> str:
+        tried.append((place, phase))
+        return ""
+
+    place = Place(1, 7)
+    for expected in ("", "", "3 processes died at it"):
+        suspects = Suspects(tmp_path / "shard", dies_alone)
+        with suppress(MemoryError), suspects:
+            suspects.begin(place, Phase.JUDGE)
+            raise MemoryError  # what stays of a process that was killed: its note
+        again = Suspects(tmp_path / "shard", dies_alone)
+        assert again.why_left_out(place, Phase.JUDGE) == expected
+        with again:
+            pass
+
+    assert tried == [(place, Phase.JUDGE)] * 3
+
+
+def test_what_follows_a_place_that_kills_the_reader_is_left_out(tmp_path: Path) -> None:
+    shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
+    task = MapTask(shard=shard, recipe=Recipe(), folder=tmp_path / "shard", key="key")
+    (tmp_path / "shard.place").write_bytes(NOTE.pack(0, 4, Phase.READ))
+    (tmp_path / "shard.suspects.json").write_text('{"0 4 READ": {"deaths": 2}}')
+
+    map_shard(task)
+
+    facts = json.loads((tmp_path / "shard/facts.json").read_text())
+    assert facts["kept"] == 4
+    assert facts["read"][0]["places"] == ["a.jsonl:4: what follows is left out: 3 processes died at it"]
