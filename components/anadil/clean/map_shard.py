@@ -54,7 +54,13 @@ def map_shard(task: MapTask) -> None:
 def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Iterator[RawRecord]:
     """The records of a range of the inputs, in order."""
     return read_records(
-        part.uri, part.name, recipe.clean.text_field, read_stats, start=part.start, end=part.end
+        part.uri,
+        part.name,
+        recipe.clean.text_field,
+        read_stats,
+        start=part.start,
+        end=part.end,
+        version=part.version,
     )
 
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fastwarc.warc import WarcRecord
 
+from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.guard import is_fault_of_document
 from anadil.clean.http_body import decode_body
 from anadil.clean.warc_records import Damage, RawWarcRecord, warc_records
@@ -32,7 +32,7 @@ Item = HtmlResponse | Damage | int
 """An int is the number of responses that were skipped: not a page, or not a success."""
 
 
-def html_responses(path: Path, max_bytes: int) -> Iterator[Item]:
+def html_responses(path: ReadableFile, max_bytes: int) -> Iterator[Item]:
     """Pages, skipped responses and damaged places of a WARC file, in order."""
     for item in warc_records(path, max_bytes):
         if isinstance(item, Damage):

@@ -10,8 +10,9 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
+
+from anadil.artifacts.ranged import ReadableFile
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 """First bytes of a gzip member, with which each record of a `.warc.gz` begins."""
@@ -55,7 +56,7 @@ class Damage:
     why: str
 
 
-def warc_records(path: Path, max_block_bytes: int) -> Iterator[RawWarcRecord | Damage]:
+def warc_records(path: ReadableFile, max_block_bytes: int) -> Iterator[RawWarcRecord | Damage]:
     """Records and damaged places, in order."""
     with path.open("rb") as file:
         start: int | None = 0
