@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,38 @@ def test_ranges_of_lines_give_every_record_once(tmp_path: Path, most: int) -> No
     assert [raw.text for raw in read(shards)] == [json.loads(line)["text"] for line in lines]
     assert len({raw.place for raw in read(shards)}) == 60
     assert max(sum(part.size for part in shard.ranges) for shard in shards) <= most
+
+
+@pytest.mark.parametrize("most", [50, 700, 2_000, 10**9])
+@pytest.mark.parametrize("damage", ["", "flipped", "cut", "zeros"])
+def test_ranges_of_a_warc_give_every_page_once(tmp_path: Path, most: int, damage: str) -> None:
+    path = tmp_path / "a.warc.gz"
+    pages = members(warc_record(page(f"{n} {AZERBAIJANI}"), url=f"https://a.az/{n}") for n in range(12))
+    # What looks like the beginning of a member, within one that is stored as it is.
+    pages.insert(5, gzip.compress(warc_record(b"\x1f\x8b\x08" * 99, kind="image/png"), 0, mtime=0))
+    content = bytearray(b"".join(pages))
+    middle = len(b"".join(pages[:7])) + 40
+    if damage == "flipped":
+        content[middle] ^= 255
+    elif damage == "zeros":
+        content[middle : middle + 900] = bytes(900)
+    path.write_bytes(content[:-30] if damage == "cut" else content)
+    whole = ReadStats()
+    expected = [raw.source for raw in read_records(str(path), path.name, "text", whole)]
+
+    shards = plan_shards([str(path)], most, 1)
+    parts = [ReadStats() for _ in shards]
+    found = [
+        raw.source
+        for shard, stats in zip(shards, parts, strict=True)
+        for raw in read_records(
+            str(path), path.name, "text", stats, start=shard.ranges[0].start, end=shard.ranges[0].end
+        )
+    ]
+
+    assert found == expected
+    assert sum(stats.bad for stats in parts) == whole.bad == bool(damage)
+    assert sum(stats.skipped for stats in parts) == whole.skipped == 1
 
 
 def test_row_groups_give_every_row_once_with_its_number(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anadil.clean.run.Processes", lambda _: InThisProcess())
 
 
-def test_new_documents_are_added_and_held_ones_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_unverified", [50, 1], ids=["small", "large"])
+def test_new_documents_are_added_and_held_ones_stay(
+    tmp_path: Path, max_unverified: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.clean.find_duplicates.MAX_UNVERIFIED", max_unverified)
     first = corpus(tmp_path, "first", [*OWN[:15], AZERBAIJANI])
 
     second = corpus(

@@ -18,10 +18,6 @@ MINHASH_SEED = 20240617
 """Of the hash functions; another one finds other borderline pairs."""
 SHINGLES_AT_A_TIME = 4_096
 """Shingles hashed at a time, so that a long document needs no more memory than a short one."""
-MAX_UNVERIFIED = 50
-"""Members up to which a cluster is taken as found. In larger ones chains join what is not alike."""
-MAX_KEPT_IN_BUCKET = 8
-"""Kept documents of a bucket that a further one is compared with: keeps the time linear."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 

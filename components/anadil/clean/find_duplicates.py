@@ -5,14 +5,13 @@ first one. Near: documents that agree in a band are one cluster, found by union-
 disk; the same one stays. Clusters of many are verified, because chains join what is not alike.
 """
 
-import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from anadil.clean.dedup import MAX_KEPT_IN_BUCKET, MAX_UNVERIFIED, Hashes, MinHash, jaccard
+from anadil.clean.dedup import MinHash
+from anadil.clean.large_cluster import MAX_UNVERIFIED, LargeCluster
 from anadil.clean.signatures import PART_DOCUMENTS, Signatures
 from anadil.clean.sorted_documents import EXACT, Numbers
 
@@ -27,6 +26,7 @@ class Verdicts:
 
     def __init__(self, folder: Path, num_documents: int | None = None) -> None:
         """Open what was found, or begin anew for so many documents."""
+        self.folder = folder
         kinds = {"verdict": np.uint8, "duplicate_of": np.int64, "cluster_size": np.uint32}
         self._arrays = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r")
@@ -137,8 +137,8 @@ def _judge_clusters(
     for first, size in zip(firsts[sizes > MAX_UNVERIFIED], sizes[sizes > MAX_UNVERIFIED], strict=True):
         members = documents[first : first + size]
         verdicts.cluster_size[members] = size
-        for document, other in _verified(members, signatures, minhash):
-            verdicts.drop(np.array([document]), np.array([other]), NEAR_DUPLICATE)
+        with LargeCluster(members, signatures, minhash, verdicts.folder) as cluster:
+            verdicts.drop(*cluster.duplicates(), NEAR_DUPLICATE)
 
 
 def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) -> tuple[Numbers, Numbers]:
@@ -202,29 +202,3 @@ def _cluster_members(parents: Numbers) -> Iterator[Numbers]:
             members += [documents[joined], found[joined]]
         if members:
             yield np.unique(np.concatenate(members))
-
-
-def _verified(members: Numbers, signatures: Signatures, minhash: MinHash) -> Iterator[tuple[int, int]]:
-    """Those members, best first, that truly resemble a kept one of one of their buckets, with that one.
-
-    Of documents of an earlier corpus there is no text: what agrees with one in a band counts as alike.
-    """
-    kept: dict[tuple[int, int], list[tuple[int, Hashes | None]]] = defaultdict(list)
-    for document in members.tolist():
-        is_held = document < signatures.num_held
-        keys = signatures.column("bands", np.array([document]))[:, 0]
-        buckets = list(enumerate(keys.tolist()))
-        shingles = None if is_held else minhash.shingles(json.loads(signatures.line(document))["text"])
-        if shingles is not None:
-            candidates = dict(entry for bucket in buckets for entry in kept[bucket])
-            alike = (
-                other
-                for other, theirs in candidates.items()
-                if theirs is None or jaccard(shingles, theirs) >= minhash.threshold
-            )
-            if (other := next(alike, None)) is not None:
-                yield document, other
-                continue
-        for bucket in buckets:
-            if len(kept[bucket]) < MAX_KEPT_IN_BUCKET:
-                kept[bucket].append((document, shingles))

@@ -63,6 +63,9 @@ class ReadStats:
     """Of the bad ones: the torn place that each WARC may have."""
     lines: int = 0
     """Of the range of a `.jsonl` file that was read last."""
+    responses: int = 0
+    """Of the range of a WARC file that was read last, and its damaged places."""
+    damaged: int = 0
     places: list[str] = field(default_factory=list)
 
     def refuse(self, place: str, why: str) -> None:
@@ -247,23 +250,26 @@ def _whole(file: ReadableFile) -> bytes | None:
 
 
 def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
-    good = damaged = 0
-    for item in html_responses(source.file, MAX_RECORD_BYTES):
+    read_stats.responses = read_stats.damaged = 0
+    for item in html_responses(source.file, MAX_RECORD_BYTES, source.start, source.end):
         if isinstance(item, Damage):
-            damaged += 1
+            read_stats.damaged += 1
             read_stats.refuse(f"{source.name}:{item.offset}", item.why)
         elif not isinstance(item, HtmlResponse):
-            good += 1
+            read_stats.responses += 1
             read_stats.skipped += item
         else:
-            good += 1
+            read_stats.responses += 1
             yield RawRecord(
                 source=f"{source.name}:{item.offset}", url=item.url, html=item.body, charset=item.charset,
                 too_large=item.too_large,
             )  # fmt: skip
-    # A download that broke off, or one flipped bit, costs one place in a file of any size.
-    if good > damaged > 0:
-        read_stats.excused += 1
+    read_stats.excused += is_excused(read_stats.responses, read_stats.damaged)
+
+
+def is_excused(responses: int, damaged: int) -> bool:
+    """Whether one damaged place of a WARC file is: a download that broke off, or one flipped bit, costs one in any."""
+    return responses > damaged > 0
 
 
 def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:

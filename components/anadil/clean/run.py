@@ -7,6 +7,7 @@ the files, documents are sorted by the hash of their text, and of equal ones the
 import json
 import logging
 import time
+from collections import Counter, defaultdict
 
 from anadil.clean import markers, readers
 from anadil.clean.clean_stats import CleanStats
@@ -83,14 +84,19 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
     with progress("clean", len(tasks)) as bar:
         executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
     read_stats, clean_stats = ReadStats(), CleanStats()
-    for facts, first_lines in zip(workspace.facts(), workspace.first_lines(), strict=True):
-        for each in facts["read"]:
+    warc: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for shard, facts, first_lines in zip(
+        workspace.shards, workspace.facts(), workspace.first_lines(), strict=True
+    ):
+        for place, each in zip(shard.ranges, facts["read"], strict=True):
             part = ReadStats(**each)
+            warc[place.name].update(responses=part.responses, damaged=part.damaged)
             part.places = [renumbered(place, first_lines) for place in part.places]
             read_stats.add(part)
         for row in (row for rows in facts["clean"]["samples"].values() for row in rows):
             row["source"] = renumbered(row["source"], first_lines)
         clean_stats.add(facts["clean"])
+    read_stats.excused = sum(readers.is_excused(**counts) for counts in warc.values())
     if not clean_stats.documents_in and not read_stats.bad:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
     return read_stats, clean_stats

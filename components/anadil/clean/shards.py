@@ -17,7 +17,7 @@ MIN_SHARD_BYTES = 4 * MIB
 """Smaller shards cost more in files than they gain."""
 SHARDS_PER_WORKER = 4
 """Of a small input, so that all workers end at about the same time."""
-SPLITTABLE = (".jsonl",)
+SPLITTABLE = (".jsonl", ".warc.gz")
 """Suffixes of files of which a range of bytes can be read."""
 
 

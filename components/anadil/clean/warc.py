@@ -32,9 +32,11 @@ Item = HtmlResponse | Damage | int
 """An int is the number of responses that were skipped: not a page, or not a success."""
 
 
-def html_responses(path: ReadableFile, max_bytes: int) -> Iterator[Item]:
-    """Pages, skipped responses and damaged places of a WARC file, in order."""
-    for item in warc_records(path, max_bytes):
+def html_responses(
+    path: ReadableFile, max_bytes: int, start: int = 0, end: int | None = None
+) -> Iterator[Item]:
+    """Pages, skipped responses and damaged places of a WARC file, or of a range of it, in order."""
+    for item in warc_records(path, max_bytes, start, end):
         if isinstance(item, Damage):
             yield item
         elif item.kind == "response":

@@ -56,14 +56,26 @@ class Damage:
     why: str
 
 
-def warc_records(path: ReadableFile, max_block_bytes: int) -> Iterator[RawWarcRecord | Damage]:
-    """Records and damaged places, in order."""
+def warc_records(
+    path: ReadableFile, max_block_bytes: int, start: int = 0, end: int | None = None
+) -> Iterator[RawWarcRecord | Damage]:
+    """Records and damaged places, in order.
+
+    Args:
+        path: The file.
+        max_block_bytes: A record's block that is longer is not read.
+        start: First byte of a range; above 0 it takes a file of gzip members.
+        end: Byte behind the range: a member that begins before it belongs to it, and what is damaged
+            between that and the next good record.
+    """
     with path.open("rb") as file:
-        start: int | None = 0
+        place: int | None = _next_good_member(file, start) if start else 0
         any_record = in_gap = False
-        while start is not None:
-            stream = _Stream(file, start, is_packed=path.suffix.lower() == ".gz")
+        while place is not None:
+            stream = _Stream(file, place, is_packed=path.suffix.lower() == ".gz")
             for item in _of_stream(stream, max_block_bytes):
+                if _is_of_next_range(file, item.offset, end):
+                    return
                 if isinstance(item, RawWarcRecord):
                     any_record, in_gap = True, False
                     yield item
@@ -71,11 +83,13 @@ def warc_records(path: ReadableFile, max_block_bytes: int) -> Iterator[RawWarcRe
                 elif item.why != GARBAGE or not in_gap:
                     in_gap = True
                     yield item
+            if stream.torn and _is_of_next_range(file, stream.torn.offset, end):
+                return
             if stream.torn and not in_gap:
                 in_gap = True
                 yield stream.torn
-            start = _next_member(file, stream.torn.offset + 1) if stream.torn else None
-        if not any_record and not in_gap:
+            place = _next_member(file, stream.torn.offset + 1) if stream.torn else None
+        if not any_record and not in_gap and not start:
             yield Damage(offset=0, why="no WARC record in this file")
 
 
@@ -270,3 +284,30 @@ def _next_member(file: BinaryIO, start: int) -> int | None:
         start += len(chunk)
         overlap = (overlap + chunk)[-2:]
     return None
+
+
+def _next_good_member(file: BinaryIO, start: int) -> int | None:
+    """Offset of the next gzip member that begins with a WARC record; its first bytes come by chance elsewhere too."""
+    place = _next_member(file, start)
+    while place is not None and not _is_good_member(file, place):
+        place = _next_member(file, place + 1)
+    return place
+
+
+def _is_good_member(file: BinaryIO, offset: int) -> bool:
+    file.seek(offset)
+    try:
+        first = zlib.decompressobj(31).decompress(file.read(COMPRESSED_PIECE_BYTES), OVERLAP_BYTES)
+    except zlib.error:
+        return False
+    return START.match(first) is not None
+
+
+def _is_of_next_range(file: BinaryIO, offset: int, end: int | None) -> bool:
+    """Whether what begins at an offset is found by who reads the range that begins at `end`."""
+    if end is None or offset < end:
+        return False
+    place = file.tell()
+    is_good = _is_good_member(file, offset)
+    file.seek(place)  # where a stream goes on to read
+    return is_good

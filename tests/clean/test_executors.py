@@ -1,0 +1,194 @@
+"""Tasks in processes, and runs that end in the middle."""
+
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from anadil.clean.executors.processes import Processes
+from anadil.core.errors import DataError, PreflightError
+from tests.clean.test_run import texts
+from tests.kit.clean_stage import content, write_jsonl
+from tests.kit.harness import wait_for
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task of these tests: what is to be done, and a file that tells how often it was begun."""
+
+    name: str
+    what: str
+    folder: Path
+
+
+def work(task: Work) -> None:
+    tries = task.folder / f"{task.name}.tries"
+    with tries.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    num_tries = len(tries.read_text().split())
+    if task.what == "die once" and num_tries == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task.what == "die":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if task.what == "refuse":
+        raise DataError("no good")
+    if task.what == "bug":
+        raise Odd("one", "two")
+    if task.what == "fill":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        (task.folder / "large").write_bytes(bytes(10))
+    log.warning("done with %s", task.name)
+
+
+class Odd(Exception):
+    """One that cannot be made again from what it was pickled to."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def test_every_task_is_done_once_by_processes_that_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Processes(2) as executor:
+        for names in ("abc", "de"):
+            executor.map(work, [Work(name, "", tmp_path) for name in names])
+
+    pids = [path.read_text().split() for path in sorted(tmp_path.glob("*.tries"))]
+    assert [len(each) for each in pids] == [1] * 5
+    assert len({pid for each in pids for pid in each}) <= 2
+    assert "done with a" in caplog.text
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Processes(2) as executor:
+        executor.map(work, [Work("a", "die once", tmp_path), Work("b", "", tmp_path)])
+
+    assert len((tmp_path / "a.tries").read_text().split()) == 2
+    assert "a: its process died (SIGKILL); another one goes on" in caplog.text
+
+
+def test_a_task_whose_processes_die_again_and_again_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.clean.executors.processes.MAX_DEATHS", 2)
+
+    with (
+        Processes(1) as executor,
+        pytest.raises(PreflightError, match="a: 2 processes died at it, the last one SIGSEGV"),
+    ):
+        executor.map(work, [Work("a", "die", tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "message"),
+    [
+        ("refuse", DataError, "no good"),
+        ("bug", RuntimeError, "Odd: onetwo"),
+        ("fill", OSError, "File too large"),
+    ],
+)
+def test_what_a_task_raises_is_raised_here(
+    tmp_path: Path, what: str, kind: type[Exception], message: str
+) -> None:
+    with Processes(1) as executor, pytest.raises(kind, match=message):
+        executor.map(work, [Work("a", what, tmp_path), Work("b", "", tmp_path)])
+
+    assert not (tmp_path / "b.tries").exists()
+    assert workers_of(os.getpid()) == []
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes that an executor has started; Python starts one more, to keep account of shared memory."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if "resource_tracker" not in command_of(int(child))]
+
+
+def command_of(pid: int) -> str:
+    """Its command line; empty if it is no more."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def start(folder: Path, raw: Path, out: str) -> "subprocess.Popen[bytes]":
+    recipe = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 2, "shard_bytes": 20_000}}
+    path = folder / "recipe.json"
+    path.write_text(json.dumps(recipe))
+    command = [sys.executable, "-m", "anadil.clean", "--recipe", str(path), "--out", str(folder / out)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def corpus_bytes(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in content(folder).items() if name != "manifest.json"}
+
+
+def wait_for_shards(folder: Path, least: int, process: "subprocess.Popen[bytes]") -> int:
+    """Wait until so many shards are done; how many they are."""
+    while True:
+        done = len(list(folder.glob("clean/*/shard-*/marker.json")))
+        if done >= least or process.poll() is not None:
+            return done
+        time.sleep(0.01)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a run; its workers end with it."""
+    children = workers_of(process.pid)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(map(command_of, children)))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_any_point_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(600))
+    assert start(tmp_path, raw, "whole").wait() == 0
+    done = []
+
+    for number in range(10):
+        process = start(tmp_path, raw, "killed")
+        done.append(wait_for_shards(tmp_path / "killed.work", 2 * number, process))
+        kill(process)
+
+    assert start(tmp_path, raw, "killed").wait() == 0
+    assert done == sorted(done)
+    assert corpus_bytes(tmp_path / "killed") == corpus_bytes(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_runs_on_one_output_give_one_corpus(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(60))
+    assert start(tmp_path, raw, "alone").wait() == 0
+
+    runs = [start(tmp_path, raw, "shared") for _ in range(2)]
+
+    assert [run.wait() for run in runs] == [0, 0]
+    assert corpus_bytes(tmp_path / "shared") == corpus_bytes(tmp_path / "alone")
+    assert not (tmp_path / "shared.work").exists()
+
+
+@pytest.mark.slow
+def test_a_full_disk_says_so_and_leaves_what_is_done(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(60))
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"language": "az", "clean": {"inputs": [str(raw)], "workers": 1}}))
+    command = f"ulimit -f 8; trap '' XFSZ; exec {sys.executable} -m anadil.clean --recipe {recipe} --out {tmp_path}/out"
+
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert run.returncode == PreflightError.exit_code
+    assert "disk full" in run.stderr
+    assert not list(tmp_path.rglob("marker.json"))
+    assert start(tmp_path, raw, "out").wait() == 0

@@ -1,0 +1,96 @@
+"""What dedup takes of memory where there are millions of documents."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.child import peak_memory
+
+FIVE_MILLION = """
+import sys
+from pathlib import Path
+import numpy as np
+from anadil.clean.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
+from anadil.clean.signatures import Signatures
+from anadil.clean.sorted_documents import COLUMNS, write_keys
+
+class MinHash:
+    bands = 14
+
+folder, rng, size = Path(sys.argv[1]), np.random.default_rng(0), 100_000
+for number in range(50):
+    shard = folder / f"{number:02}"
+    shard.mkdir()
+    table = {name: rng.integers(0, 2**31, size).astype(kind) for name, kind in COLUMNS.items()}
+    table["id_high"] = np.sort(rng.integers(0, 2**64, size, dtype=np.uint64))
+    # One in ten is equal to one of 100,000 texts, and one in ten agrees with one of 100,000 families in a band.
+    equal, families = np.arange(2**63, 2**63 + 10**5, dtype=np.uint64), np.arange(10**5, dtype=np.uint64)
+    table["exact_high"] = rng.integers(0, 2**63, size, dtype=np.uint64)
+    table["exact_high"][:10_000], table["exact_low"][:] = rng.choice(equal, 10_000), 0
+    bands = rng.integers(10**5, 2**64, (14, size), dtype=np.uint64)
+    bands[3, -10_000:] = rng.choice(families, 10_000)
+    for name, column in table.items():
+        np.save(shard / f"{name}.npy", column)
+    np.save(shard / "bands.npy", bands)
+    np.save(shard / "frames.npy", np.array([(size, 0)], dtype=[("first_row", "u8"), ("offset", "u8")]))
+    write_keys(shard, table["exact_high"], bands)
+signatures = Signatures(sorted(folder.iterdir()))
+(folder / "verdicts").mkdir()
+verdicts = find_duplicates(signatures, MinHash(), folder / "verdicts")
+print(signatures.num_documents, verdicts.count(DUPLICATE), verdicts.count(NEAR_DUPLICATE))
+"""
+ONE_CLUSTER = """
+import json, random, sys
+from pathlib import Path
+import numpy as np
+from anadil.clean.dedup import MinHash
+from anadil.clean.find_duplicates import NEAR_DUPLICATE, find_duplicates
+from anadil.clean.signatures import Signatures
+from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
+from anadil.text.language import load_language
+
+folder, num_documents, draw = Path(sys.argv[1]), int(sys.argv[2]), random.Random(0)
+rng, words = np.random.default_rng(0), [f"s{n}" for n in range(5_000)]
+base = draw.choices(words, k=20)
+folders = []
+for start in range(0, num_documents, 100_000):
+    folders.append(folder / f"{start:08}")
+    folders[-1].mkdir()
+    writer = DocumentWriter(folders[-1], 14)
+    for number in range(start, min(start + 100_000, num_documents)):
+        # Every other one resembles the first; all agree in a band, and pairs in another.
+        text = " ".join([*base, str(number)] if number % 2 else draw.choices(words, k=20))
+        keys = rng.integers(0, 2**64, 14, dtype=np.uint64)
+        keys[0], keys[1] = 7, number // 2
+        writer.add(KeptDocument(
+            id=f"{draw.getrandbits(128):032x}", line=json.dumps({"id": "", "text": text}).encode() + b"\\n",
+            exact_key=draw.getrandbits(128), band_keys=keys, num_chars=len(text), num_bytes=len(text), num_words=21,
+            record=number,
+        ))
+    writer.finish()
+(folder / "verdicts").mkdir()
+minhash = MinHash(load_language("az"), bands=14, rows=8, shingle=5)
+verdicts = find_duplicates(Signatures(folders), minhash, folder / "verdicts")
+print(verdicts.count(NEAR_DUPLICATE), int(verdicts.cluster_size.max()))
+"""
+
+
+@pytest.mark.slow
+def test_five_million_signatures_take_less_than_two_gib(tmp_path: Path) -> None:
+    peak, printed = peak_memory(FIVE_MILLION, tmp_path)
+
+    num_documents, num_equal, num_alike = map(int, printed.split())
+    assert num_documents == 5_000_000
+    assert 395_000 < num_equal < 405_000
+    assert 395_000 < num_alike < 405_000
+    assert peak < 600
+
+
+@pytest.mark.slow
+def test_a_million_documents_in_one_cluster_take_as_much_memory_as_their_keys(tmp_path: Path) -> None:
+    peak, printed = peak_memory(ONE_CLUSTER, tmp_path, 1_000_000)
+
+    num_alike, cluster_size = map(int, printed.split())
+    assert cluster_size == 1_000_000
+    assert 499_000 < num_alike < 500_000
+    assert peak < 1_000
