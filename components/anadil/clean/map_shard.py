@@ -16,6 +16,7 @@ from anadil.clean.shards import InputRange, Shard
 from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.suspects import Phase, Place, Suspects, death_alone
 from anadil.recipe.sections import Recipe
+from anadil.text.language import load_language
 
 FACTS = "facts.json"
 """Counts and samples of a shard."""
@@ -61,6 +62,7 @@ def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Itera
         start=part.start,
         end=part.end,
         version=part.version,
+        language=load_language(recipe.language).code,
     )
 
 

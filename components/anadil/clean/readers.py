@@ -17,6 +17,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, lines_with_offsets
 from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.charset import decode_text
+from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
 from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.core.errors import DataError
@@ -111,6 +112,9 @@ class Source:
     start: int = 0
     """First byte, or row group, of the range that is read."""
     end: int | None = None
+    uri: str = ""
+    language: str = ""
+    """Whose pages are wanted of a crawl."""
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -139,6 +143,7 @@ def read_records(
     start: int = 0,
     end: int | None = None,
     version: str = "",
+    language: str = "",
 ) -> Iterator[RawRecord]:
     """The records of one file, local or remote, or of a range of it, in order.
 
@@ -151,6 +156,7 @@ def read_records(
         start: First byte of the range, of Parquet first row group.
         end: What follows the range; None: the end of the file.
         version: Of an object: another one in its place is refused.
+        language: Whose pages are fetched where a table is the index of a crawl.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
@@ -164,7 +170,9 @@ def read_records(
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
-        source = Source(file=file, name=name, text_field=text_field, start=start, end=end)
+        source = Source(
+            file=file, name=name, text_field=text_field, start=start, end=end, uri=uri, language=language
+        )
         for raw in reader(source, read_stats):
             read_stats.records += 1
             read_stats.bytes_in += (
@@ -277,6 +285,12 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     try:
         with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
+            if is_crawl_index(known, source.text_field):
+                groups = range(table.num_row_groups)[source.start : source.end]
+                yield from _crawl(
+                    source, places_of(table, list(groups), index_language(source.language)), read_stats
+                )
+                return
             if source.text_field not in known:
                 raise DataError(
                     f"{source.name}: no column {source.text_field!r} (clean.text_field) among {', '.join(known)}"
@@ -296,6 +310,20 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+
+
+def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:
+    """The pages to which the index of a crawl leads."""
+    for place, item in pages_of(places, crawl_root(source.uri), MAX_RECORD_BYTES):
+        origin = f"{place.file}:{place.offset}"
+        if isinstance(item, Damage):
+            read_stats.refuse(origin, item.why)
+        elif not isinstance(item, HtmlResponse):
+            read_stats.skipped += item
+        else:
+            yield RawRecord(
+                source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
+            )
 
 
 READERS: dict[str, Reader] = {

@@ -277,7 +277,9 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     read_stats = read.ReadStats()
 
     def some(uri: str) -> Iterator[read.RawRecord]:
-        records = read.read_records(uri, uri, settings.text_field, read_stats, beginnings.copy)
+        records = read.read_records(
+            uri, uri, settings.text_field, read_stats, beginnings.copy, language=recipe.language
+        )
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records):
                 if number == MAX_RECORDS:
