@@ -22,6 +22,7 @@ def wanted(*extras: str) -> Iterator[Requirement]:
 
 
 EXTRAS = {name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"}
+EXTRAS["clean"] += ("ray", "launch")
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

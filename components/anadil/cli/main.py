@@ -6,21 +6,16 @@ Nothing heavy is imported before a command needs it. stdout carries results, std
 import argparse
 import importlib
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anadil import __version__
 from anadil.core.stages import FLOW, STAGES
 
-DESCRIPTION = "Teach a foundation model a language: raw text in, an adapted model and a report out.\n\n"
-DESCRIPTION += textwrap.fill(
-    f"raw {' '.join(f'-{stage.name}-> {stage.writes}' for stage in FLOW)}",
-    width=84,
-    initial_indent="  ",
-    subsequent_indent="      ",
-    break_on_hyphens=False,
-)
+DESCRIPTION = """Teach a foundation model a language: raw text in, an adapted model and a report out.
+
+  raw -clean-> corpus -tokenizer-> tokenizer -pretrain-> model -finetune-> adapter
+      -evaluate-> scores -report-> report"""
 
 EPILOG = """exit codes: 0 done, 2 recipe or usage, 3 data rejected, 4 environment, 5 integrity,
 6 quality gate, 7 budget reached, 70 bug, 130 interrupted, 138 try again, 143 stopped after saving
@@ -39,7 +34,7 @@ class Command(NamedTuple):
 
 STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.summary}", "", "") for stage in FLOW}
 JOBS = ("anadil.cli.launch", "add_job_command")
-PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
+PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
@@ -69,18 +64,34 @@ COMMANDS = {
     ),
 }
 """The whole command line, in the order of the help."""
+STAGE_VERBS = {
+    "clean": {
+        "plan": Command(
+            "shards, memory, disk and CPU-hours of a run", "anadil.cli.clean_plan", "add_clean_plan"
+        ),
+    },
+}
+"""What a stage's command does beside the stage: `anadil clean plan`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     first = next((i for i, word in enumerate(arguments) if word not in ("-v", "--verbose")), 0)
+    verb = next(iter(arguments[first + 1 :]), "")
+    if arguments[first:] and verb in STAGE_VERBS.get(arguments[first], {}):
+        options = verb_parser(arguments[first], verb).parse_args(arguments[first + 1 :])
+        options.verbose = first > 0
+        return _run(options)
     if arguments[first:] and arguments[first] in STAGES:
         from anadil.runtime.entry_point import main as run_stage
 
         name = arguments[first]
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
-    options = command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments)
+    return _run(command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments))
+
+
+def _run(options: argparse.Namespace) -> int:
     from anadil.core import log as logs
     from anadil.runtime.termination import exit_code_of
     from anadil.runtime.threads import wait_asleep
@@ -89,6 +100,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.set_up(verbose=options.verbose)
     command: Callable[[argparse.Namespace], int] = options.command
     return exit_code_of(lambda: command(options))
+
+
+def verb_parser(stage: str, asked: str) -> argparse.ArgumentParser:
+    """The verbs of a stage, with the options of one."""
+    top = argparse.ArgumentParser(prog=f"anadil {stage}")
+    commands = top.add_subparsers(metavar="VERB", required=True)
+    command = STAGE_VERBS[stage][asked]
+    getattr(importlib.import_module(command.module), command.add)(asked, commands, command.help)
+    return top
 
 
 def command_parser(asked: str = "") -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""How the threads of a stage wait for each other: one rule for laptops, containers and pods."""
+"""CPUs of a process, and how its threads wait for each other: one rule for laptops, containers and pods."""
 
 import os
 
@@ -14,3 +14,8 @@ def wait_asleep() -> None:
     """Set it for this process and those that it starts, before anything loads torch."""
     if not any(name in os.environ for name in OWN):
         os.environ.update(ASLEEP)
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

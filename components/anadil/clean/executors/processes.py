@@ -17,6 +17,7 @@ from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
 from anadil.runtime.job import Job
+from anadil.runtime.threads import available_cpus
 
 log = logging.getLogger(__name__)
 
@@ -141,11 +142,6 @@ class _LogToParent(logging.Handler):
             record.exc_text = logging.Formatter().formatException(record.exc_info)
             record.exc_info = None
         self._connection.send(record)
-
-
-def available_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _serve(connection: Connection, parent: int, level: int) -> None:

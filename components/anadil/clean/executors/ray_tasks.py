@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from anadil.clean.executors import Task
-from anadil.clean.executors.processes import TICK_S, Processes, available_cpus
+from anadil.clean.executors.processes import TICK_S, Processes
 from anadil.core.errors import PreflightError
 from anadil.runtime.job import Job
+from anadil.runtime.threads import available_cpus
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kubernetes.client import Api, JobApi
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.kubernetes.ledger import POD_VARIABLE
-from anadil.launch.manifests.clean_pods import CONTAINER, CleanPods, indexed_job
+from anadil.launch.manifests.clean_pods import CONTAINER, DEFAULT_WORKERS, CleanPods, indexed_job
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 
@@ -35,8 +35,6 @@ INDEXED_JOB = JobKind(
     done="Complete",
     operator="Kubernetes itself",
 )
-DEFAULT_WORKERS = 8
-"""Pods at a time where the recipe says nothing: nobody knows how many CPUs a cluster has to spare."""
 MAX_TASKS = 100_000
 """Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
 GONE_S = 600.0

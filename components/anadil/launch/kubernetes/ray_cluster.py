@@ -8,9 +8,9 @@ from typing import Any
 
 from anadil.core.errors import PreflightError
 from anadil.launch.kubernetes.client import JobApi
-from anadil.launch.kubernetes.indexed_job import DEFAULT_WORKERS, check_shared_work, make_anew, own_pod
+from anadil.launch.kubernetes.indexed_job import check_shared_work, make_anew, own_pod
 from anadil.launch.kubernetes.kinds import JobKind
-from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
+from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, ray_cluster
 from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)

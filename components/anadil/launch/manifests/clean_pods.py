@@ -14,6 +14,8 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.termination import DETERMINISTIC
 
 CONTAINER = "clean"
+DEFAULT_WORKERS = 8
+"""Pods at a time where the recipe says nothing: nobody knows how many CPUs a cluster has to spare."""
 WORKER = Resources(cpu="1", memory="3Gi")
 """Of one process: 2 GiB are the limit that it sets itself, beside what its libraries take (0.4 GiB)."""
 RAY_HEAD = Resources(cpu="1", memory="4Gi")
