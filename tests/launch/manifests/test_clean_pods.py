@@ -72,6 +72,16 @@ def test_workers_of_ray_run_one_task_each_and_its_head_none() -> None:
     assert (group["replicas"], group["rayStartParams"]["num-cpus"]) == (20, "1")
 
 
+def test_ray_is_probed_with_what_the_image_has_and_its_page_is_for_its_own_pod_alone() -> None:
+    spec = ray_cluster(PODS, 20)["spec"]
+    [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
+
+    assert head["readinessProbe"]["exec"]["command"][0] == "python"
+    assert head["livenessProbe"]["exec"]["command"][0] == "python"
+    assert spec["headGroupSpec"]["rayStartParams"]["dashboard-host"] == "127.0.0.1"
+    assert 8265 not in [port["containerPort"] for port in head["ports"]]
+
+
 @pytest.mark.parametrize("made", [job(), ray_cluster(PODS, 2)], ids=["job", "ray"])
 def test_pods_are_restricted_see_the_shared_directory_and_end_with_the_driver(made: dict[str, Any]) -> None:
     spec = made["spec"]

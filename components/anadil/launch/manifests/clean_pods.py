@@ -6,7 +6,7 @@ A pod of either runs one process, in the image of the stage, and sees the direct
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.launch.job import IMAGE_USER, RUN_LABEL, STAGE_LABEL
+from anadil.launch.job import RUN_LABEL, STAGE_LABEL
 from anadil.launch.manifests.labels import checked_name, queue_labels
 from anadil.launch.manifests.pod import POD_WORK, Container, template
 from anadil.recipe.cluster import Resources
@@ -28,7 +28,10 @@ KEPT_S = 3_600
 """How long a job that has ended stays where its driver is gone."""
 RAY_VERSION = "2.60.0"
 """That the image holds; KubeRay asks for it."""
-RAY_PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10_001))
+RAY_PORTS = (("gcs-server", 6379), ("client", 10_001))
+"""Not that of its page, which would let anybody who reaches it run code; look at it with `kubectl port-forward`."""
+RAY_HEALTH = "http://localhost:52365/api/local_raylet_healthz"
+"""What KubeRay's own probes ask for with wget, which the image has not."""
 RAY_MEMORY_BYTES = 200 * 1024**2
 """Ray's store of objects: texts do not go through it."""
 
@@ -145,7 +148,7 @@ def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
             "rayVersion": RAY_VERSION,
             "enableInTreeAutoscaling": False,
             "headGroupSpec": {
-                "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **common},  # noqa: S104
+                "rayStartParams": {"num-cpus": "0", "dashboard-host": "127.0.0.1", **common},
                 "template": _ray_pod(pods, head, RAY_HEAD),
             },
             "workerGroupSpecs": [
@@ -168,5 +171,8 @@ def _ray_pod(pods: CleanPods, container: Container, asked: Resources) -> dict[st
     pod = pods.template(container, asked)
     [only] = pod["spec"]["containers"]
     del only["args"]  # the operator's
-    assert pod["spec"]["securityContext"]["runAsUser"] == IMAGE_USER
+    asks = f"import urllib.request; urllib.request.urlopen({RAY_HEALTH!r}, timeout=4)"
+    probe = {"exec": {"command": ["python", "-c", asks]}, "periodSeconds": 10, "timeoutSeconds": 5}
+    only["readinessProbe"] = probe | {"failureThreshold": 10}
+    only["livenessProbe"] = probe | {"initialDelaySeconds": 60, "failureThreshold": 30}
     return pod
