@@ -90,6 +90,8 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
             _prevent_eviction(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
+        if stage == "clean" and recipe.clean.engine != "processes":
+            _prevent_eviction(task)  # its pods would go with it
     if STAGES[stage].costly and may_remake():
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
