@@ -207,6 +207,24 @@ def test_a_shard_that_was_damaged_or_made_otherwise_is_made_again(tmp_path: Path
     assert content(clean(tmp_path, *files, max_bad_records=0.5)) == expected
 
 
+def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    with markers.written_whole(folder, "key") as draft:
+        (draft / "a").write_text("1")
+        assert not folder.exists()
+    assert markers.is_done(folder, "key")
+    assert not markers.is_done(folder, "other key")
+
+    with pytest.raises(OSError, match="full"), markers.written_whole(folder, "other key") as draft:
+        raise OSError("disk full")
+
+    assert markers.is_done(folder, "key")
+    assert list(tmp_path.iterdir()) == [folder]
+    (tmp_path / "made.7.partial").mkdir()  # of a process that was killed
+    markers.remove_drafts(tmp_path)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     files = write_inputs(tmp_path / "raw")
 

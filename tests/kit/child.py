@@ -19,7 +19,7 @@ def peak_memory(code: str, *arguments: object) -> tuple[float, str]:
         [sys.executable, "-c", code + PEAK, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=300,
         check=False,
         cwd=Path(__file__).parents[2],
     )

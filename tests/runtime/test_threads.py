@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.runtime.threads import ASLEEP, OWN, wait_asleep
+from anadil.runtime.threads import ASLEEP, OWN, num_cores, wait_asleep
 
 SPINS = """
 import ctypes, sys
@@ -67,3 +67,18 @@ def test_where_nothing_is_set_processes_that_are_started_inherit_it(monkeypatch:
     wait_asleep()
 
     assert os.environ.items() >= ASLEEP.items()
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("9000000 100000", 8)],
+)
+def test_no_more_cores_than_the_machine_has_and_the_container_gives(
+    tmp_path: Path, limit: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("anadil.runtime.threads.CPU_LIMIT", tmp_path / "cpu.max")
+
+    assert num_cores() == 8
+    (tmp_path / "cpu.max").write_text(limit)
+    assert num_cores() == expected

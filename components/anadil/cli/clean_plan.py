@@ -28,14 +28,14 @@ def _plan(options: argparse.Namespace) -> int:
     from anadil.core.format import human_bytes, human_hours
     from anadil.preflight.clean_cost import clean_cost
     from anadil.recipe.load import load_recipe
-    from anadil.runtime.threads import available_cpus
+    from anadil.runtime.threads import num_cores
 
     recipe = load_recipe(options.recipe, options.set)
     sizes = storage.sizes(options.raw or recipe.clean.inputs, "clean.inputs")
     if options.dry_run:
         print_data(_manifest(recipe, sizes), "yaml" if options.output == "table" else "json")
         return 0
-    cost = clean_cost(sizes, recipe.clean, available_cpus())
+    cost = clean_cost(sizes, recipe.clean, num_cores())
     rows = {
         "files": f"{cost.files:,}",
         "input": human_bytes(cost.input_bytes),

@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
     from anadil.runtime.job import is_left_out
     from anadil.runtime.remake import allow_remake
-    from anadil.runtime.threads import available_cpus
+    from anadil.runtime.threads import num_cores
 
     if options.remake:
         allow_remake()
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
             continue
         if stage.files:  # what is wrong with it should be told now, not after hours of training
             look_at_files(stage, recipe).say()
-    look_at_clean_cost(recipe, ram_bytes(), available_cpus()).say(logging.INFO)
+    look_at_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
         look_at_base(recipe).say()
     if STAGES["pretrain"] in stages:

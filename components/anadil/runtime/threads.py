@@ -1,11 +1,14 @@
-"""CPUs of a process, and how its threads wait for each other: one rule for laptops, containers and pods."""
+"""How many threads and processes a stage may have, and how threads wait: one rule for laptops, containers and pods."""
 
 import os
+from pathlib import Path
 
 ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait sleep. By default libgomp lets them spin at the end of each parallel part, for some milliseconds:
 where anything else runs too, they spin away the time that the one which they wait for would need.
 Measured: benchmarks/neighbours. Read when the library is loaded, that is with torch."""
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""Of a container: microseconds of CPU time in each period. Source: Linux, Control Group v2."""
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Whoever sets one of these has decided. Source: GCC, libgomp, Environment Variables; LLVM/OpenMP runtimes."""
 
@@ -16,6 +19,8 @@ def wait_asleep() -> None:
         os.environ.update(ASLEEP)
 
 
-def available_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def num_cores() -> int:
+    """Cores that this process may use, as its affinity and its container's limit say."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = CPU_LIMIT.read_text().partition(" ") if CPU_LIMIT.is_file() else ("max", "", "")
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

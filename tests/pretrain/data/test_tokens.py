@@ -18,7 +18,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data import encode, tokens
 from anadil.pretrain.data.encode import Encoder, separates_at_spaces
-from anadil.pretrain.data.tokens import Shards, TokenStream, num_cores, token_stream
+from anadil.pretrain.data.tokens import Shards, TokenStream, token_stream
 from anadil.recipe.sections import Base
 from anadil.text.corpus import Document, document_files, write_documents
 from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer, make_tokenizer_artifact
@@ -293,10 +293,6 @@ def test_a_stretch_over_several_arrays_reads_as_one() -> None:
             assert shards[start:stop].tolist() == whole[start:stop].tolist()
     assert len(shards) == 20
     assert np.shares_memory(shards[6:12], whole)
-
-
-def test_no_more_cores_than_the_machine_has() -> None:
-    assert 1 <= num_cores() <= (os.cpu_count() or 1)
 
 
 def of_tiny(tmp_path: Path) -> Path:

@@ -17,7 +17,7 @@ from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
 from anadil.runtime.job import Job
-from anadil.runtime.threads import available_cpus
+from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Processes:
     """As many processes as there are CPUs, or as the recipe says."""
 
     def __init__(self, num_workers: int | None = None) -> None:
-        self.num_workers = num_workers or available_cpus()
+        self.num_workers = num_workers or num_cores()
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from anadil.clean.executors import Task
 from anadil.clean.executors.processes import TICK_S, Processes
 from anadil.core.errors import PreflightError
 from anadil.runtime.job import Job
-from anadil.runtime.threads import available_cpus
+from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RayTasks:
             work: Directory that every node must see.
             cluster: Context manager that starts a cluster and gives its address.
         """
-        self.num_workers = num_workers or available_cpus()
+        self.num_workers = num_workers or num_cores()
         self._wanted = num_workers
         self._work = work
         self._cluster = cluster

@@ -28,7 +28,7 @@ from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil.runtime.mlflow_spool import tracking_uri
-from anadil.runtime.threads import available_cpus
+from anadil.runtime.threads import num_cores
 
 MIN_FREE_BYTES = 2 * GIB
 """What `smoke` writes is far less; a real run is checked by its plan."""
@@ -195,7 +195,7 @@ def _looked(key: str, look: Callable[[], Look]) -> Check:
 
 
 def _clean_cost(recipe: Recipe) -> Iterator[Check]:
-    check = _looked("cost of clean", partial(look_at_clean_cost, recipe, ram_bytes(), available_cpus()))
+    check = _looked("cost of clean", partial(look_at_clean_cost, recipe, ram_bytes(), num_cores()))
     if check.status != "failed":  # a file that is not there is told in a line of its own
         yield check
 

@@ -30,6 +30,7 @@ from anadil.core.progress import progress
 from anadil.model.load import document_ids, load_tokenizer
 from anadil.pretrain.data import encode
 from anadil.pretrain.data.encode import Task
+from anadil.runtime.threads import num_cores
 from anadil.text.corpus import document_files
 
 log = logging.getLogger(__name__)
@@ -126,14 +127,6 @@ def digest_of(path: Path) -> str:
     if manifest is None:
         raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
     return manifest.digest
-
-
-def num_cores() -> int:
-    """Cores that this process may use, as its affinity and its container's limit say."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = Path("/sys/fs/cgroup/cpu.max")
-    quota, _, period = limit.read_text().partition(" ") if limit.is_file() else ("max", "", "")
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def _in_turn(num: int) -> list[int]:
