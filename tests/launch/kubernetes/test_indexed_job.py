@@ -201,13 +201,17 @@ def test_pods_that_are_processes_give_the_same_bytes(tmp_path: Path, monkeypatch
     assert content(corpus) == expected
 
 
-def test_a_ray_cluster_is_made_awaited_and_deleted(batch: Batch, tmp_path: Path) -> None:
+def test_a_ray_cluster_is_made_awaited_and_deleted(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from threading import Timer
 
     from anadil.launch.kubernetes.ray_cluster import RayCluster
     from anadil.runtime.job import Job
 
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")  # both put back afterwards
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
     ready = {"readyWorkerReplicas": 1, "head": {"serviceName": "ours-head-svc"}}
     Timer(0.3, lambda: batch.made[0].update(status=ready)).start()
 
@@ -215,6 +219,10 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(batch: Batch, tmp_path: Path)
         assert address == "ray://ours-head-svc.team.svc:10001"
         assert batch.made[0]["spec"]["workerGroupSpecs"][0]["replicas"] == 3
         assert batch.deleted == []
+        # Who has not the token may not run code there.
+        for group in (batch.made[0]["spec"]["headGroupSpec"], *batch.made[0]["spec"]["workerGroupSpecs"]):
+            variables = group["template"]["spec"]["containers"][0]["env"]
+            assert {"name": "RAY_AUTH_TOKEN", "value": os.environ["RAY_AUTH_TOKEN"]} in variables
 
     assert batch.deleted == [batch.made[0]["metadata"]["name"]]
 
@@ -226,6 +234,8 @@ def test_a_ray_cluster_whose_workers_do_not_come_is_deleted_and_told(
     from anadil.runtime.job import Job
 
     monkeypatch.setattr(ray_cluster, "START_S", 0.0)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
     with pytest.raises(PreflightError, match="no worker within"):

@@ -81,7 +81,8 @@ class RayTasks:
         except (ConnectionError, RuntimeError, OSError) as error:
             self._end_cluster()
             raise PreflightError(
-                f"Ray does not answer at {address or 'this machine'}: {error}; correct {ADDRESS_VARIABLE}"
+                f"Ray does not answer at {address or 'this machine'}: {error}; correct {ADDRESS_VARIABLE}, and set "
+                "RAY_AUTH_MODE and RAY_AUTH_TOKEN where the cluster asks for a token"
             ) from None
         if address:
             self.num_workers = self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))

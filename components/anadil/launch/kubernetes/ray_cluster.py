@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import secrets
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from anadil.core.errors import PreflightError
 from anadil.launch.kubernetes.client import JobApi
 from anadil.launch.kubernetes.indexed_job import check_shared_work, make_anew, own_pod
 from anadil.launch.kubernetes.kinds import JobKind
-from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, ray_cluster
+from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, ray_authentication, ray_cluster
 from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,10 @@ class RayCluster:
         check_shared_work(recipe, work)
         self._api = api = JobApi(RAYCLUSTER, recipe.cluster.namespace)
         name = f"anadil-clean-{hashlib.sha256(str(work).encode()).hexdigest()[:10]}"
+        token = secrets.token_hex(32)
+        os.environ.update(ray_authentication(token))
         pods = CleanPods(
-            recipe=recipe, name=name, owners=own_pod(api), namespace=api.namespace,
+            recipe=recipe, name=name, token=token, owners=own_pod(api), namespace=api.namespace,
             run=os.environ.get("ANADIL_RUN_ID", ""),
         )  # fmt: skip
         manifest = ray_cluster(pods, recipe.clean.workers or DEFAULT_WORKERS)

@@ -46,6 +46,8 @@ class CleanPods:
     owners: tuple[dict[str, Any], ...] = ()
     """With whose end the pods end."""
     namespace: str | None = None
+    token: str = ""
+    """That a cluster of Ray asks of everybody; without one it lets anybody who reaches it run code."""
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -135,6 +137,8 @@ def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
         workers: Tasks at a time.
     """
     head = pods.container()
+    if pods.token:
+        head.environment.update(ray_authentication(pods.token))
     head = Container(
         name="ray-head", image=head.image, arguments=(), environment=head.environment, ports=RAY_PORTS
     )
@@ -165,6 +169,11 @@ def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
             ],
         },
     }
+
+
+def ray_authentication(token: str) -> dict[str, str]:
+    """Environment of everybody who takes part in a cluster of Ray. Source: Ray 2.60, "Token authentication"."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def _ray_pod(pods: CleanPods, container: Container, asked: Resources) -> dict[str, Any]:
