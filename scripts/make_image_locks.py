@@ -25,7 +25,11 @@ PROJECT = ROOT / "pyproject.toml"
 LOCKS = ROOT / "images" / "locks"
 COMMON = ("s3", "tracking", "metrics")
 """Extras of every image: S3, and the clients of MLflow and Prometheus."""
-EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")}
+ENGINES = {"clean": ("ray", "launch")}
+"""Image -> what else it may run with: clean on Ray, and as pods that it makes itself."""
+EXTRAS = {
+    name: (name, *ENGINES.get(name, ()), *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")
+}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """What the wheels may need. Source: Debian 12 has glibc 2.36."""

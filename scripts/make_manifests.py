@@ -19,6 +19,7 @@ from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
+from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
 from generate import write_or_check
@@ -45,6 +46,7 @@ cluster:
 """
 PREPARE = tuple(stage.name for stage in FLOW if stage.writes in STAGES["pretrain"].reads)
 """Stages that the laptop runs in the training pod, before training."""
+RAY_WORKERS = 2
 PREPARE_RESOURCES = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -107,6 +109,12 @@ def _prepare() -> str:
     return _yaml([{"op": "add", "path": where, "value": made}])
 
 
+def _ray_cluster() -> str:
+    """What `clean` makes with `clean.engine: ray`, with a plain name and two workers."""
+    pods = CleanPods(recipe=load_recipe(str(BASE_RECIPE), ["cluster.work=/data/work"]), name="anadil-ray")
+    return _yaml(ray_cluster(pods, RAY_WORKERS), NOTE.replace("anadil launch", "anadil clean"))
+
+
 def _chart_stages() -> str:
     note = "# Written by scripts/make_manifests.py: each stage that can be a job of its own, and what it reads.\n"
     return _yaml({name: sorted(STAGES[name].reads) for name in LAUNCHABLE}, note)
@@ -131,6 +139,7 @@ GOLDEN: dict[Path, Callable[[], str]] = {
     MANIFESTS / "base" / "pretrain.yaml": lambda: _job("pretrain"),
     MANIFESTS / "components" / "finetune" / "finetune.yaml": lambda: _job("finetune"),
     MANIFESTS / "overlays" / "laptop" / "prepare.yaml": _prepare,
+    MANIFESTS / "components" / "ray" / "raycluster.yaml": _ray_cluster,
     CHART_STAGES: _chart_stages,
 }
 """File -> its text, in the order in which they depend on each other."""

@@ -15,14 +15,11 @@ from typing import Any
 
 from kfp import kubernetes
 
-from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY
-from anadil.core.errors import AnadilError
-from anadil.core.format import GIB
+from anadil.core.format import GIB, amount
 from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import CPU, Machine, machine
-from anadil.preflight.clean_memory import clean_memory_bytes
-from anadil.preflight.inputs import claim_of
+from anadil.preflight.clean_cost import clean_memory_bytes
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
@@ -66,8 +63,6 @@ LIGHT = PodRequests(cpu="100m", memory="512Mi", cpu_limit="1")
 """A launcher or the exit handler: Python, one open connection, at most 200 kept log lines a pod."""
 SMALL = PodRequests(cpu="500m", memory="4Gi")
 """A stage of the tiny base, so that the recipe `smoke` fits a cluster on a laptop."""
-MIN_CLEAN_GIB = 2
-"""Memory of clean, however small its files are."""
 LAUNCHER_RETRIES = 3
 """A new launcher adopts the running job."""
 
@@ -95,6 +90,8 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
             _prevent_eviction(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
+        if stage == "clean" and recipe.clean.engine != "processes":
+            _prevent_eviction(task)  # its pods would go with it
     if STAGES[stage].costly and may_remake():
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
@@ -137,32 +134,25 @@ def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
     return PodRequests(cpu=requested.cpu or default.cpu, memory=requested.memory or default.memory, gpus=gpus)
 
 
-def with_clean_memory(recipe: Recipe) -> Recipe:
-    """The recipe with the memory that its raw files need in `cluster.resources.clean`, unless it names one."""
-    requested = recipe.cluster.resources.get("clean", Resources())
-    if requested.memory:
-        return recipe
-    default = pod_requests("clean", recipe).memory
-    if claims := {claim for place in recipe.clean.inputs if (claim := claim_of(place, recipe))}:
-        log.warning(
-            "clean.inputs: lie on the claim %s, whose files can be seen from pods alone; so clean asks for %s, whatever "
-            "they need; set cluster.resources.clean.memory",
-            ", ".join(sorted(claims)),
-            default,
-        )
-        return recipe
-    try:
-        need = clean_memory_bytes(storage.sizes(recipe.clean.inputs, "clean.inputs"))
-    except AnadilError as error:
-        log.warning(
-            "%s; so clean asks for %s, whatever the files need; set cluster.resources.clean.memory",
-            error,
-            default,
-        )
-        return recipe
-    requested = requested.model_copy(update={"memory": f"{max(MIN_CLEAN_GIB, math.ceil(need / GIB))}Gi"})
-    resources = {**recipe.cluster.resources, "clean": requested}
-    return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"resources": resources})})
+def with_clean_workers(recipe: Recipe) -> Recipe:
+    """The recipe with as many processes of `clean` as its pod has CPUs, and the memory that they need.
+
+    The pod sees all CPUs of its node, and would start a process on each. Where the processes run in other pods
+    (`clean.engine`), this one only drives them.
+    """
+    asked = recipe.cluster.resources.get("clean", Resources())
+    cpu, workers = pod_requests("clean", recipe).cpu, recipe.clean.workers
+    if recipe.clean.engine != "processes":
+        cpu, in_pod = asked.cpu or "1", 0
+    elif workers:
+        cpu, in_pod = asked.cpu or str(workers), workers
+    else:
+        workers = in_pod = max(1, int(amount(cpu)))
+    memory = asked.memory or f"{math.ceil(clean_memory_bytes(in_pod) / GIB)}Gi"
+    resources = {**recipe.cluster.resources, "clean": asked.model_copy(update={"cpu": cpu, "memory": memory})}
+    cluster = recipe.cluster.model_copy(update={"resources": resources})
+    clean = recipe.clean.model_copy(update={"workers": workers} if workers else {})
+    return recipe.model_copy(update={"cluster": cluster, "clean": clean})
 
 
 def warn_about(recipe: Recipe) -> None:

@@ -23,11 +23,11 @@ from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import amount
 from anadil.core.stages import FLOW
 from anadil.plan.preflight import check_fits, check_shared
-from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
+from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, named_files, named_side_files
 from anadil_pipelines.adapt import NAME, pipeline_yaml
-from anadil_pipelines.resources import pod_requests, with_clean_memory
+from anadil_pipelines.resources import pod_requests, with_clean_workers
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)
@@ -103,10 +103,11 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
             if not dry:
                 raise
             log.warning("would be refused: %s", error)
-    recipe = with_clean_memory(recipe)
+    recipe = with_clean_workers(recipe)
     with suppress(DataError):  # of a file that is not there, which is told above
-        memory = int(amount(pod_requests("clean", recipe).memory))
-        look_at_clean_memory(recipe, memory, here=False).say(logging.INFO)
+        pod = pod_requests("clean", recipe)
+        cpus = max(1, int(amount(pod.cpu)))
+        look_at_clean_cost(recipe, int(amount(pod.memory)), cpus, here=False).say(logging.INFO)
     return Submission(recipe=recipe, options=options, pipeline=pipeline_yaml(recipe))
 
 

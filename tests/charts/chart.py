@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
             "token": True,
         },
         "queue": {"enabled": True, "clusterQueue": "gpus"},
+        "clean": {"engines": ["job", "ray"]},
     },
     "kubeflow without schedule": {"recipe": "language: az\n", "kubeflow": {"enabled": True}},
     "monitoring": {

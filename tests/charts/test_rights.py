@@ -84,6 +84,15 @@ def test_rights_lie_where_jobs_run_and_go_to_accounts_elsewhere() -> None:
     }
 
 
+def test_clean_may_make_pods_of_its_own_where_its_engines_are_named() -> None:
+    groups = [
+        {group for rule in named(render(values), "Role", "-launcher")["rules"] for group in rule["apiGroups"]}
+        for values in ({}, {"clean": {"engines": ["job", "ray"]}})
+    ]
+
+    assert groups[1] - groups[0] == {"batch", "ray.io"}
+
+
 @cases
 def test_only_pods_that_call_the_kubernetes_api_get_a_token(values: Object) -> None:
     with_token = {

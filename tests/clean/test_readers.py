@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from anadil.artifacts import ranged, storage
 from anadil.clean.readers import MAX_RECORD_BYTES, RawRecord, ReadStats, check_suffixes, read_records
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, RetryableError
 from tests.kit.clean_stage import members, page, warc_record
 from tests.kit.texts import AZERBAIJANI
 
@@ -267,3 +268,42 @@ def test_any_damage_to_a_warc_leaves_no_traceback(tmp_path: Path) -> None:
         found, read_stats = everything(path)
 
         assert len(found) + read_stats.bad >= 3
+
+
+def test_every_kind_of_file_is_read_out_of_a_bucket_as_from_a_disk(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranged, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(storage, "local_copy", None)  # nothing is fetched whole
+    lines = b"".join(b'{"text": "%d setir"}\n' % number for number in range(200))
+    pages = [warc_record(page("Bir cümlə."), url=f"https://a.az/{number}") for number in range(5)]
+    kinds = {
+        "a.jsonl": lines, "a.jsonl.gz": gzip.compress(lines), "a.jsonl.zst": zstandard.compress(lines),
+        "a.txt": b"bir " * 900, "a.html": page("Bir."), "a.warc": b"".join(pages),
+        "a.warc.gz": b"".join(members(pages)),
+    }  # fmt: skip
+    for name, content in kinds.items():
+        (tmp_path / name).write_bytes(content)
+    pq.write_table(pa.table({"text": ["bir"] * 3_000}), tmp_path / "a.parquet", row_group_size=500)
+
+    for path in sorted(tmp_path.iterdir()):
+        uri = f"{bucket}/{path.name}"
+        storage.store(uri).write(uri, path.read_bytes())
+        here, there = ReadStats(), ReadStats()
+        expected = list(read_records(str(path), path.name, "text", here))
+        assert expected
+        assert list(read_records(uri, path.name, "text", there)) == expected
+        assert there == here
+
+
+def test_a_table_in_a_bucket_whose_bytes_do_not_come_is_not_called_damaged(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"text": ["bir"] * 3_000}), tmp_path / "a.parquet")
+    uri = f"{bucket}/a.parquet"
+    storage.store(uri).write(uri, (tmp_path / "a.parquet").read_bytes())
+    monkeypatch.setattr(ranged, "PAUSE_S", 0.0)
+    monkeypatch.setattr(ranged.RangedStream, "_answer", lambda *_: b"")
+
+    with pytest.raises(RetryableError, match="did not come whole"):
+        list(read_records(uri, "a.parquet", "text", ReadStats()))

@@ -136,3 +136,23 @@ def test_every_download_is_checked_by_hash_and_no_index_is_named(text: str) -> N
     assert installs
     assert all("--require-hashes" in install for install in installs)
     assert not re.search(r"https?://|/etc/ssl", text.split("LABEL", maxsplit=1)[0])
+
+
+def test_the_image_of_clean_loads_what_drives_its_pods(tmp_path: Path) -> None:
+    """It is loaded by name, so that no import tells."""
+    for folder in ("components", "pipelines"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    script = [sys.executable, str(FOLDER / "build/rooms.py"), "clean", str(tmp_path)]
+    subprocess.run(script, capture_output=True, check=True)
+
+    modules = "anadil.launch.kubernetes.indexed_job, anadil.launch.kubernetes.ray_cluster"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'components')!r}); import {modules}; print(anadil.__file__)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.startswith(str(tmp_path))
+
+
+def test_the_manifest_of_ray_names_the_version_in_the_image() -> None:
+    from anadil.launch.manifests.clean_pods import RAY_VERSION
+
+    assert f"\nray=={RAY_VERSION} " in (FOLDER / "locks/clean.txt").read_text()

@@ -21,7 +21,10 @@ def wanted(*extras: str) -> Iterator[Requirement]:
             yield requirement
 
 
-EXTRAS = {name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"}
+EXTRAS: dict[str, tuple[str, ...]] = {
+    name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"
+}
+EXTRAS["clean"] += ("ray", "launch")
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

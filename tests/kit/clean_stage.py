@@ -42,7 +42,7 @@ class InThisProcess:
 
 
 def clean(
-    folder: Path, *files: Path, language: str = "az", executor: Executor | None = None, **settings: Any
+    folder: Path, *files: Path | str, language: str = "az", executor: Executor | None = None, **settings: Any
 ) -> Path:
     out = folder / "corpus"
     shutil.rmtree(out, ignore_errors=True)

@@ -20,7 +20,8 @@ from tests.kit.kubernetes_schemas import definitions
 PYTORCHJOB = ("kubeflow.org_pytorchjobs", "hyperpod-helm-chart_kubeflow.org_pytorchjobs")
 """PyTorchJob of the training operator 1.9, and of the older one that HyperPod's chart installs."""
 TRAINJOB = "trainer.kubeflow.org_trainjobs"
-VERSIONS = {PYTORCHJOB[0]: "1.36", PYTORCHJOB[1]: "1.27", TRAINJOB: "1.36"}
+RAYCLUSTER = "ray.io_rayclusters"
+VERSIONS = {RAYCLUSTER: "1.36", PYTORCHJOB[0]: "1.36", PYTORCHJOB[1]: "1.27", TRAINJOB: "1.36"}
 """Whose pod template each of them holds."""
 
 _PYTORCHJOB = """
@@ -88,6 +89,23 @@ spec:
                     tolerations: [core.v1.Toleration]
                     volumes: [core.v1.Volume]
 """
+_RAYCLUSTER = """
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  autoscalerOptions: object
+  enableInTreeAutoscaling: boolean
+  headServiceAnnotations: {"{}": string}
+  rayVersion: string
+  suspend: boolean
+  headGroupSpec*:
+    {enableIngress: boolean, headService: core.v1.Service, rayStartParams*: {"{}": string}, serviceType: string,
+     template*: core.v1.PodTemplateSpec}
+  workerGroupSpecs:
+  - {groupName*: string, maxReplicas*: integer, minReplicas*: integer, numOfHosts: integer, rayStartParams*: {"{}": string},
+     replicas: integer, scaleStrategy: {workersToDelete: [string]}, template*: core.v1.PodTemplateSpec}
+"""
+"""Source: ray-project/kuberay, ray-operator/apis/ray/v1/raycluster_types.go, of KubeRay 1.1."""
 QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 
 
@@ -106,7 +124,7 @@ def validator(name: str) -> Any:
 
 def schema(name: str) -> dict[str, Any]:
     """A definition as JSON Schema; its status, which no client writes, is left out."""
-    wanted = yaml.safe_load(_TRAINJOB if name == TRAINJOB else _PYTORCHJOB)
+    wanted = yaml.safe_load({TRAINJOB: _TRAINJOB, RAYCLUSTER: _RAYCLUSTER}.get(name, _PYTORCHJOB))
     if name == PYTORCHJOB[1]:
         del wanted["spec"]["runPolicy"]["managedBy"]
     return {

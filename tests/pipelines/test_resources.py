@@ -1,5 +1,4 @@
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn_about, with_clean_memory
+from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn_about, with_clean_workers
 
 from .golden import FOLDER
 
@@ -163,7 +162,7 @@ def test_no_secret_is_in_the_pipeline() -> None:
             ["cluster.resources={finetune: {gpus: 4}}"],
             PodRequests(cpu="40", memory="489Gi", gpus=4),
         ),
-        ("clean", [], PodRequests(cpu="1", memory="16Gi")),
+        ("clean", [], PodRequests(cpu="4", memory="6Gi")),
         ("evaluate", ["cluster.instance=null"], PodRequests(cpu="4", memory="16Gi")),
         ("clean", ["base.model=tiny"], PodRequests(cpu="500m", memory="4Gi")),
     ],
@@ -174,29 +173,25 @@ def test_a_step_with_gpus_asks_for_their_part_of_the_machine(
     assert pod_requests(stage, recipe_with("cluster.backend=local", *settings)) == expected
 
 
-def test_clean_asks_for_one_cpu_and_the_memory_that_its_files_need(tmp_path: Path) -> None:
-    with (tmp_path / "a.jsonl").open("wb") as file:
-        file.truncate(10 * 10**9)
-    settings = [f"clean.inputs=[{tmp_path}/*.jsonl]", "cluster.resources={clean: {cpu: 2}}"]
-
-    recipe = with_clean_memory(recipe_with(*settings))
-
-    assert pod_requests("clean", recipe) == PodRequests(cpu="2", memory="52Gi")
-
-
-def test_memory_that_the_recipe_asks_for_is_left_as_it_is(tmp_path: Path) -> None:
-    recipe = recipe_with(f"clean.inputs=[{tmp_path}]", "cluster.resources={clean: {memory: 3Gi}}")
-
-    assert with_clean_memory(recipe) == recipe
-
-
-def test_files_that_cannot_be_listed_leave_the_usual_memory_and_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("settings", "workers", "expected"),
+    [
+        ([], 4, PodRequests(cpu="4", memory="6Gi")),
+        (["clean.workers=16"], 16, PodRequests(cpu="16", memory="18Gi")),
+        (["cluster.resources={clean: {cpu: 8}}"], 8, PodRequests(cpu="8", memory="10Gi")),
+        (["cluster.resources={clean: {cpu: 500m}}"], 1, PodRequests(cpu="500m", memory="3Gi")),
+        (["cluster.resources={clean: {memory: 3Gi}}"], 4, PodRequests(cpu="4", memory="3Gi")),
+        (["clean.engine=job", "clean.workers=200"], 200, PodRequests(cpu="1", memory="2Gi")),
+        (["clean.engine=ray"], None, PodRequests(cpu="1", memory="2Gi")),
+    ],
+)
+def test_clean_has_a_process_for_each_cpu_that_its_pod_asks_for(
+    settings: list[str], workers: int | None, expected: PodRequests
 ) -> None:
-    recipe = recipe_with(f"clean.inputs=[{tmp_path}/*.jsonl]")
+    recipe = with_clean_workers(recipe_with(*settings))
 
-    assert with_clean_memory(recipe) == recipe
-    assert "clean asks for 16Gi, whatever the files need; set cluster.resources.clean.memory" in caplog.text
+    assert recipe.clean.workers == workers
+    assert pod_requests("clean", recipe) == expected
 
 
 def test_gpus_that_the_recipe_asks_for_need_no_machine() -> None:
@@ -244,16 +239,3 @@ def test_a_pod_is_one_machine_however_many_the_recipe_names(caplog: pytest.LogCa
         warn_about(recipe_with("cluster.backend=local"))
 
     assert "takes 1 of the 2 cluster.nodes; set cluster.backend to pytorchjob" in caplog.text
-
-
-def test_files_on_a_claim_are_said_to_be_unseen_not_missing(caplog: pytest.LogCaptureFixture) -> None:
-    settings = [
-        "clean.inputs=[/nowhere/raw/*.jsonl]",
-        "cluster.volumes=[{claim: shared, path: /shared}, {claim: fsx, path: /nowhere}]",
-    ]
-    recipe = recipe_with(*settings)
-
-    assert with_clean_memory(recipe) == recipe
-
-    assert "lie on the claim fsx, whose files can be seen from pods alone" in caplog.text
-    assert "correct the path" not in caplog.text

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from anadil.artifacts.ranged import ReadableFile
 from anadil.core.format import MIB, human_bytes
 
 MAX_LINE_BYTES = 16 * MIB
@@ -51,7 +52,7 @@ def bounded_lines(path: Path, suffix: str | None = None) -> Iterator[bytes | Too
 
 
 def lines_with_offsets(
-    path: Path, suffix: str | None = None, start: int = 0, end: int | None = None
+    path: ReadableFile, suffix: str | None = None, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, bytes | TooLong]]:
     """The lines that begin in a range of a file, each with the byte at which it begins.
 
@@ -75,15 +76,28 @@ def lines_with_offsets(
             offset += line.num_bytes if isinstance(line, TooLong) else len(piece)
 
 
-def unpacked(path: Path, suffix: str) -> BinaryIO:
+class _GzipFile(gzip.GzipFile):
+    """Unpacks a stream, and closes it too."""
+
+    def close(self) -> None:
+        with self._source:
+            super().close()
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        super().__init__(fileobj=source, mode="rb")
+
+
+def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
     """A stream of the content of a file; it never holds more than a window of it."""
     if suffix.lower().endswith(".gz"):
-        return io.BufferedReader(gzip.GzipFile(path))
+        return io.BufferedReader(_GzipFile(path.open("rb")))
     if suffix.lower().endswith(".zst"):
         decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
         reader = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
         return io.BufferedReader(reader)
-    return path.open("rb")
+    stream: BinaryIO = path.open("rb")
+    return stream
 
 
 def _skipped(file: BinaryIO) -> int:

@@ -42,7 +42,7 @@ class S3:
 
     def exists(self, uri: str) -> bool:
         """Whether an object is there."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         with s3_errors(uri):
             found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
         return any(item["Key"] == key for item in found.get("Contents", ()))
@@ -53,7 +53,7 @@ class S3:
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
         """Some bytes of an object and the size of all of it; a negative start counts from its end."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
         with s3_errors(uri):
             try:
@@ -70,7 +70,7 @@ class S3:
 
     def write(self, uri: str, content: bytes) -> None:
         """One object; S3 shows it whole or not at all."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         with s3_errors(uri):
             self._client.put_object(Bucket=bucket, Key=key, Body=content)
 
@@ -85,7 +85,7 @@ class S3:
         Returns:
             Its new tag; None where it was written or removed meanwhile, and is left as it is.
         """
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         with s3_errors(uri):
             try:
                 response = self._client.put_object(Bucket=bucket, Key=key, Body=content, **_condition(tag))
@@ -109,7 +109,7 @@ class S3:
         """
         from boto3.exceptions import S3UploadFailedError
 
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         # s3transfer does not pass conditions on.
         events = [f"before-parameter-build.s3.{call}" for call in ("PutObject", "CompleteMultipartUpload")]
 
@@ -133,7 +133,7 @@ class S3:
 
     def read_tagged(self, uri: str) -> tuple[bytes, str]:
         """The bytes of one small object, and the tag that `write_if` takes."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
 
         def fetch() -> tuple[bytes, str]:
             response = self._client.get_object(Bucket=bucket, Key=key)
@@ -147,7 +147,7 @@ class S3:
 
     def sizes(self, pattern: str) -> dict[str, int]:
         """Their bytes, which the listing gives without another call."""
-        bucket, key = _split(pattern)
+        bucket, key = split_uri(pattern)
         is_glob = any(sign in key for sign in "*?[")
         prefix = key.split("*")[0].split("?")[0].split("[")[0]
         found = {str(item["Key"]): int(item["Size"]) for item in self._objects(bucket, prefix)}
@@ -169,13 +169,13 @@ class S3:
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Fetch one object into a local file; `count` gets the bytes of each piece and may raise to stop."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         _fetch(uri, lambda: self._client.download_file(bucket, key, str(path), Callback=count))
 
     def remove_directory(self, uri: str) -> None:
         """Delete the objects below the prefix, the manifest first."""
-        bucket, prefix = _split(uri)
+        bucket, prefix = split_uri(uri)
         with s3_errors(uri):
             self._client.delete_object(Bucket=bucket, Key=_below(prefix) + MANIFEST)
             for item in self._objects(bucket, _below(prefix)):
@@ -183,7 +183,7 @@ class S3:
 
     def remove(self, uri: str) -> None:
         """Delete one object."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         with s3_errors(uri):
             self._client.delete_object(Bucket=bucket, Key=key)
 
@@ -197,7 +197,7 @@ class S3:
 
     def abort_uploads(self, uri: str) -> None:
         """Drop the parts of unfinished uploads below the prefix: no listing shows them, but they cost."""
-        bucket, prefix = _split(uri)
+        bucket, prefix = split_uri(uri)
         uploads = self._client.get_paginator("list_multipart_uploads")
         with s3_errors(uri):
             for page in uploads.paginate(Bucket=bucket, Prefix=_below(prefix)):
@@ -208,7 +208,7 @@ class S3:
 
     def fingerprint(self, uri: str) -> str:
         """ETag and size of the object, which the listing gives without reading it."""
-        bucket, key = _split(uri)
+        bucket, key = split_uri(uri)
         with s3_errors(uri):
             head = self._client.head_object(Bucket=bucket, Key=key)
         return f"{head['ETag']}-{head['ContentLength']}"
@@ -223,7 +223,7 @@ class S3:
 
     def directories(self, uri: str) -> list[str]:
         """Prefixes right below with a manifest, oldest first."""
-        bucket, prefix = _split(uri)
+        bucket, prefix = split_uri(uri)
         found = [
             item
             for item in self._objects(bucket, _below(prefix))
@@ -233,7 +233,7 @@ class S3:
         return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in found]
 
     def _named(self, uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        bucket, prefix = _split(uri)
+        bucket, prefix = split_uri(uri)
         for item in self._objects(bucket, _below(prefix)):
             name = str(item["Key"]).removeprefix(_below(prefix))
             if name and not name.endswith("/"):  # consoles write such objects to show an empty folder
@@ -281,7 +281,12 @@ def _below(prefix: str) -> str:
     return f"{prefix}/" if prefix else ""
 
 
-def _split(uri: str) -> tuple[str, str]:
+def split_uri(uri: str) -> tuple[str, str]:
+    """Bucket and key.
+
+    Raises:
+        DataError: There is no bucket.
+    """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not bucket:
         raise DataError(f"{uri}: names no bucket; write s3://bucket/key")

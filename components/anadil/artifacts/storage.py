@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from anadil.artifacts.publish import S3Store
+from anadil.artifacts.ranged import RangedFile, ReadableFile
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError, RecipeError
 
@@ -43,6 +44,18 @@ def store(uri: str) -> "LocalStore | S3Store":
     if scheme == "s3":
         return S3Store()
     raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
+
+
+def readable(uri: str, version: str = "") -> ReadableFile:
+    """A file to read where it lies; of an object pieces are fetched as they are read.
+
+    Args:
+        uri: The file.
+        version: Of an object, as `version` of its store gives it; left out, the one that is there now.
+    """
+    if "://" in uri:
+        return RangedFile(uri, version or S3Store().version(uri))
+    return built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
 
 
 @contextmanager

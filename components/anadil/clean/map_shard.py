@@ -16,6 +16,7 @@ from anadil.clean.shards import InputRange, Shard
 from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.suspects import Phase, Place, Suspects, death_alone
 from anadil.recipe.sections import Recipe
+from anadil.text.language import load_language
 
 FACTS = "facts.json"
 """Counts and samples of a shard."""
@@ -56,7 +57,14 @@ def map_shard(task: MapTask) -> None:
 def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Iterator[RawRecord]:
     """The records of a range of the inputs, in order."""
     return read_records(
-        part.uri, part.name, recipe.clean.text_field, read_stats, start=part.start, end=part.end
+        part.uri,
+        part.name,
+        recipe.clean.text_field,
+        read_stats,
+        start=part.start,
+        end=part.end,
+        version=part.version,
+        language=load_language(recipe.language).code,
     )
 
 

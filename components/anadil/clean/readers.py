@@ -6,8 +6,8 @@ No file is held in memory as a whole but `.txt` and `.html`, which are one docum
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, lines_with_offsets
+from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.charset import decode_text
+from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
 from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.core.errors import DataError
@@ -103,13 +105,16 @@ class ReadStats:
 class Source:
     """One file to read."""
 
-    path: Path
+    file: ReadableFile
     name: str
     """What provenance and messages call it."""
     text_field: str
     start: int = 0
     """First byte, or row group, of the range that is read."""
     end: int | None = None
+    uri: str = ""
+    language: str = ""
+    """Whose pages are wanted of a crawl."""
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -134,9 +139,11 @@ def read_records(
     name: str,
     text_field: str,
     read_stats: ReadStats,
-    copy: storage.Copy = storage.local_copy,
+    copy: storage.Copy | None = None,
     start: int = 0,
     end: int | None = None,
+    version: str = "",
+    language: str = "",
 ) -> Iterator[RawRecord]:
     """The records of one file, local or remote, or of a range of it, in order.
 
@@ -145,23 +152,27 @@ def read_records(
         name: What provenance and messages call it.
         text_field: Key or column of the text, for JSONL and Parquet.
         read_stats: Counts good and bad records.
-        copy: Gives what is to be read of the file.
+        copy: Gives what is to be read of the file; left out, it is read where it lies.
         start: First byte of the range, of Parquet first row group.
         end: What follows the range; None: the end of the file.
+        version: Of an object: another one in its place is refused.
+        language: Whose pages are fetched where a table is the index of a crawl.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
     """
     reader = _reader(uri)
     assert reader is not None, "check_suffixes comes first"
-    with copy(uri) as path:
+    with copy(uri) if copy else nullcontext(storage.readable(uri, version)) as file:
         try:
-            path.open("rb").close()
+            file.open("rb").close()
         except OSError as error:
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
-        source = Source(path=path, name=name, text_field=text_field, start=start, end=end)
+        source = Source(
+            file=file, name=name, text_field=text_field, start=start, end=end, uri=uri, language=language
+        )
         for raw in reader(source, read_stats):
             read_stats.records += 1
             read_stats.bytes_in += (
@@ -177,7 +188,7 @@ def _reader(uri: str) -> Reader | None:
 def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     number = read_stats.lines = 0
     try:
-        lines = lines_with_offsets(source.path, start=source.start, end=source.end)
+        lines = lines_with_offsets(source.file, start=source.start, end=source.end)
         for number, (offset, line) in enumerate(lines, start=1):
             read_stats.lines = number
             place = f"{source.name}:{number}"
@@ -221,12 +232,12 @@ def _writable(value: object) -> str:
 
 
 def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
-    if source.path.stat().st_size > MAX_RECORD_BYTES:
+    data = _whole(source.file)
+    if data is None:
         read_stats.refuse(
             source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
         )
         return
-    data = source.path.read_bytes()
     text, codec = decode_text(data)
     if codec != "utf-8":
         read_stats.recoded += 1
@@ -235,15 +246,20 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 
 
 def _html(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:  # noqa: ARG001  readers are called alike
-    too_large = source.path.stat().st_size > MAX_RECORD_BYTES
-    yield RawRecord(
-        source=source.name, html=b"" if too_large else source.path.read_bytes(), too_large=too_large
-    )
+    data = _whole(source.file)
+    yield RawRecord(source=source.name, html=data or b"", too_large=data is None)
+
+
+def _whole(file: ReadableFile) -> bytes | None:
+    """The bytes of a file that is one document; None where they are too many."""
+    with file.open("rb") as stream:
+        data: bytes = stream.read(MAX_RECORD_BYTES + 1)
+    return data if len(data) <= MAX_RECORD_BYTES else None
 
 
 def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     read_stats.responses = read_stats.damaged = 0
-    for item in html_responses(source.path, MAX_RECORD_BYTES, source.start, source.end):
+    for item in html_responses(source.file, MAX_RECORD_BYTES, source.start, source.end):
         if isinstance(item, Damage):
             read_stats.damaged += 1
             read_stats.refuse(f"{source.name}:{item.offset}", item.why)
@@ -267,8 +283,14 @@ def is_excused(responses: int, damaged: int) -> bool:
 def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     row = 0
     try:
-        with pq.ParquetFile(source.path) as table:
+        with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
+            if is_crawl_index(known, source.text_field):
+                groups = range(table.num_row_groups)[source.start : source.end]
+                yield from _crawl(
+                    source, places_of(table, list(groups), index_language(source.language)), read_stats
+                )
+                return
             if source.text_field not in known:
                 raise DataError(
                     f"{source.name}: no column {source.text_field!r} (clean.text_field) among {', '.join(known)}"
@@ -288,6 +310,20 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+
+
+def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:
+    """The pages to which the index of a crawl leads."""
+    for place, item in pages_of(places, crawl_root(source.uri), MAX_RECORD_BYTES):
+        origin = f"{place.file}:{place.offset}"
+        if isinstance(item, Damage):
+            read_stats.refuse(origin, item.why)
+        elif not isinstance(item, HtmlResponse):
+            read_stats.skipped += item
+        else:
+            yield RawRecord(
+                source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
+            )
 
 
 READERS: dict[str, Reader] = {

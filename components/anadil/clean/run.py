@@ -14,7 +14,7 @@ from anadil.clean.accounts import Accounts
 from anadil.clean.clean_stats import SAMPLE_CHARS, CleanStats, Row
 from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.executors import Executor
-from anadil.clean.executors.processes import Processes
+from anadil.clean.executors.engines import executor_of
 from anadil.clean.find_duplicates import REASONS, Verdicts, find_duplicates
 from anadil.clean.judge_record import Settings
 from anadil.clean.map_shard import map_shard
@@ -47,7 +47,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     settings = Settings(recipe=job.recipe)
     since = job.recipe.clean.since
     earlier = earlier_corpus(since, settings) if since else None
-    with executor or Processes(job.recipe.clean.workers) as running:
+    with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running)
         read_stats.check_bad_share(job.recipe.clean.max_bad_records)

@@ -118,7 +118,7 @@ def names(uris: Sequence[str]) -> list[str]:
 
 def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
     version = storage.store(uri).version(uri)
-    if "://" not in uri and size > most:
+    if size > most:
         if uri.lower().endswith(SPLITTABLE):
             for start in range(0, size, most):
                 end = start + most if start + most < size else None
@@ -135,7 +135,7 @@ def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
 def _row_groups(uri: str, name: str, most: int, version: str) -> Iterator[InputRange]:
     """Ranges of row groups; of a damaged file one range, whose reader says what is wrong."""
     try:
-        with storage.local_copy(uri) as path, pq.ParquetFile(path) as table:
+        with storage.readable(uri, version).open("rb") as stream, pq.ParquetFile(stream) as table:
             groups = [table.metadata.row_group(n).total_byte_size for n in range(table.num_row_groups)]
     except (pa.ArrowException, OSError, DataError):
         groups = [0]

@@ -10,8 +10,9 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
+
+from anadil.artifacts.ranged import ReadableFile
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 """First bytes of a gzip member, with which each record of a `.warc.gz` begins."""
@@ -56,7 +57,7 @@ class Damage:
 
 
 def warc_records(
-    path: Path, max_block_bytes: int, start: int = 0, end: int | None = None
+    path: ReadableFile, max_block_bytes: int, start: int = 0, end: int | None = None
 ) -> Iterator[RawWarcRecord | Damage]:
     """Records and damaged places, in order.
 

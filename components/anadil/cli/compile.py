@@ -26,9 +26,9 @@ def _compile(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     require_packages("pipelines")
     from anadil_pipelines.adapt import write_pipeline
-    from anadil_pipelines.resources import with_clean_memory
+    from anadil_pipelines.resources import with_clean_workers
 
-    write_pipeline(with_clean_memory(recipe), options.file)
+    write_pipeline(with_clean_workers(recipe), options.file)
     if recipe.storage.root is None:
         log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
     print(options.file)

@@ -42,9 +42,10 @@ def add_run(name: str, commands: Any, text: str) -> None:
 def _run(options: argparse.Namespace) -> int:
     from anadil.artifacts.storage import check_directory
     from anadil.plan.instances import ram_bytes
-    from anadil.preflight.inputs import look_at_base, look_at_clean_memory, look_at_files
+    from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
     from anadil.runtime.job import is_left_out
     from anadil.runtime.remake import allow_remake
+    from anadil.runtime.threads import num_cores
 
     if options.remake:
         allow_remake()
@@ -60,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
             continue
         if stage.files:  # what is wrong with it should be told now, not after hours of training
             look_at_files(stage, recipe).say()
-    look_at_clean_memory(recipe, ram_bytes()).say(logging.INFO)
+    look_at_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
         look_at_base(recipe).say()
     if STAGES["pretrain"] in stages:

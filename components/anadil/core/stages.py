@@ -84,6 +84,8 @@ FLOW = (
     Stage(
         name="clean",
         image="clean",
+        # What drives pods of `clean.engine`, which is loaded by name.
+        rooms=("launch", "plan"),
         writes="corpus",
         sections=("language", "clean"),
         files="clean.inputs",
@@ -95,9 +97,10 @@ FLOW = (
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         ),
         extends="clean.since",
-        # One process; the memory is for 3 GB of kept text. The pipeline asks for what the files need instead.
-        cpu="1",
-        memory="16Gi",
+        # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what
+        # `clean.workers` says instead. Memory does not depend on the input.
+        cpu="4",
+        memory="6Gi",
         # Storage or a node may fail for a moment; what a stage finished is not done again.
         retries=2,
         summary="raw text, HTML and WARC to a clean corpus",

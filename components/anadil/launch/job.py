@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.preflight import check_shared
 from anadil.recipe.sections import Recipe
 from anadil.runtime.remake import may_remake
 
@@ -127,6 +126,9 @@ def check_job(job: TrainingJob, backend: str) -> None:
             "cluster.volumes"
         )
     if job.stage == "pretrain":
+        # Here, because it needs models, which what drives pods of `clean` has not.
+        from anadil.plan.preflight import check_shared
+
         check_shared(job.recipe, job.target, backend)
 
 

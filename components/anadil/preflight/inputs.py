@@ -16,10 +16,10 @@ from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY, base_tokenizer, model_config, read_tokenizer
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
-from anadil.core.format import MIB, human_bytes
+from anadil.core.format import MIB, human_bytes, human_hours
 from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
-from anadil.preflight.clean_memory import clean_memory_bytes
+from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
@@ -38,10 +38,7 @@ MAX_RECORDS = 10_000
 HEADER_BYTES, MAX_HEADER_BYTES = 8, 100_000_000
 """Length of the header that begins a safetensors file, and the longest that is read. Source: safetensors, README."""
 
-OUT_OF_MEMORY = (
-    "if most of it is text in the language, the stage is killed: give it fewer files, or more memory (on a cluster "
-    "cluster.resources.clean.memory)"
-)
+OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
 
 T = TypeVar("T")
 
@@ -111,31 +108,33 @@ def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, int]:
     }
 
 
-def look_at_clean_memory(recipe: Recipe, memory_bytes: int, *, here: bool = True) -> Look:
-    """Tell what memory `clean` may need, which holds all the text that it keeps.
+def look_at_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> Look:
+    """Tell what `clean` needs of memory, disk and CPU time.
 
     Args:
         recipe: What is to run.
         memory_bytes: What it would have.
+        cpus: That it would have.
         here: The stage will run on this machine.
 
     Raises:
         DataError: A file is missing.
     """
-    key, patterns = "memory of clean", recipe.clean.inputs
+    key, patterns = "cost of clean", recipe.clean.inputs
     hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     if hidden:
         return _unseen(key, hidden)
 
     def look() -> Look:
-        sizes = storage.sizes(patterns, "clean.inputs")
-        need = clean_memory_bytes(sizes)
+        cost = clean_cost(storage.sizes(patterns, "clean.inputs"), recipe.clean, cpus)
+        in_here = cost.workers if recipe.clean.engine == "processes" else 0
+        need = clean_memory_bytes(in_here)
         detail = (
-            f"up to {human_bytes(need)} for {human_bytes(sum(sizes.values()))} of files, if all of their text is kept; "
-            f"it has {human_bytes(memory_bytes)}"
+            f"{human_bytes(cost.input_bytes)} of files in about {cost.shards:,} shards: {human_bytes(need)} of memory for "
+            f"{in_here} processes (it has {human_bytes(memory_bytes)}), up to {human_bytes(cost.disk_bytes)} of disk and "
+            f"{human_hours(cost.cpu_hours)} of CPU time"
         )
-        remedy = "" if need <= memory_bytes else OUT_OF_MEMORY
-        return Look(key=key, detail=detail, remedy=remedy)
+        return Look(key=key, detail=detail, remedy="" if need <= memory_bytes else OUT_OF_MEMORY)
 
     return _as_seen(key, look, here=here)
 
@@ -287,7 +286,9 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     read_stats = read.ReadStats()
 
     def some(uri: str) -> Iterator[read.RawRecord]:
-        records = read.read_records(uri, uri, settings.text_field, read_stats, beginnings.copy)
+        records = read.read_records(
+            uri, uri, settings.text_field, read_stats, beginnings.copy, language=recipe.language
+        )
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records):
                 if number == MAX_RECORDS:

@@ -40,7 +40,7 @@ class Base(StrictModel):
     """Commit of a hub model; pin it, so that the run can be repeated."""
 
 
-CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes"})
+CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
 
 
@@ -86,6 +86,8 @@ class Clean(StrictModel):
     """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
     workers: PositiveInt | None = None
     """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
+    engine: Literal["processes", "ray", "job"] = "processes"
+    """What runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
     shard_bytes: PositiveInt = 256 * MIB
     """Most bytes of the inputs that a process works on before it writes. The result does not depend on it."""
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
+from anadil.runtime.job import Job
 from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,11 @@ TICK_S = 1.0
 MAX_DEATHS = 50
 """Processes that one task may take with it: each had another document, or something else is wrong."""
 Function = Callable[[Any], None]
+
+
+def executor(job: Job) -> "Processes":
+    """Processes for a run of the stage."""
+    return Processes(job.recipe.clean.workers)
 
 
 class Processes:

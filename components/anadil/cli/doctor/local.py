@@ -23,11 +23,12 @@ from anadil.core.log import masked
 from anadil.core.stages import FLOW
 from anadil.plan.instances import ram_bytes
 from anadil.plan.preflight import check_fits
-from anadil.preflight.inputs import Look, look_at_base, look_at_clean_memory, look_at_files
+from anadil.preflight.inputs import Look, look_at_base, look_at_clean_cost, look_at_files
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.threads import num_cores
 
 MIN_FREE_BYTES = 2 * GIB
 """What `smoke` writes is far less; a real run is checked by its plan."""
@@ -88,7 +89,7 @@ def run_checks(recipe_name: str, overrides: Sequence[str], work: Path) -> list[C
     checks.append(passed("recipe", recipe_name))
     # A recipe of a cluster may name places that its pods alone see.
     checks += check_data(recipe, here=not recipe.cluster.volumes)
-    checks += _clean_memory(recipe)
+    checks += _clean_cost(recipe)
     checks += [_memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
     return checks
 
@@ -193,8 +194,8 @@ def _looked(key: str, look: Callable[[], Look]) -> Check:
     return Check(name=key, status=status, detail=found.detail, remedy=found.remedy)
 
 
-def _clean_memory(recipe: Recipe) -> Iterator[Check]:
-    check = _looked("memory of clean", partial(look_at_clean_memory, recipe, ram_bytes()))
+def _clean_cost(recipe: Recipe) -> Iterator[Check]:
+    check = _looked("cost of clean", partial(look_at_clean_cost, recipe, ram_bytes(), num_cores()))
     if check.status != "failed":  # a file that is not there is told in a line of its own
         yield check
 

@@ -8,7 +8,7 @@ from anadil.cli import main
 from anadil.cli.doctor import local
 from anadil.core.format import GIB
 from anadil.preflight import inputs
-from anadil.preflight.inputs import look_at_clean_memory
+from anadil.preflight.inputs import look_at_clean_cost
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
@@ -25,15 +25,23 @@ def raw_text(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_memory_that_files_may_need_is_told(recipe: Recipe, raw_text: Path) -> None:
+def test_what_files_cost_is_told(recipe: Recipe, raw_text: Path) -> None:
     named = again(recipe, f"clean.inputs=[{raw_text}]")
 
-    enough, short = look_at_clean_memory(named, 8 * GIB), look_at_clean_memory(named, 2 * GIB)
+    enough, short = look_at_clean_cost(named, 8 * GIB, 4), look_at_clean_cost(named, 3 * GIB, 4)
 
-    assert enough.detail.startswith("up to 5.6 GiB for 953.7 MiB of files")
-    assert enough.detail.endswith("it has 8.0 GiB")
+    assert enough.detail == (
+        "953.7 MiB of files in about 16 shards: 6.0 GiB of memory for 4 processes (it has 8.0 GiB), up to 762.9 MiB of "
+        "disk and 15 min of CPU time"
+    )
     assert enough.remedy == ""
-    assert "the stage is killed: give it fewer files, or more memory" in short.remedy
+    assert "processes may be killed: set clean.workers lower" in short.remedy
+
+
+def test_processes_elsewhere_need_no_memory_here(recipe: Recipe, raw_text: Path) -> None:
+    named = again(recipe, f"clean.inputs=[{raw_text}]", "clean.engine=job", "clean.workers=100")
+
+    assert "2.0 GiB of memory for 0 processes" in look_at_clean_cost(named, 8 * GIB, 4).detail
 
 
 def test_doctor_says_what_clean_may_need(
@@ -43,10 +51,10 @@ def test_doctor_says_what_clean_may_need(
 
     checks = local.run_checks("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
 
-    [check] = [check for check in checks if check.name == "memory of clean"]
+    [check] = [check for check in checks if check.name == "cost of clean"]
     assert check.status == "passed"
-    assert "up to 5.6 GiB" in check.detail
-    assert "fewer files" in check.remedy
+    assert "953.7 MiB of files in about" in check.detail
+    assert "clean.workers lower" in check.remedy
 
 
 def test_run_says_it_before_it_starts(
@@ -59,7 +67,7 @@ def test_run_says_it_before_it_starts(
     with pytest.raises(BaseException, match="told by then"):
         main.main(["run", "smoke", "--work", str(tmp_path), *settings])
 
-    assert "memory of clean: up to 5.6 GiB for 953.7 MiB of files" in capsys.readouterr().err
+    assert "cost of clean: 953.7 MiB of files in about" in capsys.readouterr().err
 
 
 def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
@@ -73,12 +81,12 @@ def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     asked = "cluster.resources={clean: {memory: 2Gi}}"
 
     prepare(again(recipe, *settings), SubmitOptions(name="first"), dry=True)
-    fitting = [line for line in caplog.messages if line.startswith("memory of clean: ")]
+    fitting = [line for line in caplog.messages if line.startswith("cost of clean: ")]
     caplog.clear()
     prepare(again(recipe, *settings, asked), SubmitOptions(name="first"), dry=True)
-    [short] = [line for line in caplog.messages if line.startswith("memory of clean: ")]
+    [short] = [line for line in caplog.messages if line.startswith("cost of clean: ")]
 
-    assert fitting[0].endswith("it has 6.0 GiB")
+    assert "3.0 GiB of memory for 1 processes (it has 3.0 GiB)" in fitting[0]
     assert short.endswith("(on a cluster cluster.resources.clean.memory)")
 
 
@@ -87,6 +95,6 @@ def test_data_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
         recipe, "cluster.volumes=[{claim: fsx, path: /claims/fsx}]", "clean.inputs=[/claims/fsx/raw]"
     )
 
-    found = look_at_clean_memory(claimed, GIB, here=False)
+    found = look_at_clean_cost(claimed, GIB, 1, here=False)
 
     assert (found.seen, found.detail) == (False, "/claims/fsx/raw (claim fsx) can be seen from pods alone")

@@ -1,0 +1,187 @@
+"""Manifests of the pods that clean side by side: an Indexed Job of Kubernetes, or a cluster of KubeRay.
+
+A pod of either runs one process, in the image of the stage, and sees the directory of `cluster.work`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from anadil.launch.job import RUN_LABEL, STAGE_LABEL
+from anadil.launch.manifests.labels import checked_name, queue_labels
+from anadil.launch.manifests.pod import POD_WORK, Container, template
+from anadil.recipe.cluster import Resources
+from anadil.recipe.sections import Recipe
+from anadil.runtime.termination import DETERMINISTIC
+
+CONTAINER = "clean"
+DEFAULT_WORKERS = 8
+"""Pods at a time where the recipe says nothing: nobody knows how many CPUs a cluster has to spare."""
+WORKER = Resources(cpu="1", memory="3Gi")
+"""Of one process: 2 GiB are the limit that it sets itself, beside what its libraries take (0.4 GiB)."""
+RAY_HEAD = Resources(cpu="1", memory="4Gi")
+"""Of the node that only keeps the books. Measured: Ray 2.60 takes some 0.8 GiB beside the tasks."""
+RAY_WORKER_MEMORY = "4Gi"
+"""As `WORKER`, with Ray's own helpers and its shared memory."""
+RETRIES = 5
+"""Times that a pod is tried again which was killed; a record that kills its process costs none."""
+KEPT_S = 3_600
+"""How long a job that has ended stays where its driver is gone."""
+RAY_VERSION = "2.60.0"
+"""That the image holds; KubeRay asks for it."""
+RAY_PORTS = (("gcs-server", 6379), ("client", 10_001))
+"""Not that of its page, which would let anybody who reaches it run code; look at it with `kubectl port-forward`."""
+RAY_HEALTH = "http://localhost:52365/api/local_raylet_healthz"
+"""What KubeRay's own probes ask for with wget, which the image has not."""
+RAY_MEMORY_BYTES = 200 * 1024**2
+"""Ray's store of objects: texts do not go through it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanPods:
+    """What the manifests say of one run."""
+
+    recipe: Recipe
+    name: str
+    run: str = ""
+    owners: tuple[dict[str, Any], ...] = ()
+    """With whose end the pods end."""
+    namespace: str | None = None
+    token: str = ""
+    """That a cluster of Ray asks of everybody; without one it lets anybody who reaches it run code."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Of the job or the cluster."""
+        return {
+            "name": checked_name(self.name),
+            **({"namespace": self.namespace} if self.namespace else {}),
+            "labels": self.labels | queue_labels(self.recipe.cluster),
+            **({"ownerReferences": list(self.owners)} if self.owners else {}),
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of everything that belongs to the run."""
+        return {
+            "app.kubernetes.io/name": "anadil",
+            STAGE_LABEL: "clean",
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/managed-by": "anadil-clean",
+            RUN_LABEL: self.run or self.name,
+        }
+
+    def template(self, container: Container, asked: Resources) -> dict[str, Any]:
+        """A pod template."""
+        return template(
+            container, self.recipe.cluster, self.labels, machine=None, devices=0, nodes=1, asked=asked,
+            key="cluster.resources.clean",
+        )  # fmt: skip
+
+    def container(self, command: tuple[str, ...] = (), arguments: tuple[str, ...] = ()) -> Container:
+        """A container in the image of the stage."""
+        cluster = self.recipe.cluster
+        environment = {"ANADIL_LOG": "json", "ANADIL_WORK": cluster.work or POD_WORK}
+        return Container(
+            name=CONTAINER, image=cluster.image_of("clean"), command=command, arguments=arguments,
+            environment=environment,
+        )  # fmt: skip
+
+
+def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, workers: int) -> dict[str, Any]:
+    """A job of one pod for each task.
+
+    A pod that is evicted or loses its node costs no retry; one that says what is wrong ends the job at once.
+    Source: Kubernetes, "Indexed Job", "Backoff limit per index" (in every cluster from 1.29 on) and
+    "Pod failure policy".
+
+    Args:
+        pods: The run.
+        folder: Where the tasks are written.
+        digest: Of their list.
+        num_tasks: How many there are.
+        workers: Pods that run at a time.
+    """
+    container = pods.container(("python", "-m", "anadil.clean.executors.task_files"), (folder, digest))
+    pod = pods.template(container, WORKER)
+    pod["spec"]["restartPolicy"] = "Never"  # which a limit for each index asks for
+    stop = {"containerName": CONTAINER, "operator": "In", "values": sorted(DETERMINISTIC)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": pods.metadata,
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": num_tasks,
+            "parallelism": min(workers, num_tasks),
+            "backoffLimitPerIndex": RETRIES,
+            "maxFailedIndexes": 0,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {"action": "FailJob", "onExitCodes": stop},
+                ]
+            },
+            "template": pod,
+        },
+    }
+
+
+def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
+    """A cluster of the KubeRay operator: a head that runs no tasks, and a pod for each process.
+
+    Source: KubeRay 1.1 and newer, apis/ray/v1; the operator writes `ray start` into the containers.
+
+    Args:
+        pods: The run.
+        workers: Tasks at a time.
+    """
+    head = pods.container()
+    if pods.token:
+        head.environment.update(ray_authentication(pods.token))
+    head = Container(
+        name="ray-head", image=head.image, arguments=(), environment=head.environment, ports=RAY_PORTS
+    )
+    worker = Container(name="ray-worker", image=head.image, arguments=(), environment=head.environment)
+    common = {"object-store-memory": str(RAY_MEMORY_BYTES), "disable-usage-stats": "true"}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": pods.metadata,
+        "spec": {
+            "rayVersion": RAY_VERSION,
+            "enableInTreeAutoscaling": False,
+            "headGroupSpec": {
+                "rayStartParams": {"num-cpus": "0", "dashboard-host": "127.0.0.1", **common},
+                "template": _ray_pod(pods, head, RAY_HEAD),
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": "workers",
+                    "replicas": workers,
+                    "minReplicas": workers,
+                    "maxReplicas": workers,
+                    "rayStartParams": {"num-cpus": "1", **common},
+                    "template": _ray_pod(
+                        pods, worker, WORKER.model_copy(update={"memory": RAY_WORKER_MEMORY})
+                    ),
+                }
+            ],
+        },
+    }
+
+
+def ray_authentication(token: str) -> dict[str, str]:
+    """Environment of everybody who takes part in a cluster of Ray. Source: Ray 2.60, "Token authentication"."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+
+
+def _ray_pod(pods: CleanPods, container: Container, asked: Resources) -> dict[str, Any]:
+    pod = pods.template(container, asked)
+    [only] = pod["spec"]["containers"]
+    del only["args"]  # the operator's
+    asks = f"import urllib.request; urllib.request.urlopen({RAY_HEALTH!r}, timeout=4)"
+    probe = {"exec": {"command": ["python", "-c", asks]}, "periodSeconds": 10, "timeoutSeconds": 5}
+    only["readinessProbe"] = probe | {"failureThreshold": 10}
+    only["livenessProbe"] = probe | {"initialDelaySeconds": 60, "failureThreshold": 30}
+    return pod

@@ -1,0 +1,107 @@
+"""The same bytes, whoever runs the tasks."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts import ranged, storage
+from anadil.clean.executors.engines import executor_of
+from anadil.clean.executors.processes import Processes
+from anadil.core.errors import PreflightError
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
+from tests.clean.test_shards import write_inputs
+from tests.kit.clean_stage import clean, content
+
+SETTINGS: dict[str, Any] = {"max_bad_records": 0.5, "shard_bytes": 4_000}
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+
+
+def test_processes_run_the_stage_where_nothing_else_is_said(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate({"clean": {"workers": 3}})
+    job = Job(recipe=recipe, inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+    made = executor_of(job)
+
+    assert isinstance(made, Processes)
+    assert made.num_workers == 3
+
+
+def test_files_of_a_bucket_give_the_corpus_that_files_of_a_disk_give(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranged, "PIECE_BYTES", 1_500)
+    files = write_inputs(tmp_path / "raw")
+    expected = content(clean(tmp_path / "disk", *files, max_bad_records=0.5))
+    uris = [f"{bucket}/{path.name}" for path in files]
+    for path, uri in zip(files, uris, strict=True):
+        storage.store(uri).write(uri, path.read_bytes())
+    monkeypatch.setattr(storage, "local_copy", None)  # nothing is fetched whole
+
+    assert content(clean(tmp_path / "bucket", *uris, **SETTINGS)) == expected
+
+
+def test_ray_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    with pytest.raises(PreflightError, match=r"clean.engine: ray needs Ray: pip install 'anadil\[ray\]'"):
+        clean(tmp_path, *write_inputs(tmp_path / "raw"), executor=_ray(tmp_path))
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
+    files = write_inputs(tmp_path / "raw")
+    expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
+
+    assert content(clean(tmp_path / "ray", *files, executor=_ray(tmp_path), **SETTINGS)) == expected
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_task_of_a_worker_of_ray_that_is_killed_is_done_by_another(tmp_path: Path) -> None:
+    tasks = [_Task(tmp_path / str(number)) for number in range(3)]
+
+    with _ray(tmp_path) as ray:
+        ray.map(kill_the_first_worker, tasks)
+
+    assert all(task.folder.read_text() == "done" for task in tasks)
+    assert (tmp_path / "killed").exists()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_task_raises_on_ray_ends_the_run_with_its_own_error(tmp_path: Path) -> None:
+    with _ray(tmp_path) as ray, pytest.raises(PreflightError, match="no disk left"):
+        ray.map(refuse, [_Task(tmp_path / "0")])
+
+
+class _Task:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.name
+
+
+def kill_the_first_worker(task: _Task) -> None:
+    killed = task.folder.parent / "killed"
+    if not killed.exists():
+        killed.touch()
+        os.kill(os.getppid(), 9)  # Ray's worker, whose process this is
+    task.folder.write_text("done")
+
+
+def refuse(task: _Task) -> None:
+    raise PreflightError("no disk left")
+
+
+def _ray(work: Path) -> Any:
+    from anadil.clean.executors.ray_tasks import RayTasks
+
+    return RayTasks(2, work)

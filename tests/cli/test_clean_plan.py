@@ -1,0 +1,60 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from anadil.cli.main import main
+from tests.kit.kubernetes_schemas import validate
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def raw_text(tmp_path: Path) -> Path:
+    """A file of 100 MiB that takes no space."""
+    file = tmp_path / "raw.jsonl"
+    with file.open("wb") as stream:
+        stream.truncate(100 * MIB)
+    return file
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["clean", "plan", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_shards_memory_disk_and_cpu_time_are_told(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "clean.workers=4", "--set", f"clean.shard_bytes={10 * MIB}"]
+
+    told = json.loads(plan(capsys, "--raw", str(raw_text), *settings, "-o", "json"))
+
+    assert told == {
+        "files": "1", "input": "100.0 MiB", "engine": "processes", "shards": "16", "workers": "4",
+        "memory": "6.0 GiB, whatever the input", "disk": "up to 80.0 MiB", "CPU time": "up to 1 min 34 s",
+        "time": "up to 24 s with a CPU for each worker",
+    }  # fmt: skip
+
+
+def test_the_job_that_would_be_sent_is_printed(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "clean.engine=job", "--set", "clean.workers=4"]
+
+    manifest = yaml.safe_load(plan(capsys, "--raw", str(raw_text), *settings, "--dry-run"))
+
+    validate(manifest, "1.34")
+    assert (manifest["spec"]["completions"], manifest["spec"]["parallelism"]) == (16, 4)
+
+
+def test_the_cluster_of_ray_that_would_be_made_is_printed(
+    raw_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--raw", str(raw_text), "--set", "clean.engine=ray", "--dry-run", "-o", "json"]
+
+    manifest = json.loads(plan(capsys, *words))
+
+    assert manifest["kind"] == "RayCluster"
+
+
+def test_processes_send_nothing(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clean", "plan", "--raw", str(raw_text), "--dry-run"]) == 2
+    assert "sends nothing to a cluster; set job or ray" in capsys.readouterr().err

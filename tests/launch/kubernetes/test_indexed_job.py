@@ -1,0 +1,243 @@
+"""`clean.engine: job`: pods of an Indexed Job, made, followed and deleted."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.clean.executors import task_files
+from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
+from anadil.launch.kubernetes.indexed_job import IndexedJob, Polling
+from anadil.launch.manifests.clean_pods import CONTAINER
+from anadil.recipe.sections import Recipe
+from tests.clean.test_shards import write_inputs
+from tests.kit.clean_stage import InThisProcess, clean, content
+from tests.kit.fake_batch import Batch, Object
+from tests.kit.fake_server import serving
+
+
+class _Task:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.name
+
+
+def write(task: _Task) -> None:
+    task.folder.write_text("done")
+
+
+def refuse(task: _Task) -> None:
+    raise DataError(f"{task.name}: nothing in it")
+
+
+def recipe(work: Path) -> Recipe:
+    volumes = [{"claim": "shared", "path": str(work)}]
+    return Recipe.model_validate({"cluster": {"volumes": volumes}, "clean": {"engine": "job", "workers": 3}})
+
+
+def words(template: Object) -> list[str]:
+    """The command line of a pod; `$$` is a dollar sign for Kubernetes."""
+    [container] = template["spec"]["containers"]
+    return [*container["command"], *(word.replace("$$", "$") for word in container["args"])]
+
+
+def run_here(template: Object, index: int) -> int:
+    """A pod in this process."""
+    *_, folder, digest = words(template)
+    try:
+        task_files.run_task(Path(folder), digest, index)
+    except (DataError, IntegrityError, PreflightError) as error:
+        return error.exit_code
+    return 0
+
+
+def run_in_a_process(template: Object, index: int) -> int:
+    environment = os.environ | {task_files.INDEX_VARIABLE: str(index)}
+    [python, *arguments] = words(template)
+    assert python == "python"
+    return subprocess.run([sys.executable, *arguments], env=environment, check=False).returncode
+
+
+@pytest.fixture
+def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batch]:
+    """A cluster whose pods run in this process."""
+    monkeypatch.setattr(task_files, "Processes", lambda _: InThisProcess())
+    served = Batch(run_here)
+    with serving(served, tmp_path) as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        yield served
+
+
+def run_tasks(
+    work: Path, function: Callable[[Any], None] = write, tick: Callable[[], None] = lambda: None
+) -> list[Path]:
+    tasks = [_Task(work / str(number)) for number in range(4)]
+    with IndexedJob(recipe(work), work, Polling(pause_s=0.01)) as executor:
+        executor.map(function, tasks, tick)
+    return [task.folder for task in tasks]
+
+
+def test_each_task_is_a_pod_and_the_job_is_deleted_when_it_is_done(batch: Batch, tmp_path: Path) -> None:
+    made = run_tasks(tmp_path)
+
+    assert [path.read_text() for path in made] == ["done"] * 4
+    [job] = batch.made
+    assert batch.deleted == [job["metadata"]["name"]]
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (4, 3)
+    assert job["metadata"].get("ownerReferences") is None
+
+
+def test_what_a_task_raises_ends_the_job_and_is_told(batch: Batch, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="0: nothing in it"):
+        run_tasks(tmp_path, refuse)
+
+    assert batch.ran == [0]
+    assert len(batch.deleted) == 1
+
+
+def test_a_pod_that_is_killed_is_tried_again(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = iter([137, 137])
+    monkeypatch.setattr(
+        batch, "_run_pod", lambda template, index: next(codes, 0) or run_here(template, index)
+    )
+
+    run_tasks(tmp_path)
+
+    assert batch.ran == [0, 0, 0, 1, 2, 3]
+
+
+def test_pods_that_die_without_a_word_are_told_with_the_remedy(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_run_pod", lambda *_: 137)
+
+    with pytest.raises(PreflightError, match=r"its pods fail \(.*exit code 137\); look at `kubectl describe"):
+        run_tasks(tmp_path)
+
+
+def test_a_job_that_a_killed_driver_has_left_is_made_anew(batch: Batch, tmp_path: Path) -> None:
+    run_tasks(tmp_path)
+    [job] = batch.made
+    batch.objects[f"/apis/batch/v1/namespaces/team/jobs/{job['metadata']['name']}"] = {
+        "metadata": {"name": "x", "uid": "of another time"}
+    }
+
+    run_tasks(tmp_path)
+
+    assert len(batch.deleted) == 3
+
+
+def test_a_job_that_somebody_deletes_ends_the_run_to_be_started_again(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_run", lambda _: None)
+
+    with pytest.raises(RetryableError, match="somebody has deleted it"):
+        run_tasks(tmp_path, tick=batch.objects.clear)
+
+
+def test_the_pod_of_the_driver_owns_the_job(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from anadil.launch.kubernetes.client import Api
+    from anadil.launch.kubernetes.indexed_job import own_pod
+
+    monkeypatch.setenv("KFP_POD_NAME", "driver-1")
+    batch.pods["driver-1"] = {"metadata": {"name": "driver-1", "uid": "4711"}}
+    monkeypatch.setattr(Api, "is_in_own_namespace", True)
+
+    assert own_pod(Api()) == ({"apiVersion": "v1", "kind": "Pod", "name": "driver-1", "uid": "4711"},)
+    monkeypatch.setattr(Api, "is_in_own_namespace", False)
+    assert own_pod(Api()) == ()
+
+
+def test_a_directory_that_pods_do_not_see_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match="on no volume that the pods mount"):
+        IndexedJob(Recipe(), tmp_path).__enter__()
+
+
+def test_tasks_that_others_have_written_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_files, "Processes", lambda _: InThisProcess())
+    folder = tmp_path / "tasks"
+    digest = task_files.write_tasks(folder, write, [_Task(tmp_path / "0"), _Task(tmp_path / "1")])
+    (folder / "task-000000.pickle").write_bytes((folder / "task-000001.pickle").read_bytes())
+
+    with pytest.raises(IntegrityError, match="task 0 is not the one that was written"):
+        task_files.run_task(folder, digest, 0)
+    with pytest.raises(IntegrityError, match="task 1"):
+        task_files.run_task(folder, "0" * 64, 1)
+    with pytest.raises(PreflightError, match="every pod must see this directory"):
+        task_files.run_task(tmp_path / "elsewhere", digest, 0)
+
+
+def test_the_job_gives_the_same_bytes(batch: Batch, tmp_path: Path) -> None:
+    files = write_inputs(tmp_path / "raw")
+    expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
+
+    executor = IndexedJob(recipe(tmp_path), tmp_path / "job", Polling(pause_s=0.01))
+    corpus = clean(tmp_path / "job", *files, executor=executor, max_bad_records=0.5, shard_bytes=4_000)
+
+    assert content(corpus) == expected
+    assert len(batch.made) == 2
+    assert batch.made[0]["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] == CONTAINER
+
+
+@pytest.mark.slow
+def test_pods_that_are_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = write_inputs(tmp_path / "raw")
+    expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
+    batch = Batch(run_in_a_process)
+    with serving(batch, tmp_path) as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        executor = IndexedJob(recipe(tmp_path), tmp_path / "job")
+        corpus = clean(tmp_path / "job", *files, executor=executor, max_bad_records=0.5)
+
+    assert content(corpus) == expected
+
+
+def test_a_ray_cluster_is_made_awaited_and_deleted(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from threading import Timer
+
+    from anadil.launch.kubernetes.ray_cluster import RayCluster
+    from anadil.runtime.job import Job
+
+    job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")  # both put back afterwards
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    ready = {"readyWorkerReplicas": 1, "head": {"serviceName": "ours-head-svc"}}
+    Timer(0.3, lambda: batch.made[0].update(status=ready)).start()
+
+    with RayCluster(job, pause_s=0.02) as address:
+        assert address == "ray://ours-head-svc.team.svc:10001"
+        assert batch.made[0]["spec"]["workerGroupSpecs"][0]["replicas"] == 3
+        assert batch.deleted == []
+        # Who has not the token may not run code there.
+        for group in (batch.made[0]["spec"]["headGroupSpec"], *batch.made[0]["spec"]["workerGroupSpecs"]):
+            variables = group["template"]["spec"]["containers"][0]["env"]
+            assert {"name": "RAY_AUTH_TOKEN", "value": os.environ["RAY_AUTH_TOKEN"]} in variables
+
+    assert batch.deleted == [batch.made[0]["metadata"]["name"]]
+
+
+def test_a_ray_cluster_whose_workers_do_not_come_is_deleted_and_told(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from anadil.launch.kubernetes import ray_cluster
+    from anadil.runtime.job import Job
+
+    monkeypatch.setattr(ray_cluster, "START_S", 0.0)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+    with pytest.raises(PreflightError, match="no worker within"):
+        ray_cluster.RayCluster(job, pause_s=0.02).__enter__()
+    assert len(batch.deleted) == 1
