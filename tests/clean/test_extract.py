@@ -2,7 +2,8 @@ import time
 
 import pytest
 
-from anadil.clean.extract import decode_page, main_text, may_be_in_language
+from anadil.clean.extract import Extraction, decode_page, main_text, may_be_in_language
+from anadil.recipe.sections import ExtractMode
 from anadil.text.language import load_language
 from tests.kit.clean_stage import page
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH
@@ -32,6 +33,46 @@ def test_readings_of_japanese_characters_are_left_out() -> None:
     assert main_text(page(ruby, head="<html lang=ja>").decode(), ja).endswith(
         "下人が雨やみを待っていた。" + JAPANESE
     )
+
+
+SHORT_PARAGRAPHS = [AZERBAIJANI[: AZERBAIJANI.index(" ", 60)] for _ in range(1)] + [
+    "Kənd yolu bağlıdır, sakinlər piyada gedir",
+    "Sabah hava buludlu olacaq, yağış gözlənilir",
+]
+
+
+@pytest.mark.parametrize(("mode", "is_found"), [("fast", False), ("balanced", True), ("precision", True)])
+def test_a_page_of_short_paragraphs_is_read_by_the_second_extractor(
+    mode: ExtractMode, is_found: bool
+) -> None:
+    html = page(*SHORT_PARAGRAPHS).decode()
+
+    assert (SHORT_PARAGRAPHS[1] in main_text(html, az, Extraction(mode=mode))) == is_found
+
+
+def test_an_earlier_page_does_not_change_a_later_one() -> None:
+    html = page(*SHORT_PARAGRAPHS).decode()
+
+    assert len({main_text(html, az, Extraction(mode="precision")) for _ in range(6)}) == 1
+
+
+@pytest.mark.parametrize("mode", ["fast", "precision"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_tables_are_kept_or_dropped(mode: ExtractMode, is_kept: bool) -> None:
+    table = "<table><tr><th>Şəhər</th><th>Əhali</th></tr><tr><td>Gəncə</td><td>335 600</td></tr></table>"
+    html = page(AZERBAIJANI, ANOTHER, table).decode()
+
+    text = main_text(html, az, Extraction(mode=mode, tables=is_kept))
+
+    assert any(line.split() == ["Gəncə", "335", "600"] for line in text.split("\n")) == is_kept
+    assert AZERBAIJANI in text
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_code_at_the_end_is_kept_or_dropped(is_kept: bool) -> None:
+    html = page(AZERBAIJANI, "<pre>def salam():\n    return 1</pre>").decode()
+
+    assert ("def salam" in main_text(html, az, Extraction(mode="fast", code=is_kept))) == is_kept
 
 
 @pytest.mark.parametrize(

@@ -64,15 +64,25 @@ def test_azerbaijani_is_brought_to_one_form(raw: str, expected: str) -> None:
     assert az.normalize(raw) == expected
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "cp1251"])
 def test_utf8_that_was_read_as_another_encoding_is_read_again(encoding: str) -> None:
     text = "İnsan hüquqlarına etinasızlıq vəhşi aktlara gətirib çıxarmışdır."
-    misread = text.encode().decode(encoding, "surrogateescape" if encoding == "cp1252" else "strict")
-    misread = misread.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-    for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D):
-        misread = misread.replace(chr(0xDC00 + byte), chr(byte))
+    # Bytes without a character of their own stand as control characters, as browsers have it.
+    misread = "".join(bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in text.encode())
 
     assert az.normalize(misread) == text
+
+
+def test_latin_5_that_was_read_as_latin_1_is_read_again() -> None:
+    text = "Çoxlu dağlar aşıldı, qış işığı söndü."
+
+    assert az.normalize(text.encode("iso8859-9").decode("latin-1")) == text
+
+
+def test_letters_of_iceland_stay_where_azerbaijani_ones_stand_beside_them() -> None:
+    text = "Þingvellir, Ðorðe, Lýður, það: İslandda yer adları"
+
+    assert az.normalize(text) == text
 
 
 def test_text_that_was_misread_twice_is_read_again_twice() -> None:
@@ -88,6 +98,7 @@ def test_text_that_was_misread_twice_is_read_again_twice() -> None:
         "«BÜTÜN TÜRKÜ» «KÖRPÜ» «GÜZGÜ» mahnıları çox sevilir, «SÜRÜ» isə az",
         "“Ü” hərfi, É™ deyil",
         "Çox gözəl üçüncü gün: ölkə, ürək, çiçək",
+        "Съешь же ещё этих мягких французских булок, да выпей чаю. ЁЖИК, МЁД, ВЁРСТЫ, ПЁТР, ГЁТЕ",
     ],
 )
 def test_sound_text_is_never_read_again(text: str) -> None:

@@ -42,6 +42,7 @@ class Settings:
 
     language: Language
     limits: FilterLimits
+    extraction: extract.Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,11 @@ def run(job: Job) -> Figures:
     started = time.perf_counter()
     recipe = job.recipe.clean
     language = load_language(job.recipe.language)
-    settings = Settings(language=language, limits=filters.limits_of(language, recipe.rules))
+    settings = Settings(
+        language=language,
+        limits=filters.limits_of(language, recipe.rules),
+        extraction=extract.Extraction(mode=recipe.extract, tables=recipe.tables, code=recipe.code),
+    )
     readers.check_suffixes(job.files)
     read_stats, clean_stats = readers.ReadStats(), CleanStats()
     best: dict[int, Document] = {}
@@ -204,7 +209,7 @@ def _judged(
             clean_stats.drop(reason, _document(raw, page, language))
             return None
         with clean_stats.timed("extract"):
-            text = extract.main_text(page, language)
+            text = extract.main_text(page, language, settings.extraction)
     with clean_stats.timed("normalize"):
         normalized = language.normalize(text)
     clean_stats.repaired += normalized != text

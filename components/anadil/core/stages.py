@@ -172,7 +172,11 @@ FLOW = (
     ),
 )
 
-NEW_KEYS: dict[str, str] = {}
+NEW_KEYS: dict[str, str] = {
+    "clean.extract": '"fast"',
+    "clean.tables": "true",
+    "clean.code": "true",
+}
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 
 With this value a key is left out of origins, so that a release which adds it makes nothing again. It is the

@@ -26,6 +26,7 @@ from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import language_codes
 
 Strategy = Literal["base", "extend", "replace"]
+ExtractMode = Literal["fast", "balanced", "precision"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
 """What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
 
@@ -73,6 +74,12 @@ class Clean(StrictModel):
     """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.txt`, `.html`, `.warc[.gz]` and `.parquet`."""
     text_field: str = "text"
     """Key (JSONL) or column (Parquet) that holds the text."""
+    extract: ExtractMode = "balanced"
+    """How web pages become text: `fast`; `precision`, ten times as slow; `balanced`, which asks it where `fast` is in doubt."""
+    tables: bool = True
+    """Whether tables of web pages are kept, a row a line."""
+    code: bool = True
+    """Whether preformatted blocks of web pages are kept."""
     rules: Rules = Rules()
     minhash_bands: PositiveInt = 14
     """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""

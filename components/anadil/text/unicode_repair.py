@@ -26,13 +26,26 @@ MISREAD = re.compile(
 """A UTF-8 sequence whose bytes stand there as characters (after `CP1252` went back to bytes)."""
 LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
 """The same where a program took the byte A0 for a space; certain only inside misread text."""
-CP1252 = {
-    ord(bytes([byte]).decode("cp1252")): byte
-    for byte in range(0x80, 0xA0)
-    if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
-}
+
+
+def _bytes_of(codec: str) -> dict[int, int]:
+    """Character -> byte, where they differ, of a code page with one byte a character."""
+    characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x80, 0x100)}
+    return {ord(each): byte for byte, each in characters.items() if each and ord(each) != byte}
+
+
+CP1252, CP1251 = _bytes_of("cp1252"), _bytes_of("cp1251")
 SUSPECT = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{re.escape(''.join(map(chr, CP1252)))}]")
 """A first look that spares sound text the rest."""
+CYRILLIC_SUSPECT = re.compile(
+    "[{}][{}]".format(
+        re.escape(bytes(range(0xC2, 0xF0)).decode("cp1251")),
+        re.escape(bytes(range(0x80, 0xC0)).decode("cp1251", "ignore")),
+    )
+)
+LATIN_5 = str.maketrans("þðýÞÐÝ", "şğıŞĞİ")
+"""Where Latin-5 of Turkish and Azerbaijani, ISO 8859-9, has other letters than Latin-1."""
+LATIN_5_LETTERS = frozenset("şğıŞĞİ")
 MIN_MISREAD = 3
 """Fewer sequences may be chance, such as a capital letter before a closing quotation mark."""
 MIN_MISREAD_SHARE = 0.8
@@ -59,22 +72,38 @@ def join_surrogates(text: str) -> str:
 
 
 def undo_mojibake(text: str) -> str:
-    """Undo UTF-8 that was read as Latin-1 or Windows-1252: `É™` was the letter `ə`.
+    """Undo UTF-8 that was read as Latin-1, Windows-1252 or Windows-1251: `É™` and `Й™` were the letter `ə`.
 
     The whole text is judged, so that sound text never changes: nearly all of its non-ASCII
     characters must form valid UTF-8 sequences.
     """
-    if not SUSPECT.search(text):
-        return text
-    bytewise = text.translate(CP1252)
+    for suspect, table in ((SUSPECT, CP1252), (CYRILLIC_SUSPECT, CP1251)):
+        if suspect.search(text) and (sound := _undone(text, table)) is not None:
+            return sound
+    return text
+
+
+def _undone(text: str, table: dict[int, int]) -> str | None:
+    """The text as UTF-8, if the code page of the table made it what it is."""
+    bytewise = text.translate(table)
     found = MISREAD.findall(bytewise)
     if len(found) < MIN_MISREAD:
-        return text
+        return None
     num_foreign = sum(1 for character in text if character > "\x7f")
     if sum(map(len, found)) < MIN_MISREAD_SHARE * num_foreign:
+        return None
+    return _decoded(text, LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise))
+
+
+def undo_latin_5(text: str) -> str:
+    """Undo Latin-5 that was read as Latin-1, of a language that writes ş, ğ, ı and none of þ, ð, ý.
+
+    Where one of those letters stands the text was read rightly, and þ is þ.
+    """
+    num_foreign = sum(map(text.count, "þðý"))
+    if num_foreign < MIN_MISREAD or any(map(text.__contains__, LATIN_5_LETTERS)):
         return text
-    bytewise = LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise)
-    return _decoded(text, bytewise)
+    return text.translate(LATIN_5)
 
 
 def _decoded(text: str, bytewise: str) -> str:

@@ -3,7 +3,7 @@
 import re
 
 from anadil.text.language import FilterLimits, Language
-from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters
+from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters, undo_latin_5
 
 SCHWAS = str.maketrans({"\u04d9": "ə", "\u04d8": "Ə", "\u01dd": "ə", "\u018e": "Ə"})
 SCHWA_WORD = re.compile("[^\\W\\d_]*[\u04d9\u04d8\u01dd\u018e][^\\W\\d_]*")
@@ -42,7 +42,7 @@ def _normalize(text: str) -> str:
 
 def _normalize_once(text: str) -> str:
     # i with a second dot is what lower-casing İ leaves behind in most programs.
-    text = repair_characters(text).replace("i\u0307", "i")
+    text = undo_latin_5(repair_characters(text)).replace("i\u0307", "i")
     if any(map(text.__contains__, map(chr, SCHWAS))):
         text = SCHWA_WORD.sub(_latin_schwa, text)
     return normalize_spaces(text)

@@ -1,0 +1,121 @@
+"""Documents that hold text of the files which models are judged and taught by.
+
+A document is contaminated if it shares a run of eight words with an item, or a run of 40 characters, which is what
+finds an item in a language whose suffixes change its words. Source: word 8-grams, as in "PaLM", arXiv:2204.02311,
+section 8; the length of the run of characters is our choice: about as many letters as eight short words.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from anadil.text.language import Language
+
+Hashes = npt.NDArray[np.uint64]
+
+RUN_WORDS = 8
+RUN_CHARS = 40
+MULTIPLIER = 0x9E3779B97F4A7C15
+"""Odd, so that it has an inverse modulo 2 ** 64."""
+INVERSE = pow(MULTIPLIER, -1, 2**64)
+MAX_NAMED = 10
+"""Items that are named of one document."""
+
+
+class Decontamination:
+    """Finds items of the files in documents; each run of an item costs 16 bytes."""
+
+    def __init__(self, items: Iterable[tuple[str, str]], language: Language) -> None:
+        """Take the items.
+
+        Args:
+            items: Names and texts; one with fewer than eight words and 40 characters could be in any document,
+                and is not looked for.
+            language: Its folding makes case and white space equal.
+        """
+        self._language = language
+        self._names: list[str] = []
+        self.num_short = 0
+        """Items that are too short to be looked for."""
+        hashes: list[Hashes] = []
+        owners: list[npt.NDArray[np.int64]] = []
+        for name, text in items:
+            runs = self._runs(text)
+            if not len(runs):
+                self.num_short += 1
+                continue
+            hashes.append(runs)
+            owners.append(np.full(len(runs), len(self._names)))
+            self._names.append(name)
+        found = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
+        # Of equal runs the first item's; sorting is stable.
+        self._hashes, first = np.unique(found, return_index=True)
+        self._owners = (np.concatenate(owners) if owners else np.zeros(0, dtype=np.int64))[first]
+
+    def matches(self, text: str) -> list[str]:
+        """Names of the items of which a normalized text holds a run, the first ten; empty for a clean text."""
+        if not len(self._hashes):
+            return []
+        runs = self._runs(text)
+        places = np.searchsorted(self._hashes, runs)
+        places[places == len(self._hashes)] = 0
+        owners = np.unique(self._owners[places[self._hashes[places] == runs]])
+        return [self._names[each] for each in owners[:MAX_NAMED]]
+
+    def _runs(self, text: str) -> Hashes:
+        words = [
+            stripped for word in self._language.shingle_units(text) if (stripped := word.strip(PUNCTUATION))
+        ]
+        units = np.fromiter(
+            (xxhash.xxh3_64_intdigest(word.encode()) for word in words), np.uint64, len(words)
+        )
+        characters = np.frombuffer("".join(words).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+        # Where a language writes no spaces, its units are characters, and eight of them are in any text.
+        runs = [run_hashes(characters * np.uint64(MULTIPLIER), RUN_CHARS)]
+        if len(characters) > len(units):
+            runs.append(run_hashes(units, RUN_WORDS))
+        return np.concatenate(runs)
+
+
+PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—-*_#|。、「」『』（）・！？"
+
+
+def run_hashes(values: Hashes, length: int) -> Hashes:
+    """A hash for each run of some values, by differences of a running sum modulo 2 ** 64.
+
+    Args:
+        values: Well mixed; shape (n,).
+        length: Of a run.
+
+    Returns:
+        Shape (n - length + 1,), or (0,) where there are fewer values.
+    """
+    if len(values) < length:
+        return np.zeros(0, dtype=np.uint64)
+    values = (values ^ (values >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    sums = np.concatenate(
+        ([np.uint64(0)], np.cumsum(values * _powers(MULTIPLIER, len(values)), dtype=np.uint64))
+    )
+    runs = (sums[length:] - sums[:-length]) * _powers(INVERSE, len(values) - length + 1)
+    return np.asarray(runs ^ (runs >> np.uint64(32)), dtype=np.uint64)
+
+
+def _powers(base: int, count: int) -> Hashes:
+    powers = np.full(count, base % 2**64, dtype=np.uint64)
+    powers[0] = 1
+    return np.multiply.accumulate(powers)
+
+
+def texts_of(row: Any) -> Iterator[str]:
+    """All texts of a JSON value, whatever its layout: prompts, answers, messages, choices."""
+    if isinstance(row, str):
+        yield row
+    elif isinstance(row, dict):
+        for value in row.values():
+            yield from texts_of(value)
+    elif isinstance(row, list):
+        for value in row:
+            yield from texts_of(value)

@@ -1,0 +1,108 @@
+"""Hosts and addresses whose pages are left out: lists in the layout of UT1, a directory for each category.
+
+Source: Université Toulouse Capitole, "Blacklists UT1": `domains` has a host a line, whose subdomains count too;
+`urls` an address without its scheme, and all below it counts.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from anadil.core.errors import DataError
+
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+MAX_PATH_PARTS = 8
+"""Parts of a path that are compared; the longest of UT1's addresses has seven."""
+
+
+class UrlLists:
+    """Which addresses are blocked; a host costs eight bytes, so that all of UT1's five million fit into 40 MB."""
+
+    def __init__(self, blocked: Iterable[str], allowed: Iterable[str] = ()) -> None:
+        self._blocked = _hashes(blocked)
+        self._allowed = _hashes(allowed)
+
+    def is_blocked(self, url: str) -> bool:
+        """Whether the host, a domain above it, or the path or one above it, is in the lists.
+
+        Of several the longest decides, so that an allowed subdomain of a blocked host is allowed.
+
+        Args:
+            url: Any text; without a host it is not blocked.
+        """
+        for each in _candidates(url):
+            key = _hash(each)
+            if _holds(self._allowed, key):
+                return False
+            if _holds(self._blocked, key):
+                return True
+        return False
+
+
+def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlLists:
+    """The lists of some categories.
+
+    Args:
+        folders: Each a directory with `domains` or `urls` or both, or a file of hosts and addresses.
+        allowed: Hosts and addresses that are no matter what the lists say.
+
+    Raises:
+        DataError: A directory holds neither, or a path does not exist.
+    """
+    files = [file for folder in folders for file in _files(folder)]
+    return UrlLists((line for file in files for line in _lines(file)), map(_plain, allowed))
+
+
+def _files(folder: Path) -> list[Path]:
+    if folder.is_file():
+        return [folder]
+    found = [folder / name for name in ("domains", "urls") if (folder / name).is_file()]
+    if not found:
+        raise DataError(
+            f"clean.url_lists: {folder} is no file, and holds neither `domains` nor `urls`; "
+            "name a category of UT1, such as lists/ut1/gambling, or a file with a host a line"
+        )
+    return found
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            text = line.strip()
+            if text and not text.startswith("#"):
+                yield _plain(text)
+
+
+def _plain(url: str) -> str:
+    """Without scheme, `www.`, user, port, query and a slash or dot at the end, the host in lower case."""
+    rest = SCHEME.sub("", url.strip())
+    host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    host = host.rpartition("@")[2].partition(":")[0].rstrip(".").lower().removeprefix("www.")
+    return f"{host}{slash}{path}".rstrip("/")
+
+
+def _candidates(url: str) -> Iterator[str]:
+    """The address and all that contain it, longest first."""
+    host, *parts = _plain(url).split("/")
+    for end in range(min(len(parts), MAX_PATH_PARTS), 0, -1):
+        yield "/".join([host, *parts[:end]])
+    labels = host.split(".")
+    for start in range(len(labels)):
+        yield ".".join(labels[start:])
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode(errors="replace"))
+
+
+def _hashes(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
+    return np.unique(np.fromiter((_hash(text) for text in texts if text), dtype=np.uint64))
+
+
+def _holds(hashes: npt.NDArray[np.uint64], key: int) -> bool:
+    index = int(np.searchsorted(hashes, np.uint64(key)))
+    return index < len(hashes) and int(hashes[index]) == key

@@ -1,0 +1,74 @@
+"""Documents that hold text of the files that models are judged by are found."""
+
+import random
+
+import numpy as np
+import pytest
+
+from anadil.clean.decontaminate import Decontamination, run_hashes, texts_of
+from anadil.text.language import load_language
+from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, TURKISH
+
+az, ja = load_language("az"), load_language("ja")
+ITEM = "Göygöl milli parkının ərazisində neçə göl var və onlardan ən böyüyü hansıdır?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{AZERBAIJANI} {ITEM} {ANOTHER}",
+        f"{AZERBAIJANI} {ITEM.upper()} {ANOTHER}",
+        f"{AZERBAIJANI} «{ITEM.replace(' və', ', və')}» {ANOTHER}",
+        f"{AZERBAIJANI} {' '.join(ITEM.split()[:8])} {ANOTHER}",
+        f"{AZERBAIJANI} {ITEM.replace('hansıdır', 'hansıydı').replace('milli', '')} {ANOTHER}",
+    ],
+)
+def test_an_item_is_found_in_any_case_and_frame(text: str) -> None:
+    assert Decontamination([("eval.jsonl:7", ITEM)], az).matches(text) == ["eval.jsonl:7"]
+
+
+def test_other_text_is_clean() -> None:
+    found = Decontamination([("a", ITEM), ("b", AZERBAIJANI)], az)
+
+    assert found.matches(f"{ANOTHER} {TURKISH}") == []
+    assert found.matches("") == []
+    assert Decontamination([], az).matches(AZERBAIJANI) == []
+
+
+def test_seven_words_of_an_item_are_chance() -> None:
+    item = "bu il də o var ya yox nə"
+
+    assert Decontamination([("a", item)], az).matches(f"{ANOTHER} {item}") == ["a"]
+    assert Decontamination([("a", item)], az).matches(f"{ANOTHER} {item.rpartition(' ')[0]} {TURKISH}") == []
+
+
+def test_an_item_of_a_few_words_is_not_looked_for_and_counted() -> None:
+    found = Decontamination([("short", "Bakı şəhəri"), ("long", ITEM)], az)
+
+    assert found.num_short == 1
+    assert found.matches(f"Bakı şəhəri. {ANOTHER}") == []
+
+
+def test_japanese_is_compared_by_characters() -> None:
+    found = Decontamination([("a", JAPANESE[:45])], ja)
+
+    assert found.matches("前置き。" + JAPANESE) == ["a"]
+    assert found.matches("前置き。" + JAPANESE[:20] + "別の文です。" + JAPANESE[60:]) == []
+
+
+def test_a_hash_of_a_run_does_not_depend_on_its_place() -> None:
+    generator = random.Random(1)
+    values = [generator.randrange(2**64) for _ in range(9)]
+
+    alone = run_hashes(np.array(values[3:7], dtype=np.uint64), 4)
+    inside = run_hashes(np.array(values, dtype=np.uint64), 4)
+
+    assert inside[3] == alone[0]
+    assert len(set(inside.tolist())) == len(inside) == 6
+    assert len(run_hashes(np.array(values[:3], dtype=np.uint64), 4)) == 0
+
+
+def test_texts_are_taken_from_any_layout() -> None:
+    row = {"messages": [{"role": "user", "content": "a"}], "choices": ["b", "c"], "n": 3, "x": None}
+
+    assert list(texts_of(row)) == ["user", "a", "b", "c"]
