@@ -22,6 +22,7 @@ from anadil.clean.dedup import MinHash, exact_key, near_duplicates
 from anadil.clean.guard import skip_failed_document
 from anadil.clean.holdout import split_heldout
 from anadil.clean.language_id import identify_language
+from anadil.clean.line_language import keep_own_lines
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.runtime.job import Figures, Job
@@ -43,6 +44,7 @@ class Settings:
     language: Language
     limits: FilterLimits
     extraction: extract.Extraction
+    line_language: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class Stats:
     normalized: int
     """Documents that normalization changed."""
     identifier_retries: int
+    foreign_lines: int
+    """Lines in another language that were taken out of kept documents and of those dropped later."""
     bytes_in: int
     """Of text and HTML."""
     bytes_out: int
@@ -88,6 +92,7 @@ class CleanStats:
         self.dropped: Counter[str] = Counter()
         self.repaired = 0
         self.retried = 0
+        self.foreign_lines = 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._samples: defaultdict[str, list[tuple[int, str, Document]]] = defaultdict(list)
 
@@ -140,6 +145,7 @@ def run(job: Job) -> Figures:
         language=language,
         limits=filters.limits_of(language, recipe.rules),
         extraction=extract.Extraction(mode=recipe.extract, tables=recipe.tables, code=recipe.code),
+        line_language=recipe.line_language,
     )
     readers.check_suffixes(job.files)
     read_stats, clean_stats = readers.ReadStats(), CleanStats()
@@ -217,6 +223,15 @@ def _judged(
     with clean_stats.timed("identify"):
         found = identify_language(normalized, language)
     clean_stats.retried += found.retried
+    if settings.line_language and found.is_language:
+        with clean_stats.timed("lines"):
+            lines = keep_own_lines(normalized, language)
+        if lines.is_mixed:
+            clean_stats.drop("mixed", document)
+            return None
+        clean_stats.foreign_lines += lines.removed
+        normalized = lines.text
+        document = _document(raw, normalized, language)
     with clean_stats.timed("filter"):
         reason = filters.drop_reason(normalized, found, language, settings.limits)
     if reason:
@@ -317,6 +332,7 @@ def _stats(
         recoded=read_stats.recoded,
         normalized=clean_stats.repaired,
         identifier_retries=clean_stats.retried,
+        foreign_lines=clean_stats.foreign_lines,
         bytes_in=read_stats.bytes_in,
         bytes_out=sum(len(document.text.encode()) for document in documents),
         words_out=sum(len(settings.language.words(document.text)) for document in documents),
