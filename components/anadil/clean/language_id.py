@@ -43,13 +43,7 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
     CLD2 takes 2 to 12 % of short Azerbaijani for Turkish or nothing; the language's guard
     takes those back. On FLORES, Tatoeba and XNLI lines both together reach .987.
     """
-    retried = False
-    try:
-        is_reliable, _, details = pycld2.detect(text)
-    except (pycld2.error, UnicodeEncodeError):
-        retried = True
-        is_reliable, details = _second_try(text)
-    code, percent = details[0][1], details[0][2]
+    is_reliable, code, percent, retried = _detect(text)
     if language.model:
         is_language = model_label(text, language.model) == language.model.label
     elif language.profile:
@@ -64,6 +58,22 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
         if not is_language and not is_reliable and code == "un":
             is_language = second_opinion(text) == language.second_label != ""
     return IdentifiedLanguage(code=code, is_language=is_language, is_reliable=is_reliable, retried=retried)
+
+
+def cld2_label(text: str) -> tuple[str, bool]:
+    """What CLD2 takes most of a text for, and whether it is sure."""
+    is_reliable, code, percent, _ = _detect(text)
+    return code, is_reliable and percent >= MIN_PERCENT
+
+
+def _detect(text: str) -> tuple[bool, str, int, bool]:
+    retried = False
+    try:
+        is_reliable, _, details = pycld2.detect(text)
+    except (pycld2.error, UnicodeEncodeError):
+        retried = True
+        is_reliable, details = _second_try(text)
+    return is_reliable, details[0][1], details[0][2], retried
 
 
 def _second_try(text: str) -> tuple[bool, tuple[tuple[str, str, int, float], ...]]:
