@@ -98,8 +98,7 @@ def learn_limits(
 
 
 def _limits(chosen: Mapping[str, float]) -> Limits:
-    whole = {"min_words", "max_words", "min_stop_words"}
-    return Limits(**{name: int(value) if name in whole else value for name, value in chosen.items()})
+    return Limits.model_validate(chosen)  # counts are whole numbers already
 
 
 def _measured(texts: Sequence[str], language: Language) -> dict[str, Values]:
@@ -115,8 +114,9 @@ def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> f
     edge = float(np.quantile(column, 1 - rate if sign > 0 else rate))
     moved = edge + widened * (edge - float(np.median(column)))
     if name == "min_stop_words":
-        return max(0, math.floor(moved))
-    rounded = (math.ceil if sign > 0 else math.floor)(moved * 10**DIGITS) / 10**DIGITS
+        return float(max(0, math.floor(moved)))
+    outward = math.ceil if sign > 0 else math.floor
+    rounded = outward(moved * 10**DIGITS) / 10**DIGITS
     return rounded if "length" in name else min(1.0, max(0.0, rounded))
 
 

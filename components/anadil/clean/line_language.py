@@ -9,7 +9,7 @@ MIN_LINE_CHARS = 40
 """Of a shorter line nobody can say it: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""
 MAX_FOREIGN_SHARE = 0.3
 """Share of the text in such lines above which a document is `mixed`. Our choice: quotations are less."""
-MIN_LETTERS = 0.7
+MIN_LETTERS = 0.88
 """Share of a line that is letters and spaces; less is code, numbers or an address, in no language."""
 
 
