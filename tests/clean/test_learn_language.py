@@ -1,5 +1,6 @@
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -14,6 +15,9 @@ from anadil.recipe.sections import Rules
 from anadil.text.language import Language, load_language
 from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.constructed import documents, write_documents_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +52,16 @@ def test_a_sibling_is_told_apart_without_any_text_of_it(language: Language) -> N
 @pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])
 def test_noise_is_dropped(kind: str, language: Language) -> None:
     draw = random.Random(3)
-    made = {
+    made: dict[str, Callable[[str], str]] = {
         "torn": lambda text: " ".join(" ".join(word) for word in text.split()),
         "scrambled": lambda text: " ".join("".join(draw.sample(word, len(word))) for word in text.split()),
         "repeated": lambda text: "\n".join([text[:80]] * 20),
         "english": lambda _: (
             "It is a truth universally acknowledged that a man must be in want of a wife. " * 9
         ),
-    }[kind]
+    }
 
-    assert kept([made(text) for text in documents(50, seed=4)], language) <= 0.1
+    assert kept([made[kind](text) for text in documents(50, seed=4)], language) <= 0.1
 
 
 def test_a_pack_says_what_it_was_made_of_and_what_each_limit_drops(learnt: LearntLanguage) -> None:

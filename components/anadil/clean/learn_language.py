@@ -168,7 +168,7 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
         covered += count
     is_turkic = lower["ı"] > lower.total() / 500 and lower["i"] > 0
     return LanguagePack(
-        code=row.code if row else name, name=row.name if row else name, script=script,
+        code=row.code if row else name.replace("_", "-"), name=row.name if row else name, script=script,
         words="spaces" if spaces else "characters", fold="turkic" if is_turkic else "plain",
         alphabet=alphabet[:400], min_long_block=140 if spaces else 70,
     )  # fmt: skip

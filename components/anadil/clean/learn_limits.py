@@ -115,8 +115,8 @@ def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> f
     moved = edge + widened * (edge - float(np.median(column)))
     if name == "min_stop_words":
         return float(max(0, math.floor(moved)))
-    outward = math.ceil if sign > 0 else math.floor
-    rounded = outward(moved * 10**DIGITS) / 10**DIGITS
+    scaled = moved * 10**DIGITS
+    rounded: float = (math.ceil(scaled) if sign > 0 else math.floor(scaled)) / 10**DIGITS
     return rounded if "length" in name else min(1.0, max(0.0, rounded))
 
 
