@@ -9,6 +9,7 @@ from anadil.clean import learn_language as learning
 from anadil.clean.filters import drop_reason, limits_of
 from anadil.clean.language_id import identify_language
 from anadil.clean.learn_language import LearntLanguage, cut, learn_language
+from anadil.clean.ngram_profile import is_likely
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Rules
@@ -47,6 +48,16 @@ def test_clean_text_that_was_not_in_the_sample_is_kept(language: Language) -> No
 
 def test_a_sibling_is_told_apart_without_any_text_of_it(language: Language) -> None:
     assert kept(documents(200, sibling=True, seed=2), language) <= 0.02
+
+
+def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
+    assert language.profile is not None
+    own, others = (
+        [is_likely(text, language.profile) for text in documents(100, sibling=sibling, seed=8)]
+        for sibling in (False, True)
+    )
+
+    assert (sum(own) >= 98, sum(others)) == (True, 0)
 
 
 @pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])
