@@ -28,8 +28,8 @@ BROUGHT_ALONG = {
     "jinja2": {"markupsafe"},
 }
 """What a package of an extra requires itself."""
-OPTIONAL = {"liger_kernel", "torchao"}
-"""Used where it is installed, which `HAS_LIGER` tells."""
+OPTIONAL = {"fasttext", "liger_kernel", "torchao"}
+"""Used where it is installed."""
 MACHINE_PATH = re.compile(r"/(?:home|Users|mnt)/(?!leyla/|anadil/)[a-z]+/")
 """Leyla is the user of the examples, anadil that of the images."""
 

@@ -35,7 +35,7 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
     names = [stage.name for stage in FLOW]
     stages = FLOW[: names.index(until) + 1]
 
-    @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language}")
+    @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language_code}")
     def pipeline(recipe: str = recipe.model_dump_json()) -> None:
         uris: dict[str, Any] = {}
         first = len(stages) if here else _first_in_exit_handler(resolved)

@@ -69,7 +69,7 @@ class Submission:
     @property
     def description(self) -> str:
         """One line beside the version."""
-        return f"Adapt {self.recipe.base.model} to {self.recipe.language}, anadil {__version__}"
+        return f"Adapt {self.recipe.base.model} to {self.recipe.language_code}, anadil {__version__}"
 
     def run(self, experiment: str, pipeline: str, version: str) -> dict[str, Any]:
         """The body of a run, of these ids."""

@@ -123,6 +123,18 @@ def test_other_weights_of_the_same_size_are_another_base_model(tmp_path: Path) -
     assert old != new
 
 
+def test_a_language_pack_is_known_by_its_content_not_by_its_place(tmp_path: Path) -> None:
+    def key(name: str, text: str) -> dict[str, str]:
+        pack = tmp_path / name
+        pack.write_text(text, "utf-8")
+        return recipe_origin(Recipe.model_validate({"language": str(pack)}), ("language",))
+
+    pack = "code: qaa\nname: X\nscript: Latn\n"
+
+    assert key("a.yaml", pack) == key("b.yaml", pack) != key("a.yaml", pack + "stop_words: la\n")
+    assert recipe_origin(Recipe(), ("language",)) == {"recipe language": '"az"'}
+
+
 def test_the_code_of_a_stage_is_its_own() -> None:
     digests = {code_digest(stage) for stage in FLOW}
 

@@ -1,4 +1,4 @@
-import sys
+import re
 import unicodedata
 from pathlib import Path
 
@@ -10,9 +10,8 @@ from anadil.clean.judge import Judge
 from anadil.clean.language_id import identify_language
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
-from anadil.text import languages
 from anadil.text.filter_limits import FilterLimits
-from anadil.text.language import language_codes, load_language
+from anadil.text.language import UnknownLanguageError, language_codes, load_language
 
 LETTERS = st.text(
     st.one_of(
@@ -42,7 +41,7 @@ def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> No
     normal = load_language(code).normalize(text)
 
     assert normal.encode().decode() == normal
-    assert unicodedata.is_normalized("NFC" if code == "az" else "NFKC", normal)
+    assert unicodedata.is_normalized("NFKC" if code == "ja" else "NFC", normal)
 
 
 @given(text=LETTERS)
@@ -166,16 +165,69 @@ def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
     assert set(FilterLimits.__dataclass_fields__) == set(Rules.model_fields)
 
 
-def test_a_new_language_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "xx.py").write_text(
-        "from dataclasses import replace\n"
-        "from anadil.text.languages import az\n"
-        'LANGUAGE = replace(az.LANGUAGE, code="xx", name="Newly added")\n',
-        encoding="utf-8",
-    )
-    monkeypatch.setattr(languages, "__path__", [*languages.__path__, str(tmp_path)])
+def test_a_new_language_is_one_file(tmp_path: Path) -> None:
+    pack = tmp_path / "xx.yaml"
+    pack.write_text("code: xx\nname: Newly added\nscript: Latn\nstop_words: Bir İki\nfold: turkic\n", "utf-8")
 
-    assert language_codes() == ["az", "ja", "xx"]
-    assert Recipe.model_validate({"language": "xx"}).language == "xx"
-    assert load_language("xx").name == "Newly added"
-    sys.modules.pop("anadil.text.languages.xx")
+    recipe = Recipe.model_validate({"language": str(pack)})
+
+    assert (recipe.language_code, load_language(recipe.language).name) == ("xx", "Newly added")
+    assert load_language(str(pack)).stop_words == {"bir", "iki"}
+
+
+def test_a_pack_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    pack = tmp_path / "xx.yaml"
+    for name in ("First", "Another"):
+        pack.write_text(f"code: xx\nname: {name}\nscript: Latn\n", "utf-8")
+
+        assert load_language(str(pack)).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("code: xx\nname: X\nscript: Latn\nstopwords: a\n", "stopwords: Extra inputs are not permitted"),
+        ("code: xx\nname: X\nscript: latin\n", "script: String should match"),
+        (
+            "code: xx\nname: X\nscript: Latn\nlimits: {min_script: 2}\n",
+            "limits.min_script: Input should be less",
+        ),
+        ("- 1\n", "the file: Input should be a valid dictionary"),
+        ("a: [", "while parsing"),
+    ],
+)
+def test_a_pack_with_a_mistake_is_refused_with_its_key(tmp_path: Path, text: str, reason: str) -> None:
+    pack = tmp_path / "xx.yaml"
+    pack.write_text(text, "utf-8")
+
+    with pytest.raises(UnknownLanguageError, match=re.escape(f"{pack}: {reason}")):
+        load_language(str(pack))
+
+
+@pytest.mark.parametrize("spelling", ["kk", "kaz", "kaz_Cyrl", "kk-Cyrl", "KK"])
+def test_a_language_without_a_pack_is_known_by_any_of_its_ids(spelling: str) -> None:
+    language = load_language(spelling)
+
+    assert (language.code, language.name, *language.labels) == ("kk", "Kazakh", "kk")
+    assert language.is_script("ә")
+    assert not language.is_script("a")
+    assert language.words("бір екі") == ["бір", "екі"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Kazkh", "did you mean 'kk' (Kazakh)?"),
+        ("qzz", "Packs are shipped for az, en, ja, tr; one in no list is learnt, `anadil language learn"),
+        ("kk-Latn", "Kazakh in Latn is a language that CLD2 cannot tell"),
+        ("gag", "`anadil language learn gag SAMPLE... --out gag.yaml`"),
+        ("./no.yaml", "the language pack ./no.yaml cannot be read: No such file"),
+    ],
+)
+def test_a_language_that_nothing_can_identify_is_refused_with_the_remedy(name: str, told: str) -> None:
+    with pytest.raises(UnknownLanguageError, match=re.escape(told)):
+        load_language(name)
+
+
+def test_a_script_without_spaces_counts_characters() -> None:
+    assert load_language("zh").words("北京 2008 年。") == ["北", "京", "2008", "年"]

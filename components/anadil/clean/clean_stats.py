@@ -39,6 +39,7 @@ class CleanStats:
         self.dropped: Counter[str] = Counter()
         self.normalized = 0
         self.retried = 0
+        self.foreign_lines = 0
         self.personal_data: Counter[str] = Counter()
         """Placeholders in documents that no rule dropped, by kind."""
         self.seconds: Counter[str] = Counter()
@@ -73,6 +74,7 @@ class CleanStats:
             "dropped": dict(self.dropped),
             "normalized": self.normalized,
             "retried": self.retried,
+            "foreign_lines": self.foreign_lines,
             "personal_data": dict(self.personal_data),
             "seconds": dict(self.seconds),
             "samples": self.samples(),
@@ -83,6 +85,7 @@ class CleanStats:
         self.documents_in += other["documents_in"]
         self.normalized += other["normalized"]
         self.retried += other["retried"]
+        self.foreign_lines += other["foreign_lines"]
         self.dropped.update(other["dropped"])
         self.personal_data.update(other["personal_data"])
         self.seconds.update(other["seconds"])

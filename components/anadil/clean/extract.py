@@ -108,6 +108,9 @@ def decode_page(data: bytes, charset: str) -> tuple[str, bool]:
 
 def may_be_in_language(page: str, language: Language) -> bool:
     """Whether a page may hold the language: a cheap question before the expensive extraction."""
+    if not language.labels:
+        # CLD2 cannot say it of raw HTML, and nothing else can tell markup from text.
+        return True
     lang = HTML_LANG.search(page, 0, 20_000)
     if lang and lang[1].lower() == language.code:
         return True
@@ -118,7 +121,9 @@ def may_be_in_language(page: str, language: Language) -> bool:
     except pycld2.error:
         # Rare; the check of the extracted text decides.
         return True
-    return any(code == language.code and percent >= MIN_PREFILTER_PERCENT for _, code, percent, _ in details)
+    return any(
+        code in language.labels and percent >= MIN_PREFILTER_PERCENT for _, code, percent, _ in details
+    )
 
 
 def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:

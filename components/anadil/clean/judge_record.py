@@ -11,6 +11,7 @@ from anadil.clean.characters import Characters
 from anadil.clean.clean_stats import Row, StepTimer
 from anadil.clean.judge import RULES, Floats, Judge, limits_of
 from anadil.clean.language_id import identify_language
+from anadil.clean.line_language import keep_own_lines
 from anadil.clean.lists import Lists, load_lists
 from anadil.clean.minhash import MinHash
 from anadil.clean.readers import RawRecord
@@ -117,6 +118,8 @@ class Judged:
     """What a sample says beside the document: `value` and `limit`."""
     personal_data: Counter[str] = field(default_factory=Counter)
     """Placeholders in its text, by kind."""
+    foreign_lines: int = 0
+    """Lines in another language that were taken out of its text."""
     is_recoded: bool = False
     """It was not UTF-8."""
     is_normalized: bool = False
@@ -152,8 +155,16 @@ def _judged(document: Document, settings: Settings) -> Judged:
     language, timer, text = settings.language, settings.timer, document.text
     with timer.timed("identify"):
         found = identify_language(text, language)
+    removed, foreign = 0, 0.0
+    if settings.recipe.clean.line_language and found.is_language:
+        with timer.timed("lines"):
+            lines = keep_own_lines(text, language)
+        removed, foreign = lines.removed, lines.foreign_share
+        if removed:
+            text = lines.text
+            document = replace(document, text=text, id=id_of(text))
     with timer.timed("filter"):
-        judgement = settings.judge.judge([text], [found])[0]
+        judgement = settings.judge.judge([text], [found], [foreign])[0]
     failed: tuple[str, ...] = judgement.failed
     reason: str | None = judgement.reason
     sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
@@ -171,7 +182,7 @@ def _judged(document: Document, settings: Settings) -> Judged:
         document = replace(document, text=replaced, id=id_of(replaced)) if counts else document
     return Judged(
         document=document, reason=reason, failed=failed, is_judged=True, sample=sample, personal_data=counts,
-        statistics=judgement.statistics, is_retried=found.retried,
+        statistics=judgement.statistics, is_retried=found.retried, foreign_lines=removed,
     )  # fmt: skip
 
 

@@ -150,6 +150,7 @@ class _ShardRun:
         read_stats.recoded += judged.is_recoded
         self._clean_stats.normalized += judged.is_normalized
         self._clean_stats.retried += judged.is_retried
+        self._clean_stats.foreign_lines += judged.foreign_lines
         self._clean_stats.documents_in += 1
         self._rows.add(self._num_records, file, raw, judged)
         if judged.reason:

@@ -41,6 +41,8 @@ class Stats:
     """Files and pages that were not UTF-8."""
     normalized: int
     """Documents that normalization changed."""
+    foreign_lines: int
+    """Lines in another language that were taken out of documents."""
     identifier_retries: int
     bytes_in: int
     """Of text and HTML."""
@@ -105,6 +107,7 @@ def make_stats(
         responses_skipped=read_stats.skipped,
         recoded=read_stats.recoded,
         normalized=clean_stats.normalized,
+        foreign_lines=clean_stats.foreign_lines,
         identifier_retries=clean_stats.retried,
         bytes_in=read_stats.bytes_in,
         bytes_out=sum(file.num_bytes for file in files),

@@ -39,6 +39,7 @@ COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
     "recipe": Command("list, copy, show and check recipes", "anadil.cli.recipe", "add_recipe"),
+    "language": Command("make a language pack of text", "anadil.cli.language", "add_language"),
     "plan": Command(
         "memory, speed, time and cost of a training run, before a machine is rented",
         "anadil.cli.plan",

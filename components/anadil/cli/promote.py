@@ -58,7 +58,7 @@ def promote(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     manifest = check_promotable(options.scores, options.model)
     model, scores = absolute(options.model), absolute(options.scores)
-    name = options.name or f"anadil-{recipe.language}"
+    name = options.name or f"anadil-{recipe.language_code}"
     if options.dry_run:
         print(f"{model} would be {name}@{options.alias}")
         return 0

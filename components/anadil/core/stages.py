@@ -200,6 +200,7 @@ FLOW = (
 
 NEW_KEYS: dict[str, str] = {
     "clean.extract": '"fast"',
+    "clean.line_language": "false",
     "clean.tables": "true",
     "clean.code": "true",
     "clean.pii": "false",

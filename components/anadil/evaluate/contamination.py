@@ -58,7 +58,7 @@ def find_contamination(
     heldout: Sequence[Document], train: Iterable[Document], language: Language
 ) -> Contamination:
     """Compare the held-out documents with all training documents."""
-    sample = language.shingle_units(" ".join(language.prompts))
+    sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
     by_character = all(len(unit) == 1 for unit in sample)
     ngram = CHARACTERS_OF_NGRAM if by_character else WORDS_OF_NGRAM
     hashed = [_unit_hashes(document.text, language) for document in heldout]

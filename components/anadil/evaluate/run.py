@@ -55,7 +55,7 @@ def run(job: Job) -> Figures:
         PreflightError: A model is a mixture of experts.
     """
     recipe, language = job.recipe, load_language(job.recipe.language)
-    heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, recipe.language)
+    heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, language.code)
     candidates = [
         open_model("base", base_model(recipe.base, job.base_cache)),
         open_model("adapted", job.inputs["model"]),

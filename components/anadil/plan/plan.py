@@ -159,7 +159,7 @@ def build_plan(request: PlanRequest, result: PlanResult, exact: ExactPeak | None
     return Plan(
         version=__version__,
         recipe=request.name,
-        language=request.recipe.language,
+        language=request.recipe.language_code,
         model=_model(request),
         machine=_cluster(request),
         layout=_layout(request, result.layout),

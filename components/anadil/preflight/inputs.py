@@ -336,7 +336,7 @@ def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginning
     found = _taken(
         files,
         beginnings,
-        lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language, beginnings.copy),
+        lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language_code, beginnings.copy),
     )
     num_documents = sum(1 for document in refuse_too_large(each for _, each in found) if document.text)
     if beginnings.whole:

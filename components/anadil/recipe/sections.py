@@ -8,7 +8,7 @@ published the text says where the value comes from. `load.py` reads and checks f
 from typing import Annotated, Literal
 
 from pydantic import (
-    BeforeValidator,
+    AfterValidator,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -23,7 +23,7 @@ from anadil.recipe.fields import Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
-from anadil.text.language import language_codes
+from anadil.text.language import load_language
 
 Strategy = Literal["base", "extend", "replace"]
 ExtractMode = Literal["fast", "balanced", "precision"]
@@ -65,6 +65,8 @@ class Clean(StrictModel):
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
     """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
+    line_language: bool = True
+    """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
     modes: dict[RuleName, Mode] = Field(default_factory=dict)
     """Whether a rule drops documents (`enforce`) or is only counted (`report`); watch a new limit before it drops."""
@@ -208,19 +210,16 @@ class Tracking(StrictModel):
         return uri
 
 
-def _has_language(code: object) -> object:
-    if code not in language_codes():
-        raise ValueError(f"Input should be {' or '.join(map(repr, language_codes()))}")
-    return code
+def _has_language(language: str) -> str:
+    load_language(language)  # raises what is shown, with the remedy
+    return language
 
 
 class Recipe(StrictModel):
     """Everything that a run does."""
 
-    language: Annotated[
-        str, BeforeValidator(_has_language), Field(json_schema_extra={"enum": [*language_codes()]})
-    ] = "az"
-    """ISO 639-1 code of the language that is taught."""
+    language: Annotated[Text, AfterValidator(_has_language)] = "az"
+    """Language that is taught: an id such as `az` or `kaz_Cyrl`, or the path of a pack, which `anadil language learn` writes."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random choice; NumPy takes 32 bits."""
     base: Base = Base()
@@ -240,6 +239,11 @@ class Recipe(StrictModel):
         if stride is not None and stride > self.context:
             raise ValueError(f"evaluate.stride {stride} is larger than the context {self.context}")
         return self
+
+    @property
+    def language_code(self) -> str:
+        """Id of the language, also where the recipe names a pack."""
+        return load_language(self.language).code
 
     @property
     def context(self) -> int:

@@ -49,7 +49,7 @@ def run(job: Job) -> Figures:
         "sections": [
             section for section in REPORT_SECTIONS if section[0] != "finetuning" or facts.mask_audit
         ],
-        "lang": job.recipe.language,
+        "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
         "training": training_view(facts),

@@ -18,10 +18,11 @@ from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, Stage
 from anadil.recipe.pretrain import NEUTRAL
 from anadil.recipe.sections import CLEAN_NEUTRAL, Recipe
+from anadil.text.language import is_pack_path
 
 PACKAGE = Path(__file__).parents[1]
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
-SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css"}
+SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
 RESULT_VERSION = "result version"
 """Its name in an origin."""
 BASE_SUFFIXES = {".json", ".jinja", ".safetensors"}
@@ -72,6 +73,9 @@ def recipe_origin(recipe: Recipe, sections: Sequence[str]) -> dict[str, str]:
         node: object = recipe
         for part in section.split("."):
             node = getattr(node, part)
+        if section == "language" and is_pack_path(recipe.language):
+            # The same pack in another place is the same language, and another one in this place is not.
+            node = f"pack {hashlib.sha256(Path(recipe.language).expanduser().read_bytes()).hexdigest()}"
         origin.update(_flat(section, node))
     return origin
 

@@ -144,8 +144,9 @@ def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
 
 def run_settings(recipe: Recipe) -> dict[str, str]:
     """What a run is known by: language, base, seed, and each key that is not the default, by its path."""
-    always = {"language": recipe.language, "base.model": recipe.base.model, "seed": str(recipe.seed)}
-    return always | dict(_flat("", recipe.model_dump(mode="json", exclude_defaults=True)))
+    always = {"language": recipe.language_code, "base.model": recipe.base.model, "seed": str(recipe.seed)}
+    given = dict(_flat("", recipe.model_dump(mode="json", exclude_defaults=True)))
+    return always | {key: value for key, value in given.items() if key not in always}
 
 
 def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,53 @@
-"""What the stages know of a language: data and small pure functions, a module for each."""
+"""What the stages know of a language: a pack of data, and a few small pure functions where it needs them.
 
-import importlib
-import pkgutil
+A language is named by its id, for which a pack is shipped or identifiers know enough, or by the path
+of a pack (`languages/README.md` describes its keys; `anadil language learn` writes one).
+"""
+
+import difflib
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from anadil.text import languages
 from anadil.text.filter_limits import FilterLimits
+
+PACKS = Path(__file__).parent / "languages"
+"""Shipped packs, the functions that some need, and the table of codes."""
+PACK_SUFFIXES = (".yaml", ".yml", ".json")
+LEARN = "anadil language learn {0} SAMPLE... --out {0}.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A language by its own text: how likely its n-grams of letters are, and how unlikely a text may be.
+
+    `anadil.clean.ngram_profile` makes and reads it.
+    """
+
+    orders: tuple[int, ...]
+    """Letters of an n-gram."""
+    own: str
+    """Log-probabilities of hashed n-grams, packed."""
+    others: tuple[str, ...] = ()
+    """The same of each text that it is not: its nearest siblings, and noise."""
+    min_chars: tuple[int, ...]
+    """Letters from which each of the next limits holds, ascending."""
+    min_likelihoods: tuple[float, ...]
+    """Least mean log-probability of a text of the language."""
+    min_margins: tuple[float, ...] = ()
+    """Least distance to the likeliest of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """A fastText identifier of the user's: GlotLID, OpenLID, or one of their own. Never downloaded."""
+
+    path: str
+    label: str
+    """What it calls the language, such as `__label__kaz_Cyrl`."""
+    sha256: str
+    """Of the file, so that another one is not taken for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,9 +55,11 @@ class Language:
     """Everything that the stages need to know about a language."""
 
     code: str
-    """ISO 639-1."""
+    """BCP 47: ISO 639-1 where there is such a code, else ISO 639-3; also one that the user made up."""
     name: str
     """English name, for reports."""
+    script: str
+    """ISO 15924."""
     words: Callable[[str], list[str]]
     """The words of a text: the unit of fertility and of the word filters."""
     shingle_units: Callable[[str], list[str]]
@@ -29,8 +72,14 @@ class Language:
     """Whether a letter belongs to the language's script."""
     guard: Callable[[str], bool]
     """Whether a text surely is of this language, whatever an identifier says of short text."""
+    labels: frozenset[str]
+    """What CLD2 calls the language; empty where it does not know it."""
+    second_label: str
+    """What py3langid calls it; empty likewise."""
     lookalikes: frozenset[str]
-    """Codes (of CLD2) under which its text may go by mistake; `guard` decides then."""
+    """Codes (of CLD2) under which its text may go by mistake; `guard` or the profile decides then."""
+    profile: Profile | None = None
+    model: LanguageModel | None = None
     own_letters: frozenset[str]
     """Letters that its neighbours do not write."""
     min_own_letters: float
@@ -50,14 +99,109 @@ class Language:
     """Questions that the finetuned model answers in the report."""
     sample_words: tuple[str, ...] = ()
     """Words that the report always cuts up, beside the most frequent long ones."""
+    alphabet: str = field(default="", compare=False)
+    """Letters of ordinary text, most frequent first; for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownLanguage:
+    """A row of `codes.tsv`, made by `scripts/language_codes.py` of CLDR's likely subtags."""
+
+    code: str
+    iso639_3: str
+    script: str
+    """In which it is usually written."""
+    name: str
+    cld2: str
+    """Label of CLD2; empty where it does not know the language."""
+    second: str
+    """Label of py3langid; empty likewise."""
+
+
+class UnknownLanguageError(ValueError):
+    """No pack, no row, or nothing that could tell the language from another."""
+
+
+@functools.cache
+def known_languages() -> dict[str, KnownLanguage]:
+    """Every language that has a row, by its id."""
+    lines = (PACKS / "codes.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    names = ("code", "iso639_3", "script", "name", "cld2", "second")
+    rows = (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
+    return {row["code"]: KnownLanguage(**row) for row in rows}
 
 
 def language_codes() -> list[str]:
-    """The ISO 639-1 codes of all languages: the modules of `languages/`."""
-    return sorted(each.name for each in pkgutil.iter_modules(languages.__path__))
+    """Ids of the shipped packs."""
+    return sorted(path.stem for path in PACKS.glob("*.yaml"))
 
 
-def load_language(code: str) -> Language:
-    """The language of a code, such as `az`."""
-    language: Language = importlib.import_module(f"{languages.__name__}.{code}").LANGUAGE
-    return language
+def is_pack_path(language: str) -> bool:
+    """Whether a recipe names a language by the path of a pack."""
+    return language.endswith(PACK_SUFFIXES) or "/" in language
+
+
+def find_language(code: str) -> KnownLanguage | None:
+    """The row of an id, in any common spelling: `kk`, `kaz`, `kk-Cyrl`, `kaz_Cyrl`.
+
+    A script other than the usual one takes its identifiers away: they have not seen it.
+    """
+    first, _, script = code.replace("_", "-").partition("-")
+    rows = known_languages()
+    by_alpha3 = (row for row in rows.values() if row.iso639_3 == first.lower())
+    row = rows.get(first.lower()) or next(by_alpha3, None)
+    if row is None or not script or script.title() == row.script:
+        return row
+    if len(script) != 4 or not script.isalpha():
+        return None
+    return KnownLanguage(
+        code=f"{row.code}-{script.title()}", iso639_3=row.iso639_3, script=script.title(),
+        name=row.name, cld2="", second="",
+    )  # fmt: skip
+
+
+def load_language(language: str) -> Language:
+    """The language of an id, such as `az` or `kaz_Cyrl`, or of a pack's path.
+
+    Raises:
+        UnknownLanguageError: There is no such language, or no identifier knows it: says what to do.
+    """
+    # Here, because packs are made of the classes above.
+    from anadil.text.language_pack import read_pack, without_pack
+
+    if is_pack_path(language):
+        path = Path(language).expanduser()
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise UnknownLanguageError(
+                f"the language pack {language} cannot be read: {error.strerror}"
+            ) from None
+        return read_pack(path, (status.st_mtime_ns, status.st_size))
+    path = PACKS / f"{language}.yaml"
+    if language in language_codes():
+        return read_pack(path, (0, 0))
+    row = find_language(language)
+    if row is None:
+        raise UnknownLanguageError(_unknown(language))
+    if row.code in language_codes():
+        return read_pack(PACKS / f"{row.code}.yaml", (0, 0))
+    if not row.cld2:
+        raise UnknownLanguageError(
+            f"{row.name} in {row.script} is a language that CLD2 cannot tell from others; make a pack of text in "
+            f"it, `{LEARN.format(row.code)}`, and name its path"
+        )
+    return without_pack(row)
+
+
+def _unknown(language: str) -> str:
+    rows = known_languages()
+    names = {row.name.lower(): row.code for row in rows.values()}
+    ids = [*rows, *(row.iso639_3 for row in rows.values())]
+    near = next(iter(difflib.get_close_matches(language.lower(), names, n=1, cutoff=0.8)), "")
+    near = names.get(near, "") or next(iter(difflib.get_close_matches(language, ids, n=1, cutoff=0.5)), "")
+    guess = f"; did you mean {near!r} ({found.name})?" if near and (found := find_language(near)) else "."
+    return (
+        f"no language has this id{guess} Packs are shipped for {', '.join(language_codes())}; one in no list is "
+        f"learnt, `{LEARN.format('NAME')}`, and named by the pack's path"
+    )

@@ -69,7 +69,7 @@ def run(job: Job) -> Figures:
             log.warning("%s", text)
     best, why = choose_candidate(measured, recipe)
     _write(job.out, measured, best, base, folder)
-    write_tables(job.out, base_measured, measured, best, why, heldout, recipe.language)
+    write_tables(job.out, base_measured, measured, best, why, heldout, language.code)
     beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
     job.varying.extend(sorted(name for name in beside if "/" in name or name in TABLES))
     job.records.update(

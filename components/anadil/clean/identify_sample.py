@@ -1,0 +1,122 @@
+"""How a language is to be told from others, learnt of a sample: labels, a profile, or a user's model."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anadil.clean import ngram_profile
+from anadil.clean.language_id import cld2_label
+from anadil.clean.ngram_profile import Table
+from anadil.text.language import LanguageModel, find_language
+from anadil.text.language_pack import Identification, ModelTable, ProfileTable
+
+LENGTHS = (40, 80, 160, 320, 640, 1_280)
+"""Letters from which a limit of its own holds."""
+DROP_RATE = 0.003
+"""Of the language's own text, at each length."""
+WIDENED = 0.15
+"""Of the distance from the median to the limit, added to it: text of another kind than the sample is less likely."""
+MAX_PIECES = 4_000
+MIN_LABELLED = 0.98
+"""Share of the sample that CLD2 must take for the language, so that its label counts."""
+COVERED = 0.998
+"""Share of the sample's sure labels of CLD2 that are expected; others are other languages."""
+LINE = 60
+"""Characters of the short pieces whose labels are counted too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """What a pack says of identification, and what to tell of it."""
+
+    identification: Identification
+    told: list[str]
+
+
+def identify_sample(
+    code: str,
+    fit: Sequence[str],
+    aside: Sequence[str],
+    others: Mapping[str, Sequence[str]],
+    model: Callable[[Sequence[str]], LanguageModel] | None,
+) -> Identified:
+    """Learn it.
+
+    Args:
+        code: Id of the language.
+        fit: Text that likelihoods are counted on.
+        aside: Text that limits are measured on.
+        others: File name -> text that is none of the language.
+        model: What finds the label of a fastText model.
+    """
+    row = find_language(code)
+    labels = _labels([*fit, *aside])
+    known = row.cld2 if row and row.cld2 and labels[row.cld2] >= MIN_LABELLED * labels.total() else ""
+    expected = _expected(labels, _labels([text[:LINE] for text in aside]))
+    most = ", ".join(f"{label} {count / labels.total():.1%}" for label, count in labels.most_common(3))
+    told = [f"CLD2 takes the sample for: {most}" + ("" if known else "; it does not know the language")]
+    if model:
+        found = model(fit)
+        told.append(f"identified by {found.label} of {found.path}")
+        table = ModelTable(path=found.path, label=found.label, sha256=found.sha256)
+        return Identified(
+            identification=Identification(cld2=(known,) if known else (), model=table), told=told
+        )
+    profile = _profile(fit, aside, others)
+    told.append(
+        f"identified by n-grams of {sum(map(len, fit)):,} characters"
+        + (f", against {', '.join(others)}" if others else "")
+    )
+    identification = Identification(
+        cld2=(known,) if known else (), lookalikes=tuple(sorted(expected - {known})), profile=profile
+    )
+    return Identified(identification=identification, told=told)
+
+
+def _labels(texts: Sequence[str]) -> Counter[str]:
+    """What CLD2 surely takes texts for; `un` where it is not sure."""
+    return Counter(code if is_reliable else "un" for code, is_reliable in map(cld2_label, texts))
+
+
+def _expected(*counted: Counter[str]) -> set[str]:
+    expected = {"un"}
+    for labels in counted:
+        covered = 0
+        for label, count in labels.most_common():
+            if covered >= COVERED * labels.total():
+                break
+            expected.add(label)
+            covered += count
+    return expected
+
+
+def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]]) -> ProfileTable:
+    tables = [ngram_profile.count_table(texts) for texts in (fit, *others.values())]
+    likelihoods, margins = [], []
+    running = [ngram_profile.letters_of(text) for text in aside]
+    for length in LENGTHS:
+        own, margin = _limits(running, length, tables)
+        likelihoods.append(own)
+        margins.append(margin)
+    packed = [ngram_profile.pack_table(table) for table in tables]
+    return ProfileTable(
+        orders=ngram_profile.ORDERS, own=packed[0], others=tuple(packed[1:]), min_chars=LENGTHS,
+        min_likelihoods=tuple(likelihoods), min_margins=tuple(margins) if others else (),
+    )  # fmt: skip
+
+
+def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tuple[float, float]:
+    """Least likelihood and margin of pieces of the length; a text that is shorter counts as it is."""
+    pieces = [
+        text[start : start + length]
+        for text in running
+        for start in range(0, max(1, len(text) - length), length)
+    ]
+    step = max(1, len(pieces) // MAX_PIECES)
+    scored = np.array([ngram_profile.score(piece, tables) for piece in pieces[::step]])
+    least, middle = np.quantile(scored[:, 0], [DROP_RATE, 0.5])
+    margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
+    # What is likelier in another language is in it, however far the sample keeps from it.
+    return round(float(least - WIDENED * (middle - least)), 3), round(min(margin, 0.0), 3)

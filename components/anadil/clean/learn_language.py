@@ -1,0 +1,243 @@
+"""A language pack from text: what is learnt, on how much evidence, and what it would drop.
+
+A part of the sample is kept aside; what is said of losses is measured on it. Limits are the published
+ones, widened where the language's own text needs it, and tightened only as far as noise demands.
+"""
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anadil.clean.identify_sample import Identified, identify_sample
+from anadil.clean.learn_limits import LearntLimits, learn_limits
+from anadil.clean.made_noise import made_noise
+from anadil.core.errors import DataError
+from anadil.core.format import human_bytes
+from anadil.text.language import Language, LanguageModel, find_language
+from anadil.text.language_pack import LanguagePack, normalize, to_language
+from anadil.text.scripts import WITHOUT_SPACES, script_of
+
+MIN_BYTES = 1_000_000
+"""Of good text. Our choice: of less, n-grams of siblings overlap."""
+MAX_BYTES = 20_000_000
+"""More is not read: nothing learnt changes any more."""
+MAX_CHARS = 3_000
+"""A longer document is cut into equal pieces at line ends."""
+HELD_ASIDE = 0.3
+"""Share of the documents on which losses are measured."""
+NUM_STOP_WORDS = 40
+MAX_STRAY_SHARE = 0.001
+"""Of the words, for a letter that is no word of its own."""
+MAX_TOKEN_CHARS = 20
+"""Longer runs between spaces, in the mean, are no words: the language writes none."""
+ALPHABET_SHARE = 0.9999
+"""Of the letters of the sample; the rest are names and quotations."""
+NUM_PROMPTS, PROMPT_WORDS, PROMPT_CHARACTERS = 5, 6, 12
+QUESTION_WORDS = range(4, 16)
+SENTENCE = re.compile(r"[^.!?…。！？؟।\n]{20,200}[.!?…。！？؟।]")
+STRIPPED = ".,;:!?\"'()«»“”"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Normalized documents, cut to pieces, in two parts."""
+
+    fit: list[str]
+    aside: list[str]
+    num_documents: int
+    num_bytes: int
+    short: list[str]
+    """Documents that are no longer than a piece: they say how short one may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntLanguage:
+    """A pack, and what to tell of it."""
+
+    pack: LanguagePack
+    told: list[str] = field(default_factory=list)
+
+
+def split_texts(documents: Iterable[str]) -> Texts:
+    """Normalize, cut, leave copies out, and set a part aside by the hash of its text."""
+    fit: list[str] = []
+    aside: list[str] = []
+    seen = set()
+    num_documents = num_bytes = 0
+    short = []
+    for raw in documents:
+        text = normalize(raw)
+        if not text:
+            continue
+        num_documents += 1
+        num_bytes += len(text.encode())
+        pieces = cut(text)
+        short += pieces if len(pieces) == 1 else []
+        for piece in pieces:
+            digest = hashlib.sha256(piece.encode()).digest()
+            if digest not in seen:
+                seen.add(digest)
+                (aside if digest[0] < HELD_ASIDE * 256 else fit).append(piece)
+        if num_bytes > MAX_BYTES:
+            break
+    return Texts(fit=fit, aside=aside, num_documents=num_documents, num_bytes=num_bytes, short=short)
+
+
+def cut(text: str) -> list[str]:
+    """The text, in pieces at line ends or, where lines are too long, at spaces."""
+    size = math.ceil(len(text) / math.ceil(len(text) / MAX_CHARS))
+    pieces: list[str] = []
+    rest = text
+    while len(rest) > MAX_CHARS:
+        ends = (rest.rfind(mark, size // 2, size + 1) for mark in ("\n", " "))
+        end = next((end for end in ends if end > 0), size)
+        pieces.append(rest[:end].strip())
+        rest = rest[end:].strip()
+    return [*pieces, rest] if rest else pieces
+
+
+def learn_language(
+    name: str,
+    sample: Iterable[str],
+    bad: Mapping[str, Iterable[str]],
+    model: Callable[[Sequence[str]], LanguageModel] | None = None,
+) -> LearntLanguage:
+    """Make a pack.
+
+    Args:
+        name: Id of the language, of a list or made up.
+        sample: Good text in it.
+        bad: File name -> text that is to be dropped: noise, or the nearest languages.
+        model: What finds the label of a fastText model, where there is one.
+
+    Raises:
+        DataError: The sample is too small, or a model does not know its language.
+    """
+    texts = split_texts(sample)
+    if texts.num_bytes < MIN_BYTES:
+        raise DataError(
+            f"the sample holds {human_bytes(texts.num_bytes)} of text; give {human_bytes(MIN_BYTES)} or more"
+        )
+    noise = {place: split_texts(each) for place, each in bad.items()}
+    noise = {place: each for place, each in noise.items() if each.fit and each.aside}
+    draft = _draft(name, texts)
+    language = to_language(draft)
+    found = identify_sample(
+        draft.code, texts.fit, texts.aside, {n: each.fit for n, each in noise.items()}, model
+    )
+    draft = draft.model_copy(
+        update={"identification": found.identification, **_words_of(texts.fit, language, draft.words)}
+    )
+    rejected = {place: each.aside for place, each in noise.items()} or made_noise(
+        texts.aside, spaces=draft.words == "spaces"
+    )
+    learner = to_language(draft)
+    lengths = [len(learner.words(text)) for text in texts.short]
+    lengths += [MAX_CHARS] * (texts.num_documents - len(lengths))
+    limits = learn_limits(learner, texts.fit, texts.aside, rejected, lengths)
+    pack = draft.model_copy(
+        update={
+            "limits": limits.limits,
+            "prompts": _prompts(texts.aside, draft.words),
+            "questions": _questions(texts.aside),
+            "learnt": _evidence(texts, limits),
+        }
+    )
+    return LearntLanguage(pack=pack, told=_told(pack, texts, found, limits, is_made=not noise))
+
+
+def _draft(name: str, texts: Texts) -> LanguagePack:
+    row = find_language(name)
+    letters = Counter(letter for text in texts.fit for letter in text if letter.isalpha())
+    script = script_of(letters.elements())
+    tokens = Counter(len(token) for text in texts.fit for token in text.split())
+    mean = sum(length * count for length, count in tokens.items()) / tokens.total()
+    spaces = script not in WITHOUT_SPACES and mean <= MAX_TOKEN_CHARS
+    lower: Counter[str] = Counter()
+    for letter, count in letters.items():
+        lower[letter.lower()[:1]] += count
+    alphabet, covered = "", 0
+    for letter, count in lower.most_common():
+        if covered > ALPHABET_SHARE * letters.total():
+            break
+        alphabet += letter
+        covered += count
+    is_turkic = lower["ı"] > lower.total() / 500 and lower["i"] > 0
+    return LanguagePack(
+        code=row.code if row else name.replace("_", "-"), name=row.name if row else name, script=script,
+        words="spaces" if spaces else "characters", fold="turkic" if is_turkic else "plain",
+        alphabet=alphabet[:400], min_long_block=140 if spaces else 70,
+    )  # fmt: skip
+
+
+def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str, str]:
+    """Stop words, by the documents that hold them, and letters that are no words."""
+    held: Counter[str] = Counter()
+    single: Counter[str] = Counter()
+    total = 0
+    for text in texts:
+        found = language.words(text)
+        total += len(found)
+        single.update(word for word in found if len(word) == 1 and word.isalpha())
+        held.update({word for each in found if (word := language.fold(each).strip(STRIPPED)).isalpha()})
+    stops = sorted(word for word, _ in held.most_common(NUM_STOP_WORDS))
+    if words != "spaces":
+        return {"stop_words": " ".join(stops)}
+    letters = {each for text in texts for each in text if each.isalpha() and language.is_script(each)}
+    stray = sorted(each for each in letters if single[each] <= MAX_STRAY_SHARE * total)
+    return {"stop_words": " ".join(stops), "stray_letters": "".join(stray)}
+
+
+def _sentences(texts: Sequence[str]) -> Iterable[str]:
+    """Whole sentences that begin a line, in an order that only their text decides."""
+    found = (match[0] for text in texts for line in text.split("\n") if (match := SENTENCE.match(line)))
+    return sorted(found, key=lambda sentence: hashlib.sha256(sentence.encode()).digest())
+
+
+def _prompts(texts: Sequence[str], words: str) -> tuple[str, ...]:
+    def beginning(sentence: str) -> str:
+        if words == "spaces":
+            return " ".join(sentence.split()[:PROMPT_WORDS])
+        return sentence[:PROMPT_CHARACTERS]
+
+    sound = (each for each in _sentences(texts) if all(map(str.isalpha, "".join(each.split())[:20])))
+    return tuple(dict.fromkeys(map(beginning, sound)))[:NUM_PROMPTS]
+
+
+def _questions(texts: Sequence[str]) -> tuple[str, ...]:
+    asked = (each for each in _sentences(texts) if each[-1] in "?？؟" and len(each.split()) in QUESTION_WORDS)
+    return tuple(dict.fromkeys(asked))[:NUM_PROMPTS]
+
+
+def _evidence(texts: Texts, limits: LearntLimits) -> dict[str, Any]:
+    return {
+        "documents": texts.num_documents,
+        "bytes": texts.num_bytes,
+        "set_aside": len(texts.aside),
+        "own_text_dropped": round(limits.own_dropped, 4),
+        "noise_kept": {place: round(share, 4) for place, share in limits.noise_kept.items()},
+    }
+
+
+def _told(
+    pack: LanguagePack, texts: Texts, found: Identified, limits: LearntLimits, *, is_made: bool
+) -> list[str]:
+    size = human_bytes(texts.num_bytes)
+    measured = f"{len(texts.aside):,} pieces set aside"
+    told = [
+        f"{pack.name} ({pack.code}), {pack.script}: {texts.num_documents:,} documents, {size}",
+        f"words: {pack.words}; letters: {pack.alphabet[:80]}",
+        f"stop words: {pack.stop_words}",
+        *found.told,
+        *limits.told,
+        f"own clean text dropped: {limits.own_dropped:.2%} of {measured}",
+    ]
+    kind = "noise made of the sample" if is_made else "bad text"
+    told += [f"{kind}, {place}: {share:.1%} kept" for place, share in limits.noise_kept.items()]
+    if is_made:
+        told.append("give --bad files of what the source really holds to fit the limits to it")
+    return told

@@ -1,0 +1,209 @@
+"""Limits of the document filters, learnt of good text and tried on noise."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from anadil.clean.characters import Characters
+from anadil.clean.columns import Column
+from anadil.clean.fit import spare_good
+from anadil.clean.judge import CHECKS, Judge
+from anadil.clean.language_id import identify_language
+from anadil.clean.statistics import Matrix
+from anadil.text.filter_limits import FilterLimits
+from anadil.text.language import Language
+
+DROP_RATE = 0.001
+"""Of own text, for each limit that is widened to spare it."""
+STRICT_RATES = (0.001, 0.002, 0.004)
+"""To which a limit may be tightened where noise demands it."""
+MAX_OWN_DROPPED = 0.02
+"""Of the text set aside, by all rules together; the aim is 3 % of text never seen."""
+MAX_NOISE_KEPT = 0.1
+WIDENED = 0.3
+"""Of the distance from the median to the quantile, added to it."""
+MIN_DOCUMENTS = 200
+"""Fewer do not say how short a document may be."""
+DIGITS = 3
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntLimits:
+    """Limits, and what they do to text that they were not fitted on."""
+
+    limits: FilterLimits
+    own_dropped: float
+    """Share of the good text, by identification and all limits."""
+    noise_kept: dict[str, float]
+    """By file or kind."""
+    told: list[str]
+
+
+MEASURES = {
+    "min_mean_word_length": -1,
+    "max_mean_word_length": 1,
+    "min_alpha_words": -1,
+    "min_stop_words": -1,
+    "max_duplicate_lines": 1,
+    "max_top_ngram": 1,
+    "max_duplicate_ngrams": 1,
+    "max_isolated": 1,
+    "min_script": -1,
+}
+"""Limit -> 1 for a largest, -1 for a least one. The others are only loosened where own text does not keep them."""
+COLUMNS: dict[str, Column] = {
+    check.limit: check.column for check in reversed(CHECKS) if isinstance(check.limit, str)
+}
+GENERAL_LIMITS = FilterLimits()
+
+
+def learn_limits(
+    language: Language,
+    fit: Sequence[str],
+    aside: Sequence[str],
+    noise: Mapping[str, Sequence[str]],
+    lengths: Sequence[int],
+) -> LearntLimits:
+    """Learn them.
+
+    Args:
+        language: With its identification and words.
+        fit: Good text that they are fitted on.
+        aside: Good text that losses are measured on.
+        noise: File or kind -> text that is to be dropped.
+        lengths: Words of each document of the sample.
+    """
+    tables = Characters(language)
+    rows = _measured(fit, language, tables)
+    values = {name: rows[:, COLUMNS[name]] for name in MEASURES}
+    chosen = {name: _lenient(name, column) for name, column in values.items()}
+    chosen["min_words"] = _min_words(lengths)
+    chosen["max_words"] = max(GENERAL_LIMITS.max_words, *lengths)
+    spared = spare_good(rows, Judge(_with(language, chosen), characters=tables), max_good_loss=DROP_RATE)
+    chosen = spared | chosen
+    judge = _Judge(language, tables, aside, noise)
+    chosen, told = _tightened(judge, values, chosen)
+    return LearntLimits(
+        limits=_with(language, chosen).limits,
+        own_dropped=judge.own_dropped(chosen),
+        noise_kept=judge.noise_kept(chosen),
+        told=[*judge.told(chosen), *told],
+    )
+
+
+def _with(language: Language, chosen: Mapping[str, float]) -> Language:
+    """The language with limits in place of its own."""
+    return replace(language, limits=FilterLimits(**{**asdict(language.limits), **chosen}))
+
+
+def _measured(texts: Sequence[str], language: Language, tables: Characters) -> Matrix:
+    """Statistics of the texts that have words; whether they are in the language is one of them."""
+    worded = [text for text in texts if not text.isspace() and text]
+    found = [identify_language(text, language) for text in worded]
+    rows = Judge(language, characters=tables).judge(worded, found).statistics
+    return rows[rows[:, Column.WORDS] > 0]
+
+
+def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> float:
+    sign = MEASURES[name]
+    edge = float(np.quantile(column, 1 - rate if sign > 0 else rate))
+    moved = edge + widened * (edge - float(np.median(column)))
+    if name == "min_stop_words":
+        return float(max(0, math.floor(moved)))
+    scaled = moved * 10**DIGITS
+    rounded: float = (math.ceil(scaled) if sign > 0 else math.floor(scaled)) / 10**DIGITS
+    return rounded if "length" in name else min(1.0, max(0.0, rounded))
+
+
+def _lenient(name: str, column: Values) -> float:
+    """The published limit, or what spares own text; lengths and stop words are the language's alone."""
+    learnt = _quantile(name, column, DROP_RATE, WIDENED)
+    if "length" in name:
+        return learnt
+    if name == "min_stop_words":
+        return min(_quantile(name, column, STRICT_RATES[-1]), 2)  # Gopher's
+    general = 0.05 if name == "max_isolated" else float(getattr(GENERAL_LIMITS, name))
+    return max(general, learnt) if MEASURES[name] > 0 else min(general, learnt)
+
+
+def _min_words(lengths: Sequence[int]) -> int:
+    if len(lengths) < MIN_DOCUMENTS:
+        return GENERAL_LIMITS.min_words
+    return max(1, min(GENERAL_LIMITS.min_words, int(np.quantile(lengths, DROP_RATE))))
+
+
+class _Judge:
+    """Which texts some limits keep; each text is identified and measured once."""
+
+    def __init__(
+        self, language: Language, tables: Characters, own: Sequence[str], noise: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._language, self._tables = language, tables
+        self._own = _measured(own, language, tables), len(own)
+        self._noise = {
+            place: (_measured([language.normalize(text) for text in texts], language, tables), len(texts))
+            for place, texts in noise.items()
+        }
+
+    def _reasons(self, rows: Matrix, chosen: Mapping[str, float]) -> list[str | None]:
+        judge = Judge(_with(self._language, chosen), characters=self._tables)
+        return list(judge.judge_statistics(rows).reasons)
+
+    def _kept(self, texts: tuple[Matrix, int], chosen: Mapping[str, float]) -> float:
+        rows, total = texts
+        return self._reasons(rows, chosen).count(None) / max(1, total)
+
+    def told(self, chosen: Mapping[str, float]) -> list[str]:
+        """What identification and each limit alone drop of the good text."""
+        rows, _ = self._own
+        dropped = {"identification": rows[:, Column.LANGUAGE] < 1}
+        for name in sorted(chosen):
+            column, limit = rows[:, COLUMNS[name]], chosen[name]
+            dropped[name] = column < limit if name.startswith("min_") else column > limit
+        return [
+            f"{name} {chosen.get(name, '')}".strip() + f": drops {float(each.mean()):.2%}"
+            for name, each in dropped.items()
+        ]
+
+    def own_dropped(self, chosen: Mapping[str, float]) -> float:
+        """Share of the good text."""
+        return 1 - self._kept(self._own, chosen)
+
+    def noise_kept(self, chosen: Mapping[str, float]) -> dict[str, float]:
+        """Share of each kind."""
+        return {place: self._kept(texts, chosen) for place, texts in self._noise.items()}
+
+
+def _tightened(
+    judge: _Judge, values: Mapping[str, Values], chosen: dict[str, float]
+) -> tuple[dict[str, float], list[str]]:
+    """Tighten, one limit at a time, that which drops most noise, until little enough is kept."""
+    told: list[str] = []
+    kept = _worst(judge.noise_kept(chosen))
+    while kept > MAX_NOISE_KEPT:
+        best: tuple[float, str, float] | None = None
+        for name in MEASURES:
+            for rate in STRICT_RATES:
+                value = _quantile(name, values[name], rate)
+                tried = chosen | {name: value}
+                if value == chosen[name] or judge.own_dropped(tried) > MAX_OWN_DROPPED:
+                    continue
+                after = _worst(judge.noise_kept(tried))
+                if best is None or after < best[0]:
+                    best = after, name, value
+        if best is None or best[0] >= kept:
+            told.append(f"of some noise {kept:.0%} is kept: no limit that spares own text drops more")
+            break
+        kept = best[0]
+        chosen = chosen | {best[1]: best[2]}
+        told.append(f"{best[1]} is {best[2]:g}, tighter than its own text needs, because of the noise")
+    return chosen, told
+
+
+def _worst(kept: Mapping[str, float]) -> float:
+    return max(kept.values(), default=0.0)

@@ -1,0 +1,48 @@
+"""Noise made of good text, to try limits on where the user has no bad text to show."""
+
+import random
+from collections.abc import Callable, Sequence
+
+MAX_TEXTS = 300
+"""Of each kind."""
+
+
+def _torn(text: str, draw: random.Random) -> str:
+    """Every other word falls apart into letters, as in text of damaged PDF files."""
+    return " ".join(" ".join(word) if draw.random() < 0.5 else word for word in text.split())
+
+
+def _scrambled(text: str, draw: random.Random) -> str:
+    """The letters of each word in another order, as of a wrong code page or a bad scan."""
+    return " ".join("".join(draw.sample(word, len(word))) for word in text.split())
+
+
+def _repeated(text: str, draw: random.Random) -> str:
+    """Two lines again and again, as of a template."""
+    lines = [text[:60], text[60:120]]
+    return "\n".join(draw.choice(lines) for _ in range(30))
+
+
+def _numbers(text: str, draw: random.Random) -> str:
+    """Half of the words are figures, as of tables."""
+    return " ".join(str(draw.randrange(100_000)) if draw.random() < 0.5 else word for word in text.split())
+
+
+KINDS: dict[str, Callable[[str, random.Random], str]] = {
+    "torn words": _torn,
+    "scrambled letters": _scrambled,
+    "repeated lines": _repeated,
+    "figures": _numbers,
+}
+
+
+def made_noise(texts: Sequence[str], *, spaces: bool) -> dict[str, list[str]]:
+    """Kind -> noise; the same of equal texts.
+
+    Args:
+        texts: Good text.
+        spaces: There are spaces between its words; else nobody sees that words are torn.
+    """
+    draw = random.Random(0)  # noqa: S311  no secret
+    kinds = KINDS if spaces else {"repeated lines": _repeated}
+    return {kind: [make(text, draw) for text in texts[:MAX_TEXTS]] for kind, make in kinds.items()}

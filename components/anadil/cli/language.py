@@ -1,0 +1,143 @@
+"""`anadil language`: make a language pack of text, show one, list the ids that need none."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anadil.artifacts import storage
+from anadil.cli.doctor.local import require_packages
+from anadil.core.errors import DataError, RecipeError
+from anadil.text.language import known_languages, language_codes
+
+if TYPE_CHECKING:
+    from anadil.text.language import LanguageModel
+    from anadil.text.language_pack import LanguagePack
+
+MIN_LABELLED = 0.9
+"""Share of the sample that a fastText model must call by one name."""
+SAMPLED = 500
+
+
+def add_language(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    command = commands.add_parser(name, help=text, description=text)
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    told = "make a pack of 1 MB or more of good text, and say what was decided on how much evidence"
+    learn = actions.add_parser("learn", help=told, description=told)
+    learn.add_argument("name", metavar="NAME", help="id of the language, such as kk, or one made up")
+    learn.add_argument(
+        "sample", nargs="+", metavar="SAMPLE", help="good text: .txt, .jsonl[.gz|.zst], .parquet"
+    )
+    told = "text that is to be dropped: noise, or the nearest languages; may be repeated"
+    learn.add_argument("--bad", nargs="+", action="extend", default=[], metavar="FILE", help=told)
+    told = "a fastText identifier such as GlotLID or OpenLID; the pack names it, so it must stay there"
+    learn.add_argument("--language-model", metavar="PATH", help=told)
+    learn.add_argument("--text-field", default="text", metavar="KEY", help="default: %(default)s")
+    learn.add_argument("--out", type=Path, metavar="PACK", help="file to write (default: NAME.yaml)")
+    learn.set_defaults(command=learn_pack)
+    told = "ids of packs, and of the languages that CLD2 knows"
+    listed = actions.add_parser("list", help=told, description=told)
+    listed.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    listed.set_defaults(command=list_languages)
+
+
+def list_languages(options: argparse.Namespace) -> int:
+    """Print every id that a recipe may name without a pack of the user's."""
+    packs = set(language_codes())
+    rows = [
+        {"id": row.code, "script": row.script, "name": row.name, "pack": row.code in packs}
+        for row in known_languages().values()
+        if row.cld2 or row.code in packs
+    ]
+    if options.output == "json":
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        return 0
+    for row in rows:
+        print(f"{row['id']:<5}{row['script']:<6}{'pack  ' if row['pack'] else '      '}{row['name']}")
+    return 0
+
+
+def learn_pack(options: argparse.Namespace) -> int:
+    """Write the pack, and print what was decided."""
+    require_packages("clean")
+    from anadil.clean.learn_language import learn_language
+
+    out = options.out or Path(f"{options.name}.yaml")
+    _refuse_unfit(out, options.name)
+    sample = storage.expand(options.sample, "SAMPLE")
+    bad = storage.expand(options.bad, "--bad") if options.bad else []
+    model = options.language_model
+    learnt = learn_language(
+        options.name,
+        _texts(sample, options.text_field),
+        {Path(uri).name: _texts([uri], options.text_field) for uri in bad},
+        (lambda texts: _model(model, texts)) if model else None,
+    )
+    out.write_text(_as_yaml(learnt.pack), encoding="utf-8")
+    print("\n".join(learnt.told))
+    print(f"{out}: written; name it in the recipe, `language: {out}`", file=sys.stderr)
+    return 0
+
+
+def _refuse_unfit(out: Path, name: str) -> None:
+    from anadil.text.language import PACK_SUFFIXES
+
+    if out.suffix not in PACK_SUFFIXES[:2]:
+        raise RecipeError(f"--out {out}: a pack's name ends in .yaml")
+    if not out.absolute().parent.is_dir():
+        raise RecipeError(f"--out {out}: there is no directory {out.absolute().parent}")
+    if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii() or not name[0].isalpha():
+        raise RecipeError(
+            f"{name!r}: the id of a language is made of letters, digits and hyphens, such as kk or crh-Latn"
+        )
+
+
+def _texts(uris: Sequence[str], text_field: str) -> Iterator[str]:
+    """The texts of files, in order.
+
+    Raises:
+        DataError: A file holds web pages, or nothing that can be read.
+    """
+    from anadil.clean.readers import ReadStats, check_suffixes, read_records
+
+    check_suffixes(tuple(uris))
+    for uri in uris:
+        stats = ReadStats()
+        for record in read_records(uri, uri, text_field, stats):
+            if record.html is not None:
+                raise DataError(
+                    f"{uri}: holds web pages; a language is learnt of text, such as a corpus of `anadil clean`"
+                )
+            yield record.text
+        if not stats.records:
+            raise DataError(f"{uri}: holds no text that can be read; {'; '.join(stats.places)}")
+
+
+def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
+    """The label that a fastText model has for most of the texts."""
+    from collections import Counter
+
+    from anadil.clean.language_id import file_sha256, load_model
+    from anadil.text.language import LanguageModel
+
+    place = str(Path(path).absolute())
+    model = load_model(place)
+    labels = Counter(str(model.predict(" ".join(text.split()))[0][0]) for text in texts[:SAMPLED])
+    label, count = labels.most_common(1)[0]
+    if count < MIN_LABELLED * labels.total():
+        found = ", ".join(f"{name} {number / labels.total():.0%}" for name, number in labels.most_common(3))
+        raise DataError(
+            f"--language-model {path}: does not know this language; it takes the sample for {found}"
+        )
+    return LanguageModel(path=place, label=label, sha256=file_sha256(place))
+
+
+def _as_yaml(pack: "LanguagePack") -> str:
+    import yaml
+
+    data = pack.model_dump(mode="json", exclude_defaults=True)
+    head = f"# {pack.name}, learnt by `anadil language learn`; `learnt` says on how much evidence.\n"
+    return head + yaml.safe_dump(data, allow_unicode=True, sort_keys=False, width=100)

@@ -1,0 +1,52 @@
+"""Which letters belong to a script of ISO 15924, by the names that Unicode gives them."""
+
+import functools
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "Hans": ("CJK",), "Hant": ("CJK",), "Hani": ("CJK",), "Jpan": ("CJK", "HIRAGANA", "KATAKANA"),
+    "Kore": ("HANGUL", "CJK"), "Latn": ("LATIN",), "Cyrl": ("CYRILLIC",), "Arab": ("ARABIC",),
+    "Aran": ("ARABIC",), "Grek": ("GREEK",), "Hebr": ("HEBREW",), "Armn": ("ARMENIAN",), "Geor": ("GEORGIAN",),
+    "Deva": ("DEVANAGARI",), "Beng": ("BENGALI",), "Guru": ("GURMUKHI",), "Gujr": ("GUJARATI",),
+    "Orya": ("ORIYA",), "Taml": ("TAMIL",), "Telu": ("TELUGU",), "Knda": ("KANNADA",), "Mlym": ("MALAYALAM",),
+    "Sinh": ("SINHALA",), "Thai": ("THAI",), "Laoo": ("LAO",), "Khmr": ("KHMER",), "Mymr": ("MYANMAR",),
+    "Tibt": ("TIBETAN",), "Ethi": ("ETHIOPIC",), "Cans": ("CANADIAN",), "Cher": ("CHEROKEE",),
+    "Mong": ("MONGOLIAN",), "Thaa": ("THAANA",), "Syrc": ("SYRIAC",), "Nkoo": ("NKO",), "Tfng": ("TIFINAGH",),
+    "Olck": ("OL",), "Yiii": ("YI",), "Vaii": ("VAI",), "Java": ("JAVANESE",), "Bali": ("BALINESE",),
+    "Mtei": ("MEETEI",), "Adlm": ("ADLAM",), "Lisu": ("LISU",), "Cakm": ("CHAKMA",), "Bugi": ("BUGINESE",),
+    "Hang": ("HANGUL",), "Hira": ("HIRAGANA",), "Kana": ("KATAKANA",),
+}  # fmt: skip
+"""First word of the names of a script's letters, where it is known; of others every letter counts."""
+WITHOUT_SPACES = frozenset({"Hans", "Hant", "Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"})
+"""Scripts that put no space between words."""
+
+
+@functools.lru_cache(maxsize=65_536)
+def name_of(letter: str) -> str:
+    """First word of a letter's Unicode name, such as `LATIN`."""
+    return unicodedata.name(letter, "").partition(" ")[0]
+
+
+def script_test(script: str) -> Callable[[str], bool]:
+    """What says whether a letter belongs to the script."""
+    names = NAMES.get(script)
+    if names is None:
+        return str.isalpha
+
+    def belongs(letter: str) -> bool:
+        return name_of(letter) in names
+
+    return belongs
+
+
+def script_of(letters: Iterable[str]) -> str:
+    """The script of most letters of a text; `Zyyy` where it is none of the table."""
+    counts = Counter(map(name_of, letters))
+    kana = counts["HIRAGANA"] + counts["KATAKANA"]
+    if kana > counts.total() / 10:
+        return "Jpan"
+    most = next((name for name, _ in counts.most_common(1)), "")
+    named = {"CJK": "Hani", "HANGUL": "Kore", "ARABIC": "Arab"}
+    return named.get(most) or next((code for code, names in NAMES.items() if names == (most,)), "Zyyy")

@@ -1,0 +1,159 @@
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from anadil.clean.filters import drop_reason, limits_of
+
+from anadil.clean import learn_language as learning
+from anadil.clean.language_id import identify_language
+from anadil.clean.learn_language import LearntLanguage, cut, learn_language
+from anadil.clean.ngram_profile import is_likely
+from anadil.cli import main
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Rules
+from anadil.text.language import Language, load_language
+from anadil.text.language_pack import LanguagePack, to_language
+from tests.kit.constructed import documents, write_documents_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(scope="module")
+def learnt() -> LearntLanguage:
+    """What is learnt of 150 kB of a constructed language."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning, "MIN_BYTES", 100_000)
+        return learn_language("qaa", documents(300), {})
+
+
+@pytest.fixture(scope="module")
+def language(learnt: LearntLanguage) -> Language:
+    return to_language(learnt.pack)
+
+
+def kept(texts: list[str], language: Language) -> float:
+    """Share of texts that identification and limits keep."""
+    limits = limits_of(language, Rules())
+    normal = [language.normalize(text) for text in texts]
+    found = [drop_reason(text, identify_language(text, language), language, limits) for text in normal]
+    return found.count(None) / len(found)
+
+
+def test_clean_text_that_was_not_in_the_sample_is_kept(language: Language) -> None:
+    assert kept(documents(200, seed=1), language) >= 0.97
+
+
+def test_a_sibling_is_told_apart_without_any_text_of_it(language: Language) -> None:
+    assert kept(documents(200, sibling=True, seed=2), language) <= 0.02
+
+
+def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
+    assert language.profile is not None
+    own, others = (
+        [is_likely(text, language.profile) for text in documents(100, sibling=sibling, seed=8)]
+        for sibling in (False, True)
+    )
+
+    assert (sum(own) >= 98, sum(others)) == (True, 0)
+
+
+@pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])
+def test_noise_is_dropped(kind: str, language: Language) -> None:
+    draw = random.Random(3)
+    made: dict[str, Callable[[str], str]] = {
+        "torn": lambda text: " ".join(" ".join(word) for word in text.split()),
+        "scrambled": lambda text: " ".join("".join(draw.sample(word, len(word))) for word in text.split()),
+        "repeated": lambda text: "\n".join([text[:80]] * 20),
+        "english": lambda _: (
+            "It is a truth universally acknowledged that a man must be in want of a wife. " * 9
+        ),
+    }
+
+    assert kept([made[kind](text) for text in documents(50, seed=4)], language) <= 0.1
+
+
+def test_a_pack_says_what_it_was_made_of_and_what_each_limit_drops(learnt: LearntLanguage) -> None:
+    told = "\n".join(learnt.told)
+
+    assert learnt.pack.learnt["documents"] == 300
+    assert learnt.pack.learnt["own_text_dropped"] <= 0.03
+    assert "max_duplicate_lines 0.3: drops 0.00%" in told
+    assert "noise made of the sample, torn words: 0.0% kept" in told
+
+
+def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> None:
+    text = "\n".join(documents(300))
+
+    assert len(learnt.pack.prompts) == len(learnt.pack.questions) == 5
+    assert all(each in text for each in (*learnt.pack.prompts, *learnt.pack.questions))
+
+
+def test_a_sample_that_is_too_small_is_refused() -> None:
+    with pytest.raises(DataError, match=r"the sample holds .* give 976.6 KiB or more"):
+        learn_language("qaa", documents(10), {})
+
+
+def test_the_command_writes_the_same_pack_of_the_same_sample(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    learnt: LearntLanguage,
+) -> None:
+    monkeypatch.setattr(learning, "MIN_BYTES", 100_000)
+    sample = write_documents_of(tmp_path / "sample.jsonl", documents(300))
+    out = tmp_path / "qaa.yaml"
+
+    assert main.main(["language", "learn", "qaa", str(sample), "--out", str(out)]) == 0
+
+    assert LanguagePack.model_validate(yaml.safe_load(out.read_text("utf-8"))) == learnt.pack
+    assert load_language(str(out)).stop_words == to_language(learnt.pack).stop_words
+    assert capsys.readouterr().out.splitlines() == learnt.told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["qaa", "no.jsonl"], "no.jsonl"),
+        (["qaa", "page.html"], "page.html: holds web pages"),
+        (["qaa", "page.html", "--out", "pack.txt"], "--out pack.txt: a pack's name ends in .yaml"),
+        (["q/a", "page.html", "--out", "q.yaml"], "'q/a': the id of a language"),
+    ],
+)
+def test_what_cannot_be_learnt_of_is_refused_before_anything_is_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("page.html").write_text("<p>Text</p>", "utf-8")
+
+    assert main.main(["language", "learn", *arguments]) in (2, 3)
+
+    assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_long_document_is_cut_at_line_ends_and_nothing_is_lost() -> None:
+    text = "\n".join(f"line {number} of a long document" for number in range(1_000))
+
+    pieces = cut(text)
+
+    assert "\n".join(pieces) == text
+    assert max(map(len, pieces)) <= learning.MAX_CHARS
+
+
+@pytest.mark.slow
+def test_bad_text_decides_where_own_text_does_not(tmp_path: Path) -> None:
+    near = [text.replace("om ", "um ") for text in documents(900, seed=5)]
+
+    alone = to_language(learn_language("qaa", documents(2_200), {}).pack)
+    beside = to_language(learn_language("qaa", documents(2_200), {"near": near}).pack)
+
+    tried = [text.replace("om ", "um ") for text in documents(200, seed=6)]
+    assert kept(tried, alone) > kept(tried, beside)
+    assert kept(documents(200, seed=7), beside) >= 0.97

@@ -1,0 +1,66 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from anadil.clean.language_id import identify_language
+from anadil.clean.line_language import keep_own_lines
+from anadil.text.language import load_language
+
+az = load_language("az")
+OWN = [
+    "Səhər tezdən durub pəncərəni açdım və küçədə heç kimin olmadığını gördüm.",
+    "Bakı Azərbaycanın ən böyük şəhəri və ölkənin iqtisadi, elmi, mədəni mərkəzidir.",
+    "Uşaqlar məktəbdən qayıdanda nənəm onlara isti çörək və pendir verərdi.",
+    "Kitabxanada axşama qədər oturub qədim əlyazmaları oxumaq onun adəti idi.",
+]
+TURKISH = "Mahallemizin fırını sabahın dördünde açılır ve ilk ekmekler henüz gün doğmadan raflara dizilir."
+ENGLISH = "We use cookies to give you the best experience on our website and to analyse traffic."
+CODE = "const result = await fetch(url, {method: 'POST', body: JSON.stringify(data)});"
+DATA = os.environ.get("ANADIL_DATA")
+
+
+@pytest.mark.parametrize("foreign", [TURKISH, ENGLISH])
+def test_a_line_in_another_language_is_taken_out_and_counted(foreign: str) -> None:
+    found = keep_own_lines("\n".join([*OWN[:2], foreign, *OWN[2:]]), az)
+
+    assert found.text == "\n".join(OWN)
+    assert found.removed == 1
+    assert not found.is_mixed
+
+
+@pytest.mark.parametrize(
+    "line", ["Read more", CODE, "2024-01-02 03:04:05 +99412 5551234 / 555 12 34 / 10.0.0.1"]
+)
+def test_short_lines_and_lines_of_no_language_stay(line: str) -> None:
+    text = "\n".join([*OWN, line])
+
+    assert keep_own_lines(text, az).text == text
+
+
+def test_a_document_of_two_languages_is_mixed() -> None:
+    assert keep_own_lines("\n".join(f"{own}\n{TURKISH}" for own in OWN), az).is_mixed
+
+
+def test_no_hole_is_left_where_lines_were() -> None:
+    assert keep_own_lines("\n\n".join([OWN[0], ENGLISH, OWN[1], OWN[2], OWN[3]]), az).text == "\n\n".join(OWN)
+
+
+@pytest.mark.parametrize("code", ["az", "tr", "en", "ru"])
+@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/, en/ and ru/")
+def test_lines_of_real_text_are_told_apart(code: str) -> None:
+    language = load_language(code)
+
+    def lines(other: str) -> list[str]:
+        """A tenth of the lines of running text."""
+        file = next(Path(str(DATA), other).glob("*FLORES*"))
+        texts = [json.loads(row)["text"] for row in file.read_text("utf-8").splitlines()[::10]]
+        return [line for text in texts for line in text.split("\n") if len(line) >= 40]
+
+    for other in ("az", "tr", "en", "ru"):
+        taken = [identify_language(line, language).is_language for line in lines(other)]
+        removed = sum(keep_own_lines(line, language).removed for line in lines(other))
+        share = removed / len(taken)
+        assert share <= 0.01 if other == code else share >= 0.95
+        assert sum(taken) >= 0.97 * len(taken) if other == code else not any(taken)
