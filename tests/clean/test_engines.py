@@ -52,6 +52,31 @@ def test_ray_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.M
         clean(tmp_path, *write_inputs(tmp_path / "raw"), executor=_ray(tmp_path))
 
 
+def test_a_cluster_that_does_not_answer_is_asked_again_and_then_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from anadil.clean.executors import ray_tasks
+
+    asked: list[str] = []
+
+    class Silent:
+        @staticmethod
+        def init(address: str, **_: Any) -> None:
+            asked.append(address)
+            raise ConnectionError("no server")
+
+        @staticmethod
+        def shutdown() -> None: ...
+
+    monkeypatch.setitem(sys.modules, "ray", Silent)
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    monkeypatch.setattr(ray_tasks, "PAUSE_S", 0.0)
+
+    with pytest.raises(PreflightError, match=r"Ray does not answer at ray://head:10001: no server; correct"):
+        _ray(tmp_path).__enter__()
+    assert asked == ["ray://head:10001"] * 3
+
+
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own

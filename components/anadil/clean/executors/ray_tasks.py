@@ -9,6 +9,7 @@ import atexit
 import importlib
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 MAX_RETRIES = 5
 """Workers or nodes that a task may lose; a record that kills its process costs none."""
+ATTEMPTS, PAUSE_S = 3, 5.0
+"""To connect: the head of a cluster that has just started, or a loaded one, is slow to start a server for a client."""
 CHECKED_PLACES = 4
 """Times the nodes: tasks that look whether their node sees the directory."""
 
@@ -72,21 +75,14 @@ class RayTasks:
         except ImportError:
             raise PreflightError("clean.engine: ray needs Ray: pip install 'anadil[ray]'") from None
         address = self._cluster.__enter__() if self._cluster else os.environ.get(ADDRESS_VARIABLE)
-        here: dict[str, Any] = {"num_cpus": self._wanted, "include_dashboard": False}
         try:
-            self._ray.init(
-                address=address or "local", log_to_driver=True, logging_level=logging.WARNING,
-                **({} if address else here),
-            )  # fmt: skip
-        except (ConnectionError, RuntimeError, OSError) as error:
-            self._end_cluster()
-            raise PreflightError(
-                f"Ray does not answer at {address or 'this machine'}: {error}; correct {ADDRESS_VARIABLE}, and set "
-                "RAY_AUTH_MODE and RAY_AUTH_TOKEN where the cluster asks for a token"
-            ) from None
-        if address:
-            self.num_workers = self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-            self._check_directory()
+            self._connect(address)
+            if address:
+                self.num_workers = self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+                self._check_directory()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -112,6 +108,25 @@ class RayTasks:
         finally:
             for reference in running:
                 self._ray.cancel(reference, force=True)
+
+    def _connect(self, address: str | None) -> None:
+        here: dict[str, Any] = {"num_cpus": self._wanted, "include_dashboard": False}
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._ray.init(
+                    address=address or "local", log_to_driver=True, logging_level=logging.WARNING,
+                    **({} if address else here),
+                )  # fmt: skip
+                return
+            except (ConnectionError, RuntimeError, OSError) as error:
+                self._ray.shutdown()
+                if attempt == ATTEMPTS:
+                    raise PreflightError(
+                        f"Ray does not answer at {address or 'this machine'}: {error}; correct {ADDRESS_VARIABLE}, and "
+                        "set RAY_AUTH_MODE and RAY_AUTH_TOKEN where the cluster asks for a token"
+                    ) from None
+                log.warning("Ray does not answer yet (%s); trying again", " ".join(str(error).split())[-200:])
+                time.sleep(PAUSE_S)
 
     def _result(self, reference: Any, task: Task) -> None:
         errors = self._ray.exceptions
