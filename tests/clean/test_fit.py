@@ -5,10 +5,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from anadil.clean.fit import spare_good
+from anadil.clean.judge import Judge
 from anadil.cli.main import main
+from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
+from anadil.text.language import load_language
 from tests.clean.test_run import texts
 from tests.kit.clean_stage import write_jsonl
+
+az = load_language("az")
 
 
 @pytest.fixture
@@ -63,3 +69,14 @@ def test_web_pages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
     assert main(["clean", "fit", "--good", page, "--bad", page]) == 3
     assert "clean them first" in capsys.readouterr().err
+
+
+def test_limits_that_a_language_does_not_keep_are_loosened_until_its_own_text_does() -> None:
+    good = [text.lower() for text in texts(100)]
+    judge = Judge(az)
+    statistics = judge.judge(good).statistics
+
+    spared = spare_good(statistics, judge)
+
+    assert set(judge.judge(good).reasons) == {"words_soup"}
+    assert set(Judge(az, Rules.model_validate(spared)).judge(good).reasons) == {None}

@@ -1,4 +1,6 @@
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
@@ -106,6 +108,25 @@ def test_a_sentence_is_broken_where_the_next_begins_small(text: str, broken: flo
 def test_a_japanese_sentence_is_broken_where_the_next_begins_with_a_particle() -> None:
     assert measured("雨が降った。風が吹いた。", "ja")["broken_sentences"] == 0
     assert measured("雨が降った。は風が吹いた。を見た。", "ja")["broken_sentences"] == pytest.approx(2 / 4)
+
+
+def test_where_each_letter_is_a_word_lists_are_told_by_nothing_that_counts_words_of_sentences() -> None:
+    letters = re.compile(r"[^\W\d_]|\d+")
+    thai = dataclasses.replace(
+        az, words=letters.findall, shingle_units=list, is_script=lambda letter: letter > "\u0e00"
+    )
+    text = "ภาษาไทย 123 ab"
+
+    found = dict(zip(STATISTICS, Statistics(thai).measure([text])[0].tolist(), strict=True))
+
+    assert found["words"] == len(letters.findall(text))
+    assert np.isnan(found["words_per_sentence"])
+
+
+def test_a_script_of_small_letters_only_breaks_no_sentence() -> None:
+    text = "თბილისი დედაქალაქია. ქალაქი დიდია. მდინარე ლამაზია."
+
+    assert measured(text)["broken_sentences"] == 0
 
 
 def test_a_language_with_spaces_measures_nothing_of_swallow() -> None:

@@ -37,7 +37,8 @@ def words_of(text: str, language: Language) -> dict[str, float]:
 
 
 def lines_of(text: str, language: Language) -> dict[str, float]:
-    ends = tuple(set(language.sentence_ends) - set(":;") - set(CLOSERS))
+    general = "!?…。！？．｡" + ("." if language.code == "az" else "")
+    ends = tuple({*language.sentence_ends, *general} - {*":;", *CLOSERS})
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     paragraphs = [
         "\n".join(line.strip() for line in block.split("\n")) for block in re.split(r"\n\s*\n", text.strip())

@@ -35,7 +35,10 @@ RUN_CLASSES = (
     ((0x30A1, 0x3100),),
 )
 """Kanji, hiragana, katakana: each run is a word of a language that writes no spaces."""
-OTHER_LETTER, DIGIT = 4, 5
+OTHER_LETTER, DIGIT, ALONE = 4, 5, 6
+"""Kinds of further words; of the last each character is one."""
+TERMINALS = ".!?…։؟۔।॥။።፧።។៕᠃᠉᱾᱿꛳꯫‼⁇⁈⁉。！？．｡"
+"""Ends of sentences of all scripts. Source: Unicode, property Sentence_Terminal."""
 
 
 class Characters:
@@ -45,19 +48,23 @@ class Characters:
         self.flags = _general_flags().copy()
         """Bits of the constants above."""
         self.has_spaces = language.words("a,b c") == ["a,b", "c"]
-        """Whether words are what white space separates; else they are runs of one class of characters."""
+        """Whether words are what white space separates."""
+        self.has_runs = not self.has_spaces and language.words("abc") == ["abc"]
+        """Whether words are runs of one class of characters; without spaces and runs each letter is one."""
         self.by_character = language.shingle_units("ab") == ["a", "b"]
         """Whether shingles are made of characters."""
         letters = np.flatnonzero(self.flags & LETTER)
         in_script = [language.is_script(chr(code)) for code in letters.tolist()]
         self.flags[letters[np.array(in_script, dtype=bool)]] |= SCRIPT
+        # Where words have no spaces, a full stop of ASCII is a part of numbers and names.
+        ends = {*language.sentence_ends, *(TERMINALS if self.has_spaces else TERMINALS.replace(".", ""))}
         for flag, marked in (
             (OWN, language.own_letters),
             (STRAY, language.stray_letters),
-            (SENTENCE_END, set(language.sentence_ends) - set(CLOSERS) - set(":;")),
+            (SENTENCE_END, ends - {*CLOSERS, *":;"}),
         ):
             self.flags[[ord(letter) for letter in marked]] |= flag
-        self.kinds = _kinds(has_spaces=self.has_spaces)
+        self.kinds = _kinds(has_spaces=self.has_spaces, has_runs=self.has_runs)
         """0: outside words; a word is a run of one kind."""
         self.folds = _folds(language.fold)
         """Code point after case folding; 0 if it goes."""
@@ -85,6 +92,9 @@ def _general_flags() -> Flags:
         (COMMA, "、，"),
     ):
         flags[[ord(character) for character in characters]] |= flag
+    # A script such as the Georgian has small letters only: sentences begin with them.
+    small = np.flatnonzero(flags & LOWER)
+    flags[[code for code in small.tolist() if chr(code).title() == chr(code)]] &= ~np.uint32(LOWER)
     flags[0x3041:0x3097] |= HIRAGANA | JAPANESE
     flags[0x30A1:0x30FB] |= KATAKANA | JAPANESE
     for start, stop in ((0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x323B0)):
@@ -97,13 +107,16 @@ def _table(test: Callable[[str], bool]) -> Flags:
 
 
 @cache
-def _kinds(*, has_spaces: bool) -> npt.NDArray[np.uint8]:
+def _kinds(*, has_spaces: bool, has_runs: bool) -> npt.NDArray[np.uint8]:
     flags = _general_flags()
     if has_spaces:
         return np.asarray(flags & SPACE == 0, dtype=np.uint8)
     kinds = np.zeros(len(flags), dtype=np.uint8)
     kinds[:LAST] = _table(str.isalnum) * OTHER_LETTER
     kinds[:LAST][_table(str.isdecimal) == 1] = DIGIT
+    if not has_runs:
+        kinds[kinds == OTHER_LETTER] = ALONE
+        return kinds
     for kind, ranges in enumerate(RUN_CLASSES, start=1):
         for start, stop in ranges:
             kinds[start:stop] = kind

@@ -89,6 +89,17 @@ def fit_limits(
     return chosen
 
 
+def spare_good(good: Matrix, judge: Judge, *, max_good_loss: float = 0.001) -> dict[str, float]:
+    """Limits in place of those in force that drop more of the good documents than allowed, by their keys.
+
+    A language that is learnt starts from general limits; this fits them to it.
+    """
+    keys = sorted({str(check.limit) for check in CHECKS if _can_be_fitted(check, good)})
+    present = {key: _present(key, judge) for key in keys}
+    strict = [key for key in keys if float(_breaks(good, key, present[key]).mean()) > max_good_loss]
+    return {key: _limit(good, key, max_good_loss) for key in strict}
+
+
 def drop_share(statistics: Matrix, limits: Iterable[FittedLimit]) -> float:
     """Share of the documents that break any of the limits."""
     dropped = np.zeros(len(statistics), dtype=bool)
@@ -148,12 +159,16 @@ def _breaks(statistics: Matrix, key: str, limit: float | None) -> Mask:
     return broken
 
 
-def _fitted(key: str, limit: float, gain: float, good: Matrix, bad: Matrix, judge: Judge) -> FittedLimit:
+def _present(key: str, judge: Judge) -> float | None:
     number = next(number for number, check in enumerate(CHECKS) if check.limit == key)
-    present = None if np.isnan(judge.limits[number]) else float(judge.limits[number])
+    return None if np.isnan(judge.limits[number]) else float(judge.limits[number])
+
+
+def _fitted(key: str, limit: float, gain: float, good: Matrix, bad: Matrix, judge: Judge) -> FittedLimit:
+    present = _present(key, judge)
     return FittedLimit(
         key=key,
-        rule=next(rule.name for rule in RULES if CHECKS[number] in rule.checks),
+        rule=next(rule.name for rule in RULES if _checks_of(key)[0] in rule.checks),
         limit=int(limit) if limit.is_integer() else limit,
         good_dropped=float(_breaks(good, key, limit).mean()),
         bad_dropped=float(_breaks(bad, key, limit).mean()),

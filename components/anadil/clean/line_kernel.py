@@ -14,7 +14,7 @@ from anadil.clean.word_kernel import ends_sentence
 Array = npt.NDArray[Any]
 
 SPACE, SENTENCE_END, CLOSER, BULLET = of.SPACE, of.SENTENCE_END, of.CLOSER, of.BULLET
-SYMBOL = of.SYMBOL
+SYMBOL, ALONE = of.SYMBOL, of.ALONE
 LINE_FEED, HASH, DOT, ELLIPSIS, CURLY = ord("\n"), ord("#"), ord("."), ord("…"), ord("{")
 SHORT_LINE = 30
 """Source: FineWeb, arXiv:2406.17557, section 3.6."""
@@ -127,7 +127,7 @@ def has_words(codes: Array, kinds: Array, start: int, stop: int) -> bool:
     count, before = 0, 0
     for place in range(start, stop):
         kind = kinds[codes[place]]
-        if kind and kind != before:
+        if kind and (kind != before or kind == ALONE):
             count += 1
             if count == LINE_WORDS:
                 return True
@@ -141,7 +141,7 @@ def has_long_word(codes: Array, kinds: Array, start: int, stop: int) -> bool:
     length, before = 0, 0
     for place in range(start, stop):
         kind = kinds[codes[place]]
-        length = length + 1 if kind and kind == before else 1
+        length = length + 1 if kind and kind == before and kind != ALONE else 1
         if length > MAX_WORD_CHARS:
             return True
         before = kind

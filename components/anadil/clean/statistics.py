@@ -33,7 +33,7 @@ class Statistics:
         """
         self.characters = characters or Characters(language)
         own = self.characters
-        self._by_character = not own.has_spaces
+        self._by_character = own.has_runs
         table, longest = _stop_word_table(language, own)
         self._tables = (own.flags, own.kinds, own.folds, table, longest, own.has_spaces)
 
@@ -48,6 +48,9 @@ class Statistics:
             own = rows[start : start + len(batch)]
             measure_batch(*encode(batch), self._tables, self._by_character, own)
             start += len(batch)
+        if not self.characters.has_spaces and not self.characters.has_runs:
+            # A letter is no word of a sentence.
+            rows[:, [Column.SENTENCE_SIGNS, Column.WORDS_PER_SENTENCE]] = np.nan
         rows[:, Column.CHARS] = [len(text) for text in texts]
         rows[:, [Column.LANGUAGE, Column.FOREIGN, Column.QUALITY, Column.NG_WORDS]] = (1, 0, np.nan, 0)
         return rows

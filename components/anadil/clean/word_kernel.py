@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 LETTER, SCRIPT, OWN, STRAY = of.LETTER, of.SCRIPT, of.OWN, of.STRAY
 SPACE, LOWER, NO_START = of.SPACE, of.LOWER, of.NO_START
 SENTENCE_END, CLOSER, STRIPPED = of.SENTENCE_END, of.CLOSER, of.STRIPPED
-COMMA, LINE_FEED = of.COMMA, 10
+COMMA, ALONE, LINE_FEED = of.COMMA, of.ALONE, 10
 MIN_LAST_LETTERS = 3
 """Letters before a full stop; fewer are an abbreviation as often as a word."""
 MIN_RUNNING_CHARS = 60
@@ -37,12 +37,12 @@ PER_SENTENCE, BROKEN = int(Column.WORDS_PER_SENTENCE), int(Column.BROKEN_SENTENC
 
 @compiled
 def split_words(codes: Array, kinds: Array, starts: Array, stops: Array) -> int:
-    """Find the runs of one kind; their number."""
+    """Find the runs of one kind, and the characters that are words alone; their number."""
     count = 0
     before = 0
     for place in range(len(codes)):
         kind = kinds[codes[place]]
-        if kind != before:
+        if kind != before or kind == ALONE:
             if before:
                 stops[count - 1] = place
             if kind:
