@@ -1,16 +1,19 @@
 """New documents are added to an earlier corpus."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from anadil.clean.dedup import MinHash
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from anadil.text.corpus import read_documents
+from anadil.text.language import load_language
 from tests.clean.test_run import texts
 from tests.kit.clean_stage import documents, samples, stats, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
@@ -72,16 +75,31 @@ def test_additions_can_be_added_to(tmp_path: Path) -> None:
     assert len(list((made[-1] / "index").glob("part-*"))) == len(list((made[-1] / "train").iterdir())) == 4
 
 
-def test_documents_that_were_alike_all_along_stay_when_a_new_one_joins_them(tmp_path: Path) -> None:
+def chain() -> tuple[str, str, str]:
+    """A text, and two others each of which agrees with it in a band, but not with the other one."""
+    minhash = MinHash(load_language("az"), bands=14, rows=8, shingle=5)
+
+    def agree(first: str, second: str) -> bool:
+        return bool((minhash.band_keys(first) == minhash.band_keys(second)).any())
+
     words = f"{AZERBAIJANI} {ANOTHER}".split()
-    ends = [" ".join(words[:100]), " ".join(words[30:])]
+    middle = " ".join(words)
+    variants = [
+        " ".join([*words[:at], *(f"söz{n}" for n in range(4)), *words[at + 4 :]]) for at in range(0, 96, 4)
+    ]
+    alike = [variant for variant in variants if agree(variant, middle)]
+    return middle, *next(pair for pair in itertools.combinations(alike, 2) if not agree(*pair))
+
+
+def test_held_documents_stay_when_a_new_one_joins_them(tmp_path: Path) -> None:
+    middle, *ends = chain()
     first = corpus(tmp_path, "first", [*ends, *OWN[:3]])
+    assert len(documents(first)) == 5
 
-    second = corpus(tmp_path, "second", [" ".join(words), *OWN[5:8]], since=str(first))
+    second = corpus(tmp_path, "second", [middle, *OWN[5:8]], since=str(first))
 
-    assert {document.text for document in documents(first)} <= {
-        document.text for document in documents(second)
-    }
+    assert {document.text for document in documents(second)} == {*ends, *OWN[:3], *OWN[5:8]}
+    assert (stats(second)["kept"], stats(second)["dropped"]) == (3, {"near_duplicate": 1})
 
 
 def test_the_content_of_what_is_added_to_is_part_of_the_key(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
         for place, each in zip(shard.ranges, facts["read"], strict=True):
             part = ReadStats(**each)
             warc[place.name].update(responses=part.responses, damaged=part.damaged)
-            part.places = [renumbered(place, first_lines) for place in part.places]
+            part.places = [renumbered(why, first_lines) for why in part.places]
             read_stats.add(part)
         for row in (row for rows in facts["clean"]["samples"].values() for row in rows):
             row["source"] = renumbered(row["source"], first_lines)
