@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anadil.clean.dedup import MinHash
 
+from anadil.clean.minhash import MinHash
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe

@@ -102,6 +102,7 @@ def test_the_corpus_is_told_by_rule_and_length_with_samples_of_both_kinds(outcom
 
     assert re.search(r"language</th><td[^>]*>drops</td><td>1,804</td><td>1,502</td><td>1,804</td>", page)
     assert re.search(r"short</th><td[^>]*>only counted</td><td>1,263</td><td>301</td><td>0</td>", page)
+    assert all(re.fullmatch(r"c\d", each) for each in re.findall(r'class="bar (\w+)"', page))
     assert "Kept documents by length" in page
     assert "Dropped documents by length" in page
     assert "value 0, limit 0.85" in page
