@@ -21,7 +21,7 @@ LINES = [*texts(5), AZERBAIJANI, AZERBAIJANI.upper(), TURKISH, "Salam."]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    monkeypatch.setattr("anadil.clean.run.Processes", lambda _: InThisProcess())
+    monkeypatch.setattr("anadil.clean.run.executor_of", lambda _: InThisProcess())
     write_jsonl(tmp_path / "a.jsonl", LINES)
 
     def make(name: str, **settings: Any) -> Path:

@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from anadil.clean.filters import drop_reason, limits_of
 
 from anadil.clean import learn_language as learning
+from anadil.clean.judge import Judge
 from anadil.clean.language_id import identify_language
 from anadil.clean.learn_language import LearntLanguage, cut, learn_language
 from anadil.clean.ngram_profile import is_likely
 from anadil.cli import main
 from anadil.core.errors import DataError
-from anadil.recipe.sections import Rules
 from anadil.text.language import Language, load_language
 from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.constructed import documents, write_documents_of
@@ -36,10 +35,9 @@ def language(learnt: LearntLanguage) -> Language:
 
 def kept(texts: list[str], language: Language) -> float:
     """Share of texts that identification and limits keep."""
-    limits = limits_of(language, Rules())
     normal = [language.normalize(text) for text in texts]
-    found = [drop_reason(text, identify_language(text, language), language, limits) for text in normal]
-    return found.count(None) / len(found)
+    found = [identify_language(text, language) for text in normal]
+    return Judge(language).judge(normal, found).reasons.count(None) / len(texts)
 
 
 def test_clean_text_that_was_not_in_the_sample_is_kept(language: Language) -> None:

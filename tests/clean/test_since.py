@@ -34,7 +34,7 @@ def corpus(folder: Path, name: str, lines: list[str], **settings: Any) -> Path:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.kit.clean_stage import InThisProcess
 
-    monkeypatch.setattr("anadil.clean.run.Processes", lambda _: InThisProcess())
+    monkeypatch.setattr("anadil.clean.run.executor_of", lambda _: InThisProcess())
 
 
 @pytest.mark.parametrize("max_unverified", [50, 1], ids=["small", "large"])

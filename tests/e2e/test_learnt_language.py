@@ -29,7 +29,7 @@ def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(
 
     learnt = anadil("language", "learn", "qaa", str(sample), "--out", str(pack))
     done = anadil(
-        "run", "--work", str(with_base(tmp_path / "work")), *settings(), "-o", "json",
+        "run", "--work", str(with_base(tmp_path / "work")), *settings(tmp_path / "work"), "-o", "json",
         "--set", f"language={pack}", "--set", f"clean.inputs=[{own}, {sibling}]",
         "--set", f"finetune.inputs=[{tmp_path / 'chats.jsonl'}]", "--set", "tokenizer.vocab_sizes=[1024]",
     )  # fmt: skip

@@ -46,7 +46,7 @@ class Built(execute.PlannedArtifact):
 
 def put(folder: Path, uri: str, manifest: artifact.Manifest) -> execute.MadeArtifact:
     """Publish it as a stage does."""
-    planned = Built(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=(), folder=folder)
+    planned = Built(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=(), side_files={}, folder=folder)
     return execute._put(planned, manifest)
 
 

@@ -224,14 +224,9 @@ def test_a_wrong_override_is_told(override: str, message: str) -> None:
         ("pretrain.batch", "; did you mean 'batch_size'?"),
         ("shards", "; did you mean 'pretrain.parallelism.shard'?"),
         ("batch_sizes", "; did you mean 'pretrain.batch_size' or 'finetune.batch_size'?"),
-        (
-            "clean.min_char",
-            (
-                "; did you mean 'rules.min_words' or 'rules.min_mean_word_length' or 'rules.min_alpha_words' or "
-                "'rules.min_stop_words' or 'rules.min_script'?"
-            ),
-        ),
-        ("max_char", ""),
+        ("clean.min_char", "; did you mean 'rules.min_chars'?"),
+        ("clean.max_word", "; did you mean 'rules.max_words'?"),
+        ("max_nonsense", ""),
         ("clean.nonsense", ""),
     ],
 )

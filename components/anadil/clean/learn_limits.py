@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,10 @@ COLUMNS: dict[str, Column] = {
     check.limit: check.column for check in reversed(CHECKS) if isinstance(check.limit, str)
 }
 GENERAL_LIMITS = FilterLimits()
+COUNTS = frozenset(
+    name for name, hint in get_type_hints(FilterLimits).items() if int in (hint, *get_args(hint))
+)
+"""Limits that are whole numbers."""
 
 
 def learn_limits(
@@ -98,7 +103,8 @@ def learn_limits(
 
 def _with(language: Language, chosen: Mapping[str, float]) -> Language:
     """The language with limits in place of its own."""
-    return replace(language, limits=FilterLimits(**{**asdict(language.limits), **chosen}))
+    whole = {name: int(value) if name in COUNTS else value for name, value in chosen.items()}
+    return replace(language, limits=FilterLimits(**{**asdict(language.limits), **whole}))
 
 
 def _measured(texts: Sequence[str], language: Language, tables: Characters) -> Matrix:

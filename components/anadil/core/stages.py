@@ -83,6 +83,7 @@ class Stage:
 FLOW = (
     Stage(
         name="clean",
+        result_version=2,
         image="clean",
         # What drives pods of `clean.engine`, which is loaded by name.
         rooms=("launch", "plan"),
