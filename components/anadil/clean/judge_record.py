@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -129,7 +129,7 @@ class Judged:
 
     def sample_row(self) -> Row:
         """A row of `rejected/`."""
-        return {**asdict(self.document), **self.sample}
+        return {**self.document.as_row(), **self.sample}
 
 
 def judge_record(raw: RawRecord, settings: Settings) -> Judged:

@@ -167,7 +167,7 @@ class _ShardRun:
         with timer.timed("near_duplicates"):
             band_keys = self._settings.minhash.band_keys(document.text)
         return KeptDocument(
-            id=document.id, line=json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n",
+            id=document.id, line=json.dumps(document.as_row(), ensure_ascii=False).encode() + b"\n",
             exact_key=exact, band_keys=band_keys, num_chars=len(document.text),
             num_bytes=len(document.text.encode()), num_words=len(language.words(document.text)),
             record=self._num_records,

