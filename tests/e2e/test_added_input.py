@@ -53,7 +53,9 @@ def test_texts_are_the_content_of_a_corpus_and_their_sources_are_not(
 
     changed = {name for name, entry in one.manifest.files.items() if both.manifest.files[name] != entry}
     assert both.manifest.figures["dropped"] == len(more[0].read_text(encoding="utf-8").splitlines())
-    assert {name.partition("/")[0] for name in changed} == {"train", "heldout", "stats.json"}
+    assert {name.partition("/")[0] for name in changed} == {
+        "train", "heldout", "samples", "stats", "stats.json",
+    }  # fmt: skip
     assert "rejected/duplicate.jsonl.zst" in both.manifest.files.keys() - one.manifest.files.keys()
     assert both.manifest.digest == one.manifest.digest
     assert both.manifest.whole_digest != one.manifest.whole_digest

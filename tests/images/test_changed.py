@@ -46,7 +46,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
         ("components/anadil/model/loss.py", {"pretrain", "finetune", "evaluate", "tools"}),
         ("components/anadil/clean/run.py", {"clean", "tools"}),
         ("components/anadil/cli/calibrate/worker.py", {"pretrain", "tools"}),
-        ("components/anadil/launch/job.py", {"tools"}),
+        ("components/anadil/launch/job.py", {"clean", "tools"}),
         ("pipelines/anadil_pipelines/steps.py", {"pipelines"}),
         ("pyproject.toml", {*IN_ALL, "pipelines"}),
         ("images/build/install.sh", set(NAMES)),

@@ -97,7 +97,7 @@ def test_a_raised_result_version_is_named_as_the_reason(
 
     execute.execute(CLEAN, recipe, {}, (), None)
 
-    assert "running because result version 0 -> 1" in caplog.text
+    assert f"running because result version 0 -> {CLEAN.result_version}" in caplog.text
 
 
 def test_a_damaged_neighbour_stops_nobody(corpus: MadeArtifact, recipe: Recipe) -> None:

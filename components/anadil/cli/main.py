@@ -6,16 +6,21 @@ Nothing heavy is imported before a command needs it. stdout carries results, std
 import argparse
 import importlib
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anadil import __version__
 from anadil.core.stages import FLOW, STAGES
 
-DESCRIPTION = """Teach a foundation model a language: raw text in, an adapted model and a report out.
-
-  raw -clean-> corpus -tokenizer-> tokenizer -pretrain-> model -finetune-> adapter
-      -evaluate-> scores -report-> report"""
+DESCRIPTION = "Teach a foundation model a language: raw text in, an adapted model and a report out.\n\n"
+DESCRIPTION += textwrap.fill(
+    f"raw {' '.join(f'-{stage.name}-> {stage.writes}' for stage in FLOW)}",
+    width=84,
+    initial_indent="  ",
+    subsequent_indent="      ",
+    break_on_hyphens=False,
+)
 
 EPILOG = """exit codes: 0 done, 2 recipe or usage, 3 data rejected, 4 environment, 5 integrity,
 6 quality gate, 7 budget reached, 70 bug, 130 interrupted, 138 try again, 143 stopped after saving
@@ -34,7 +39,7 @@ class Command(NamedTuple):
 
 STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.summary}", "", "") for stage in FLOW}
 JOBS = ("anadil.cli.launch", "add_job_command")
-PIPELINES = ("anadil_pipelines.commands", "add_pipeline_command")
+PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
