@@ -10,6 +10,7 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.recipe.load import load_recipe
 from anadil_pipelines import submit
 from anadil_pipelines.adapt import pipeline_yaml
+from anadil_pipelines.resources import with_clean_workers
 from anadil_pipelines.server import Kubeflow
 from tests.kit.fake_kubeflow import FakeKubeflow, fake_kubeflow
 
@@ -29,9 +30,11 @@ def test_a_run_is_started_of_an_uploaded_version_with_the_recipe(
     assert run["service_account"] == "runner"
     assert run["experiment_id"] == kubeflow.experiments[0]["experiment_id"]
     assert run["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
-    assert load_recipe(run["runtime_config"]["parameters"]["recipe"]) == load_recipe(recipe_file)
+    assert load_recipe(run["runtime_config"]["parameters"]["recipe"]) == with_clean_workers(
+        load_recipe(recipe_file)
+    )
     assert version["name"].startswith(f"anadil-adapt-{__version__}-")
-    documents = list(yaml.safe_load_all(pipeline_yaml(load_recipe(recipe_file))))
+    documents = list(yaml.safe_load_all(pipeline_yaml(with_clean_workers(load_recipe(recipe_file)))))
     assert version["pipeline_spec"] == {"pipeline_spec": documents[0], "platform_spec": documents[1]}
 
 

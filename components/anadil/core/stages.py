@@ -199,7 +199,18 @@ FLOW = (
     ),
 )
 
-NEW_KEYS: dict[str, str] = {}
+NEW_KEYS: dict[str, str] = {
+    "clean.extract": '"fast"',
+    "clean.line_language": "false",
+    "clean.tables": "true",
+    "clean.code": "true",
+    "clean.pii": "false",
+    "clean.url_lists": "[]",
+    "clean.url_allow": "[]",
+    "clean.decontaminate": "false",
+    "clean.modes": "{}",
+    "clean.ng_words": "[]",
+}
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 
 With this value a key is left out of origins, so that a release which adds it makes nothing again. It is the
