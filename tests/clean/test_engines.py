@@ -79,6 +79,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again_and_then_told(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
     files = write_inputs(tmp_path / "raw")
@@ -89,6 +90,7 @@ def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
 def test_the_task_of_a_worker_of_ray_that_is_killed_is_done_by_another(tmp_path: Path) -> None:
     tasks = [_Task(tmp_path / str(number)) for number in range(3)]
@@ -102,6 +104,7 @@ def test_the_task_of_a_worker_of_ray_that_is_killed_is_done_by_another(tmp_path:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
 def test_what_a_task_raises_on_ray_ends_the_run_with_its_own_error(tmp_path: Path) -> None:
     with _ray(tmp_path) as ray, pytest.raises(PreflightError, match="no disk left"):

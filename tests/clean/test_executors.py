@@ -152,6 +152,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_that_is_killed_at_any_point_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(600))
     assert start(tmp_path, raw, "whole").wait() == 0
@@ -168,6 +169,7 @@ def test_a_run_that_is_killed_at_any_point_resumes_to_the_same_bytes(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_two_runs_on_one_output_give_one_corpus(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(60))
     assert start(tmp_path, raw, "alone").wait() == 0
@@ -180,6 +182,7 @@ def test_two_runs_on_one_output_give_one_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_a_full_disk_says_so_and_leaves_what_is_done(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(60))
     recipe = tmp_path / "recipe.json"

@@ -1,22 +1,23 @@
 """A language that is in no list, from a sample to the report."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_pipeline import anadil, settings
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS
+from tests.e2e.test_pipeline import START, anadil, settings
 from tests.kit.constructed import documents, write_documents_of
+from tests.kit.pretraining import make_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
 NUM_OWN = 1_200
 NUM_OTHERS = 100
 
 
 def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(
-    tmp_path: Path, with_base: Callable[[Path], Path]
+    tmp_path: Path,
 ) -> None:
     sample = write_documents_of(tmp_path / "sample.jsonl", documents(2_500))
     own = write_documents_of(tmp_path / "own.jsonl", documents(NUM_OWN, seed=1))
@@ -26,10 +27,11 @@ def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(
     ]
     (tmp_path / "chats.jsonl").write_text("".join(chats), "utf-8")
     pack = tmp_path / "qaa.yaml"
+    make_model(tmp_path / "work" / START, specials=LLAMA_3_SPECIALS)
 
     learnt = anadil("language", "learn", "qaa", str(sample), "--out", str(pack))
     done = anadil(
-        "run", "--work", str(with_base(tmp_path / "work")), *settings(tmp_path / "work"), "-o", "json",
+        "run", "--work", str(tmp_path / "work"), *settings(tmp_path / "work"), "-o", "json",
         "--set", f"language={pack}", "--set", f"clean.inputs=[{own}, {sibling}]",
         "--set", f"finetune.inputs=[{tmp_path / 'chats.jsonl'}]", "--set", "tokenizer.vocab_sizes=[1024]",
     )  # fmt: skip

@@ -189,6 +189,7 @@ def test_the_job_gives_the_same_bytes(batch: Batch, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_pods_that_are_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write_inputs(tmp_path / "raw")
     expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))

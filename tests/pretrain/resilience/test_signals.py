@@ -146,6 +146,8 @@ def test_sigterm_before_python_has_loaded_anything_ends_the_process(trained: Tra
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.slow
 def test_a_second_sigterm_does_not_wait_and_spoils_nothing(trained: Trained) -> None:
     process = trained.start("twice")
     until(process, PLACES["step"])
