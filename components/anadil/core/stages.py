@@ -94,6 +94,7 @@ FLOW = (
         side_files=(
             SideFiles(key="clean.url_lists", names=("domains", "urls")),
             SideFiles(key="clean.ng_words"),
+            SideFiles(key="clean.quality_model"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         ),
@@ -210,6 +211,8 @@ NEW_KEYS: dict[str, str] = {
     "clean.decontaminate": "false",
     "clean.modes": "{}",
     "clean.ng_words": "[]",
+    "clean.quality_model": "null",
+    "clean.quality_label": '"__label__hq"',
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 
