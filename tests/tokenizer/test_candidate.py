@@ -21,6 +21,7 @@ from anadil.tokenizer.embedding_map import embedding_rows
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.train_bpe import train_vocabulary
+from tests.kit.reference_bpe import merged_word
 
 from .conftest import SENTENCES
 
