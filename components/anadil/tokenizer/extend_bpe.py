@@ -9,7 +9,7 @@ for byte symbols.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from tokenizers import Tokenizer
@@ -68,7 +68,11 @@ class _Words:
 
 
 def continue_merges(
-    tokenizer: Tokenizer, counts: Mapping[str, int], num_tokens: int, min_frequency: int
+    tokenizer: Tokenizer,
+    counts: Mapping[str, int],
+    num_tokens: int,
+    min_frequency: int,
+    is_banned: Callable[[str], bool] | None = None,
 ) -> list[tuple[str, str]]:
     """The merges that continue the base's BPE on a corpus; merge k makes new token k.
 
@@ -79,6 +83,7 @@ def continue_merges(
         counts: Pretoken in byte symbols -> how often it occurs.
         num_tokens: Most tokens to add; fewer come back when no pair occurs often enough.
         min_frequency: Least count of a pair that is merged.
+        is_banned: Says of a string, in byte symbols, that it must not become a token.
 
     Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1, begun at the base's vocabulary.
     """
@@ -101,7 +106,7 @@ def continue_merges(
             if count < min_frequency:
                 break
             joined = symbols[left] + symbols[right]
-            if joined in taken:
+            if joined in taken or (is_banned is not None and is_banned(joined)):
                 # A second way to an old token would change how the base encodes.
                 continue
             new = first + len(merges)
