@@ -14,7 +14,7 @@ from anadil.clean.executors.processes import Processes
 from anadil.core.errors import PreflightError
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from tests.clean.test_shards import write_inputs
+from tests.kit.clean_inputs import write_inputs
 from tests.kit.clean_stage import clean, content
 
 SETTINGS: dict[str, Any] = {"max_bad_records": 0.5, "shard_bytes": 4_000}

@@ -15,7 +15,7 @@ import pytest
 
 from anadil.clean.executors.processes import Processes
 from anadil.core.errors import DataError, PreflightError
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import content, write_jsonl
 from tests.kit.harness import wait_for
 

@@ -1,6 +1,5 @@
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
+from tests.kit.clean_inputs import sentences, texts
 from tests.kit.clean_stage import (
     clean,
     content,
@@ -25,19 +25,6 @@ from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
 DATA = os.environ.get("ANADIL_DATA", "")
 needs_data = pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and warc/")
-
-
-def sentences() -> list[str]:
-    return [part.strip().rstrip(".") + "." for part in f"{AZERBAIJANI} {ANOTHER}".split(". ")]
-
-
-def texts(count: int) -> list[str]:
-    """Different texts of the same sound words, in sentences: without these they are words in any order."""
-    words = [word.strip(".,") for word in f"{AZERBAIJANI} {ANOTHER}".split()]
-    drawn = [random.Random(seed).sample(words, 70) for seed in range(count)]
-    # Not `capitalize`, which makes two characters of İ.
-    parts = [[" ".join(each[start : start + 10]) for start in range(0, 70, 10)] for each in drawn]
-    return [" ".join(f"{part[0].upper()}{part[1:]}." for part in each) for each in parts]
 
 
 def test_raw_text_becomes_a_corpus(tmp_path: Path) -> None:

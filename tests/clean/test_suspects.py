@@ -13,7 +13,7 @@ from anadil.clean.shards import plan_shards
 from anadil.clean.suspects import NOTE, Phase, Place, Suspects
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
 
 HARM = {

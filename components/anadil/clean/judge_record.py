@@ -9,6 +9,7 @@ from pathlib import Path
 from anadil.clean import bomb, extract, pii
 from anadil.clean.characters import Characters
 from anadil.clean.clean_stats import Row, StepTimer
+from anadil.clean.fasttext_model import QualityModel
 from anadil.clean.judge import RULES, Floats, Judge, limits_of
 from anadil.clean.language_id import identify_language
 from anadil.clean.line_language import keep_own_lines
@@ -47,6 +48,12 @@ class Settings:
     def lists(self) -> Lists:
         """What documents are compared with."""
         return load_lists(self.lists_folder, self.language)
+
+    @cached_property
+    def quality_model(self) -> QualityModel | None:
+        """Scores documents; None where the recipe names none."""
+        path = self.lists.quality_model
+        return QualityModel(str(path), self.recipe.clean.quality_label) if path else None
 
     @cached_property
     def extraction(self) -> extract.Extraction:
@@ -163,8 +170,12 @@ def _judged(document: Document, settings: Settings) -> Judged:
         if removed:
             text = lines.text
             document = replace(document, text=text, id=id_of(text))
+    quality = None
+    if settings.quality_model:
+        with timer.timed("quality"):
+            quality = [settings.quality_model.score(text)]
     with timer.timed("filter"):
-        judgement = settings.judge.judge([text], [found], [foreign])[0]
+        judgement = settings.judge.judge([text], [found], [foreign], quality)[0]
     failed: tuple[str, ...] = judgement.failed
     reason: str | None = judgement.reason
     sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}

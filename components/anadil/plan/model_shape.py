@@ -217,10 +217,6 @@ def trained_shape(recipe: Recipe) -> Shape:
     Where several sizes are compared, the largest is planned for: it needs the most memory.
     """
     base = base_shape(recipe)
-    size = max(recipe.tokenizer.vocab_sizes)
-    return replace(
-        base,
-        vocabulary={"base": base.vocabulary, "extend": base.vocabulary + size, "replace": size}[
-            recipe.tokenizer.strategy
-        ],
-    )
+    size = recipe.tokenizer.largest_size
+    rows = {"extend": base.vocabulary + size, "replace": size}
+    return replace(base, vocabulary=rows.get(recipe.tokenizer.strategy, base.vocabulary))

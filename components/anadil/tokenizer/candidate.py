@@ -32,7 +32,7 @@ class TokenizerCandidate:
     """The same, as it came out: a small corpus gives fewer tokens."""
     tokenizer: Tokenizer
     usage: TokenUsage | None = None
-    """How often the corpus uses its own tokens; None for the base, which has none."""
+    """How often the corpus uses its tokens; None where that was not counted."""
 
     @property
     def name(self) -> str:

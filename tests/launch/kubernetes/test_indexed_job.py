@@ -14,7 +14,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError, Retrya
 from anadil.launch.kubernetes.indexed_job import IndexedJob, Polling
 from anadil.launch.manifests.clean_pods import CONTAINER
 from anadil.recipe.sections import Recipe
-from tests.clean.test_shards import write_inputs
+from tests.kit.clean_inputs import write_inputs
 from tests.kit.clean_stage import InThisProcess, clean, content
 from tests.kit.fake_batch import Batch, Object
 from tests.kit.fake_server import serving
