@@ -10,7 +10,7 @@ import pytest
 
 from anadil.clean import markers
 from anadil.clean.executors.processes import Processes
-from anadil.clean.judge_record import Judged, Settings, judge_record
+from anadil.clean.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.core.errors import IntegrityError
@@ -252,11 +252,11 @@ def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pyt
     expected = content(clean(tmp_path / "whole", *files, **settings))
     judged: list[str] = []
 
-    def counted(raw: RawRecord, settings: Settings) -> Judged:
+    def counted(raw: RawRecord, settings: Settings) -> Prepared:
         judged.append(raw.place or raw.source)
-        return judge_record(raw, settings)
+        return prepare_record(raw, settings)
 
-    monkeypatch.setattr("anadil.clean.map_shard.judge_record", counted)
+    monkeypatch.setattr("anadil.clean.map_shard.prepare_record", counted)
 
     for most in (2, 1, 3, 100):
         try:
