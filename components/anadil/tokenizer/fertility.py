@@ -1,7 +1,7 @@
 """What a tokenizer costs on held-out text, and whether it gives the text back."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from tokenizers import Tokenizer
@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from anadil.core.errors import DataError
 from anadil.core.progress import track
 from anadil.text import metrics
+from anadil.text.encoder import Encoder
 from anadil.text.language import Language
 
 BATCH = 64
@@ -83,17 +84,18 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str) -
     """Encode and decode the held-out text.
 
     Args:
-        tokenizer: With `encode_special_tokens`, as `read_tokenizer` opens it.
+        tokenizer: The candidate's.
         heldout: The text.
         name: The candidate, for the progress line.
     """
     used: set[int] = set()
     num_tokens = 0
     changed: list[int] = []
+    encoder = Encoder(tokenizer)
     starts = range(0, len(heldout.texts), BATCH)
     for start in track(starts, f"measuring {name}", len(starts)):
         texts = heldout.texts[start : start + BATCH]
-        ids = _encoded(tokenizer, texts)
+        ids = [one.tolist() for one in encoder.encode(texts)]
         decoded = tokenizer.decode_batch(ids, skip_special_tokens=False)
         num_tokens += sum(map(len, ids))
         used.update(*ids)
@@ -112,16 +114,12 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str) -
     )
 
 
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    return [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
 def _normalized(tokenizer: Tokenizer, text: str) -> str:
     """The text as the tokenizer's own normalizer leaves it: all that decoding can give back."""
     return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
 
 
 def _pieces(tokenizer: Tokenizer, word: str) -> list[str]:
-    (ids,) = _encoded(tokenizer, [word])
-    pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids]
+    (ids,) = Encoder(tokenizer).encode([word])
+    pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids.tolist()]
     return [pieces[0].lstrip(), *pieces[1:]] if pieces[0].strip() else pieces[1:]
