@@ -77,7 +77,7 @@ nonsense: 3
         ("storage: {root: ''}", "storage.root: String should have at least 1 character"),
         (
             "tokenizer: {choice: bad}",
-            "tokenizer.choice: Input should be 'base', 'extend', 'replace' or 'auto'",
+            "tokenizer.choice: Input should be 'base', 'extend', 'replace', 'surgery' or 'auto'",
         ),
         ("tokenizer: {strategies: []}", "tokenizer.strategies: Tuple should have at least 1 item"),
         (

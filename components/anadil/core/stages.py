@@ -96,6 +96,7 @@ FLOW = (
         side_files=(
             SideFiles(key="clean.url_lists", names=("domains", "urls")),
             SideFiles(key="clean.ng_words"),
+            SideFiles(key="clean.quality_model"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         ),
@@ -110,6 +111,7 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
+        result_version=2,
         image="tokenizer",
         # The model's compute per token, which decides between candidates.
         rooms=("model", "plan"),
@@ -215,6 +217,8 @@ NEW_KEYS: dict[str, str] = {
     "clean.decontaminate": "false",
     "clean.modes": "{}",
     "clean.ng_words": "[]",
+    "clean.quality_model": "null",
+    "clean.quality_label": '"__label__hq"',
     "tokenizer.min_uses": "100",
     "tokenizer.keep": '["en"]',
 }

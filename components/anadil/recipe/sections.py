@@ -76,6 +76,10 @@ class Clean(StrictModel):
     """Whether a rule drops documents (`enforce`) or is only counted (`report`); watch a new limit before it drops."""
     ng_words: tuple[Text, ...] = ()
     """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
+    quality_model: Place | None = None
+    """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
+    quality_label: Text = "__label__hq"
+    """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""
     minhash_bands: PositiveInt = 14
     """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
     minhash_rows: PositiveInt = 8
