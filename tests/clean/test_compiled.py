@@ -61,6 +61,13 @@ def test_what_an_image_baked_is_copied_where_its_root_is_read_only(
     assert tmp_path / "cache" in found.parents
 
 
+def test_who_follows_a_run_loads_neither_the_compiler_nor_the_second_extractor() -> None:
+    source = "import sys, anadil.clean.run; print({'numba', 'trafilatura'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "set()"
+
+
 def _made(folder: Path) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     return True
