@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,51 +13,10 @@ from anadil.clean.shards import plan_shards
 from anadil.clean.suspects import NOTE, Phase, Place, Suspects
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
+from tests.kit.harm import HARMFUL, install_harm
 from tests.kit.marks import slow
-
-HARM = {
-    "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
-    "memory": "bytearray(6 << 30)",
-    "batch": "pass",
-    "processor": "resource.setrlimit(resource.RLIMIT_CPU, (1, -1)); [None for _ in iter(int, 1)]",
-}
-SITE = """
-import os, resource, signal
-import numpy
-import pycld2
-frombuffer = numpy.frombuffer
-detect = pycld2.detect
-
-def harmful(text, **settings):
-    if text.startswith("Zərərli"):
-        {harm}
-    return detect(text, **settings)
-
-def harmful_batch(buffer, **settings):
-    if {in_batch} and "Zərərli".encode("utf-32-le") in buffer:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return frombuffer(buffer, **settings)
-
-numpy.frombuffer = harmful_batch
-pycld2.detect = harmful
-"""
-
-
-@pytest.fixture
-def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the identifier of processes that are started do harm on some texts."""
-
-    def install(kind: str) -> None:
-        folder = tmp_path / "site"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(
-            SITE.format(harm=HARM[kind], in_batch=kind == "batch"), encoding="utf-8"
-        )
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    return install
 
 
 @pytest.mark.parametrize(
@@ -71,11 +29,11 @@ def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_record_that_kills_its_process_is_left_out_with_its_place(
-    tmp_path: Path, harmful: Any, kind: str, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
 ) -> None:
     good = texts(12)
-    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], f"Zərərli {good[5]}", *good[6:]])
-    harmful(kind)
+    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], HARMFUL, *good[6:]])
+    install_harm(kind, tmp_path / "site", monkeypatch)
 
     corpus = clean(tmp_path / "corpus", raw, executor=Processes(1), max_bad_records=0.5)
 
@@ -106,9 +64,11 @@ def test_a_process_that_died_at_a_batch_judges_one_by_one(
     assert whole == died
 
 
-def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path, harmful: Any) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), f"Zərərli {texts(1)[0]}"])
-    harmful("crash")
+def test_too_many_records_that_kill_are_refused_like_bad_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), HARMFUL])
+    install_harm("crash", tmp_path / "site", monkeypatch)
 
     with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
         clean(tmp_path, raw, executor=Processes(1))

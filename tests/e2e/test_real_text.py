@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix]
+pytestmark = pytest.mark.slow
 
 SMALL = (
-    "clean.heldout_fraction=0.05",
+    "clean.heldout_fraction=0.2",
     "pretrain.phases=[{trains: embeddings, steps: 12, lr: 0.0032}, {trains: all, steps: 60, lr: 0.0024}]",
     "tokenizer.vocab_sizes=[4096]",
     "finetune.epochs=0.1",
@@ -30,7 +30,8 @@ def data() -> Path:
 def test_an_english_model_learns_azerbaijani(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs = [f"{data}/az/*.jsonl", f"{data}/warc/*.warc.gz"]
+    # Everything but the half of it that is law: prose, sentences, programs' texts, and web pages.
+    inputs = [f"{data}/az/[!m]*.jsonl", f"{data}/warc/part-00000.warc.gz"]
     chats = [f"{data}/qa/az_native_instructions.jsonl"]
     settings = (*SMALL, f"clean.inputs={json.dumps(inputs)}", f"finetune.inputs={json.dumps(chats)}")
     command = [sys.executable, "-m", "anadil", "run", "--work", str(tmp_path), "-o", "json"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anadil.clean import bomb, extract, pii
 from anadil.clean.clean_stats import Row, StepTimer
+from anadil.clean.fasttext_model import QualityModel
 from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of
 from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.clean.line_language import LinesOfLanguage, keep_own_lines
@@ -43,6 +44,12 @@ class Settings:
     def lists(self) -> Lists:
         """What documents are compared with."""
         return load_lists(self.lists_folder, self.language)
+
+    @cached_property
+    def quality_model(self) -> QualityModel | None:
+        """Scores documents; None where the recipe names none."""
+        path = self.lists.quality_model
+        return QualityModel(str(path), self.recipe.clean.quality_label) if path else None
 
     @cached_property
     def extraction(self) -> extract.Extraction:
@@ -105,6 +112,8 @@ class Prepared:
     """Of what is dropped unread."""
     host: str | None = None
     """That is blocked."""
+    quality: float | None = None
+    """Score by `clean.quality_model`; None without one."""
     items: list[str] = field(default_factory=list)
     """Of the files that it is compared with: those that it holds."""
     foreign_lines: int = 0
@@ -186,6 +195,10 @@ def _searched(
         lines = keep_own_lines(text, language)
         timer.lap("lines")
     text = lines.text if lines.removed else text
+    quality = None
+    if settings.quality_model:
+        quality = settings.quality_model.score(text)
+        timer.lap("quality")
     items: list[str] = []
     if settings.lists.items:
         items = settings.lists.items.matches(text)
@@ -199,7 +212,7 @@ def _searched(
     identity = encoded if lines.removed else encoded or _place(raw)
     return Prepared(
         document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, found=found,
-        items=items,
+        quality=quality, items=items,
         foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
         is_recoded=is_recoded, is_normalized=is_normalized,
     )  # fmt: skip
@@ -214,6 +227,7 @@ def judge_prepared(batch: Sequence[Prepared], settings: Settings) -> list[Judged
             [each.text for each in texts],
             [each.found for each in texts if each.found is not None],
             [each.foreign_share for each in texts],
+            [each.quality for each in texts if each.quality is not None] or None,
         )
         if texts
         else ()

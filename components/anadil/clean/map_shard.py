@@ -62,6 +62,7 @@ def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Itera
         read_stats,
         start=part.start,
         end=part.end,
+        is_exact=part.is_exact,
         version=part.version,
         language=load_language(recipe.language).code,
     )

@@ -52,8 +52,7 @@ class Suspects:
             folder: Of the shard's output; the notes lie beside it.
             dies_alone: Tries a record in a process of its own and says how that died; empty if it did not.
         """
-        self._note_path = folder.with_suffix(".place")
-        self._verdict_path = folder.with_suffix(".suspects.json")
+        self._note_path, self._verdict_path = _files(folder)
         self._verdicts: dict[str, dict[str, Any]] = {}
         with suppress(OSError, ValueError):
             self._verdicts = markers.read_json(self._verdict_path)
@@ -110,6 +109,16 @@ class Suspects:
         draft = self._verdict_path.with_suffix(f".{os.getpid()}")
         markers.write_json(draft, self._verdicts)
         draft.replace(self._verdict_path)
+
+
+def forget_suspects(folder: Path) -> None:
+    """Remove the notes of a shard whose ranges have changed."""
+    for path in _files(folder):
+        path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    return folder.with_suffix(".place"), folder.with_suffix(".suspects.json")
 
 
 def _key(place: Place, phase: Phase) -> str:

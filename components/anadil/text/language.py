@@ -101,6 +101,8 @@ class Language:
     """Questions that the finetuned model answers in the report."""
     sample_words: tuple[str, ...] = ()
     """Words that the report always cuts up, beside the most frequent long ones."""
+    suffixes: frozenset[str] = frozenset()
+    """Endings that words are glued together with, case folded; empty where no pack names them."""
     alphabet: str = field(default="", compare=False)
     """Letters of ordinary text, most frequent first; for people."""
 

@@ -106,6 +106,8 @@ class LanguagePack(_Table):
     prompts: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     sample_words: tuple[str, ...] = ()
+    suffixes: str = ""
+    """Endings that words are glued together with, separated by spaces: borders of tokens are compared with theirs."""
     learnt: dict[str, Any] = {}
     """How and on how much evidence the pack was made; for people."""
 
@@ -193,6 +195,7 @@ def to_language(pack: LanguagePack) -> Language:
         prompts=pack.prompts,
         questions=pack.questions,
         sample_words=pack.sample_words,
+        suffixes=frozenset(map(fold, pack.suffixes.split())),
         alphabet=pack.alphabet,
     )
 
