@@ -16,8 +16,8 @@ import numpy as np
 from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
-from anadil.artifacts.base_model import LLAMA_3_REGEX
 from anadil.core.errors import DataError
+from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
 from anadil.tokenizer import pretoken_kernel as kernel
 from anadil.tokenizer.pretoken_kernel import Array
 from anadil.tokenizer.sorted_bytes import gather, sorted_order
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 MAX_PRETOKEN_BYTES = 256
 """Longer ones are left out: they are no words."""
-QWEN_REGEX = LLAMA_3_REGEX.replace(r"\p{N}{1,3}", r"\p{N}")
-"""Source: Qwen/Qwen2.5-0.5B, tokenizer.json."""
 UNLIMITED = 2**62
 BATCH_CHARS = 1_000_000
 """Text that is handed to compiled code at a time."""
@@ -88,7 +86,7 @@ def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     if tokenizer.normalizer is not None:
         texts = map(tokenizer.normalizer.normalize_str, texts)
     if settings is None:
-        return _count_by_library(tokenizer, texts)
+        return count_by_library(tokenizer, texts)
     counter = _Counter(settings)
     batch, size = list[str](), 0
     for text in texts:
@@ -210,7 +208,8 @@ class _Counter:
             kernel.fill_slots(self._entries, num, self._slots)
 
 
-def _count_by_library(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
+def count_by_library(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
+    """The table of normalized texts as the pre-tokenizer itself cuts them, some 15 times slower."""
     counts: Counter[str] = Counter()
     num_documents = 0
     for text in texts:

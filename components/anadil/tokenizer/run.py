@@ -129,7 +129,7 @@ class _Candidates:
         counts = count_pretokens(self._tokenizer, track(texts, "counting words"))
         self._job.records.update(
             train_documents=counts.num_documents,
-            train_pretokens=sum(counts.counts.values()),
+            train_pretokens=counts.counts.total,
             different_pretokens=len(counts.counts),
             dropped_pretokens=counts.num_too_long,
         )

@@ -22,7 +22,8 @@ def sorted_order(text: Array, starts: Array) -> Array:
     """
     order = np.arange(len(starts) - 1)
     places, groups = np.arange(len(order)), np.zeros(len(order), dtype=np.int64)
-    for piece in range(int(np.diff(starts).max(initial=0)) // PIECE + 1):
+    piece = 0
+    while len(places):
         keys = np.empty(len(places), dtype=np.uint64)
         _read_piece(text, starts, order[places], piece * PIECE, keys)
         by_key = np.lexsort((keys, groups))
@@ -33,8 +34,7 @@ def sorted_order(text: Array, starts: Array) -> Array:
         is_open = np.append(is_next_equal, False) | np.append(False, is_next_equal)
         groups = np.cumsum(~np.append(False, is_next_equal))[is_open]
         places = places[is_open]
-        if not len(places):
-            break
+        piece += 1
     return order
 
 
