@@ -37,4 +37,5 @@ def unchanged_share(base: Tokenizer, candidate: Tokenizer, texts: Sequence[str])
         texts: At least one.
     """
     cuts = [each.encode_batch(list(texts), add_special_tokens=False) for each in (base, candidate)]
-    return sum(before.tokens == after.tokens for before, after in zip(*cuts, strict=True)) / len(texts)
+    same = sum(bool(before.tokens == after.tokens) for before, after in zip(*cuts, strict=True))
+    return same / len(texts)
