@@ -79,6 +79,19 @@ def test_an_unknown_source_is_refused_with_how_to_name_one(
     assert "no such record" in capsys.readouterr().err
 
 
+def test_a_document_is_named_by_its_place_where_the_record_names_a_source_of_its_own(
+    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": text, "source": f"https://a.az/{number}"} for number, text in enumerate(texts(12))]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus, recipe = make("one"), str(tmp_path / "one.yaml")
+
+    found = said(capsys, "explain", "a.jsonl:1", "--recipe", recipe, "--corpus", str(corpus))
+
+    assert found["source"] == "a.jsonl:1 https://a.az/0"
+    assert [row["source"] for row in found["in_corpus"]] == [found["source"]]
+
+
 def test_diff_names_documents_that_changed_verdict(
     make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

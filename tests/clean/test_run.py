@@ -167,8 +167,15 @@ def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
 def test_files_without_documents_are_refused(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", [])
 
-    with pytest.raises(DataError, match="the files hold no documents; check the paths"):
+    with pytest.raises(DataError, match="the files hold no document that can be read"):
         clean(tmp_path, raw)
+
+
+def test_files_of_which_nothing_can_be_read_are_refused_with_the_first_reason(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(2))
+
+    with pytest.raises(DataError, match=r"no document that can be read.*first: a\.jsonl:1: no key 'body'"):
+        clean(tmp_path, raw, text_field="body", max_bad_records=1)
 
 
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:

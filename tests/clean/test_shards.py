@@ -10,7 +10,7 @@ import pytest
 
 from anadil.clean import markers
 from anadil.clean.executors.processes import Processes
-from anadil.clean.judge_record import Judged, Settings, judge_record
+from anadil.clean.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.core.errors import IntegrityError
@@ -156,8 +156,8 @@ def test_a_page_that_shows_records_is_one_record_wherever_the_file_is_cut(tmp_pa
 def test_what_follows_a_range_that_could_not_be_read_to_its_end_stays_as_planned(tmp_path: Path) -> None:
     (tmp_path / "a.warc").write_bytes(b"".join(PLAIN))
     shards = plan_shards([str(tmp_path / "a.warc")], 2_000, 1)
-    unknown, known = {"first": 7, "following": None}, {"first": 9, "following": 9}
-    read = [[unknown], *([known] for _ in shards[1:])]
+    unknown: dict[str, Any] = {"first": 7, "following": None}
+    read = [[unknown], *([{"first": 9, "following": 9}] for _ in shards[1:])]
 
     assert correct_starts(shards, read) == shards
 
@@ -252,11 +252,11 @@ def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pyt
     expected = content(clean(tmp_path / "whole", *files, **settings))
     judged: list[str] = []
 
-    def counted(raw: RawRecord, settings: Settings) -> Judged:
+    def counted(raw: RawRecord, settings: Settings) -> Prepared:
         judged.append(raw.place or raw.source)
-        return judge_record(raw, settings)
+        return prepare_record(raw, settings)
 
-    monkeypatch.setattr("anadil.clean.map_shard.judge_record", counted)
+    monkeypatch.setattr("anadil.clean.map_shard.prepare_record", counted)
 
     for most in (2, 1, 3, 100):
         try:

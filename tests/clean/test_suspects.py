@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,37 +14,7 @@ from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
-
-HARM = {
-    "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
-    "memory": "bytearray(6 << 30)",
-    "processor": "resource.setrlimit(resource.RLIMIT_CPU, (1, -1)); [None for _ in iter(int, 1)]",
-}
-SITE = """
-import os, resource, signal
-import pycld2
-detect = pycld2.detect
-
-def harmful(text, **settings):
-    if text.startswith("Zərərli"):
-        {harm}
-    return detect(text, **settings)
-
-pycld2.detect = harmful
-"""
-
-
-@pytest.fixture
-def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the identifier of processes that are started do harm on some texts."""
-
-    def install(kind: str) -> None:
-        folder = tmp_path / "site"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(SITE.format(harm=HARM[kind]), encoding="utf-8")
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    return install
+from tests.kit.harm import HARMFUL, install_harm
 
 
 @pytest.mark.parametrize(
@@ -57,11 +26,11 @@ def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_record_that_kills_its_process_is_left_out_with_its_place(
-    tmp_path: Path, harmful: Any, kind: str, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
 ) -> None:
     good = texts(12)
-    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], f"Zərərli {good[5]}", *good[6:]])
-    harmful(kind)
+    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], HARMFUL, *good[6:]])
+    install_harm(kind, tmp_path / "site", monkeypatch)
 
     corpus = clean(tmp_path / "corpus", raw, executor=Processes(1), max_bad_records=0.5)
 
@@ -71,9 +40,11 @@ def test_a_record_that_kills_its_process_is_left_out_with_its_place(
     assert {document.text for document in documents(corpus)} == {*good[:5], *good[6:]}
 
 
-def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path, harmful: Any) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), f"Zərərli {texts(1)[0]}"])
-    harmful("crash")
+def test_too_many_records_that_kill_are_refused_like_bad_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), HARMFUL])
+    install_harm("crash", tmp_path / "site", monkeypatch)
 
     with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
         clean(tmp_path, raw, executor=Processes(1))

@@ -2,7 +2,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from anadil.core.errors import DataError
-from anadil.tokenizer.pretokens import count_pretokens, largest_pair_count
+from anadil.tokenizer.pretokens import count_pretokens
 
 
 def test_pretokens_are_counted_in_byte_symbols_as_the_base_cuts_them(tiny: Tokenizer) -> None:
@@ -25,9 +25,3 @@ def test_pretokens_over_256_bytes_are_dropped_and_counted(
 def test_a_corpus_without_words_is_a_data_error(tiny: Tokenizer) -> None:
     with pytest.raises(DataError, match="the 1 train documents hold no words of at most 256 bytes"):
         count_pretokens(tiny, ["x" * 1_000_000])
-
-
-def test_the_most_frequent_pair_is_counted_beyond_32_bits() -> None:
-    counts = {"ÉĻ": 2_000_000_000, "dÉĻ": 1_000_000_000, "kitab": 3}
-
-    assert largest_pair_count(counts) == 3_000_000_000

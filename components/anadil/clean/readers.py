@@ -48,6 +48,13 @@ class RawRecord:
     too_large: bool = False
     """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the page, or of the text in UTF-8."""
+        if self.html is not None:
+            return len(self.html)
+        return len(self.text) if self.text.isascii() else len(self.text.encode(errors="replace"))
+
 
 @dataclass(slots=True)
 class ReadStats:
@@ -183,9 +190,7 @@ def read_records(
         )  # fmt: skip
         for raw in reader(source, read_stats):
             read_stats.records += 1
-            read_stats.bytes_in += (
-                len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
-            )
+            read_stats.bytes_in += raw.num_bytes
             yield raw
 
 

@@ -21,6 +21,7 @@ from anadil.clean import markers, process_limits
 MAX_DEATHS = 3
 """Of processes at a record that harms nobody alone: then it is left out all the same."""
 NOTE = struct.Struct("<IQB")
+ONE_BY_ONE = "one by one"
 
 
 class Phase(IntEnum):
@@ -29,6 +30,8 @@ class Phase(IntEnum):
     NONE = 0
     READ = 1
     JUDGE = 2
+    BATCH = 3
+    """Several records are judged at a time: which of them is to blame is not known."""
 
 
 class Place(NamedTuple):
@@ -55,8 +58,16 @@ class Suspects:
             self._verdicts = markers.read_json(self._verdict_path)
         with suppress(OSError, struct.error):
             *place, phase = NOTE.unpack(self._note_path.read_bytes()[: NOTE.size])
-            if phase:
+            if phase == Phase.BATCH:
+                self._verdicts[ONE_BY_ONE] = {}
+                self._write()
+            elif phase:
                 self._suspect(Place(*place), Phase(phase), dies_alone)
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether a process died at a batch: then each record is judged by itself, so that its note tells."""
+        return ONE_BY_ONE in self._verdicts
 
     def why_left_out(self, place: Place, phase: Phase) -> str:
         """Why a record must not be read or judged; empty where it may."""
@@ -92,6 +103,9 @@ class Suspects:
             verdict["why"] = f"kills the process that works on it ({how})"
         elif verdict["deaths"] >= MAX_DEATHS:
             verdict["why"] = f"{MAX_DEATHS} processes died at it"
+        self._write()
+
+    def _write(self) -> None:
         draft = self._verdict_path.with_suffix(f".{os.getpid()}")
         markers.write_json(draft, self._verdicts)
         draft.replace(self._verdict_path)

@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tokenizers import Tokenizer
 
@@ -18,8 +17,6 @@ log = logging.getLogger(__name__)
 
 MAX_PRETOKEN_BYTES = 256
 """Longer ones are dropped: they are no words, and training on one of 1 MB does not end (tokenizers 0.23.3)."""
-MAX_PAIR_COUNT = 2**31 - 1
-"""tokenizers counts pairs in 32 bits and silently loses those above (huggingface/tokenizers #2058)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +56,3 @@ def count_pretokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Pretokens:
     if num_too_long:
         log.warning("left out %d pretokens of more than %d bytes", num_too_long, MAX_PRETOKEN_BYTES)
     return Pretokens(counts=counts, num_documents=num_documents, num_too_long=num_too_long)
-
-
-def largest_pair_count(counts: Mapping[str, int]) -> int:
-    """How often the most frequent pair of neighbouring bytes occurs.
-
-    In Azerbaijani the two bytes of one letter are 8 % of all bytes, so that 27 GB of text reach 2^31.
-    """
-    pairs: Counter[tuple[str, str]] = Counter()
-    for pretoken, count in counts.items():
-        for pair in pairwise(pretoken):
-            pairs[pair] += count
-    return max(pairs.values(), default=0)

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,12 +57,15 @@ class WordCounts:
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Each pretoken in byte symbols, and its count."""
+        return zip(self.pretokens(), self.counts.tolist(), strict=True)
+
+    def pretokens(self) -> Iterator[str]:
+        """Each pretoken in byte symbols."""
         for first in range(0, len(self), PRETOKENS_AT_A_TIME):
-            starts = self.starts[first : first + PRETOKENS_AT_A_TIME + 1].tolist()
+            starts = self.starts[first : first + PRETOKENS_AT_A_TIME + 1]
             text = self.text[starts[0] : starts[-1]].tobytes().decode("latin-1").translate(_TO_SYMBOLS)
-            counts = self.counts[first : first + PRETOKENS_AT_A_TIME].tolist()
-            for number, count in enumerate(counts):
-                yield text[starts[number] - starts[0] : starts[number + 1] - starts[0]], count
+            for start, end in pairwise((starts - starts[0]).tolist()):
+                yield text[start:end]
 
     def pruned(self, least: int) -> "WordCounts":
         """Without the pretokens that occur less often."""
@@ -86,6 +90,11 @@ def word_counts(items: Iterable[tuple[str, int]]) -> WordCounts:
         key = pretoken.translate(_TO_BYTES).encode("latin-1")
         counts[key] = counts.get(key, 0) + count
     return of_bytes(counts)
+
+
+def as_table(counts: "WordCounts | Mapping[str, int]") -> WordCounts:
+    """The table itself, or that of a dictionary of pretokens in byte symbols."""
+    return counts if isinstance(counts, WordCounts) else word_counts(counts.items())
 
 
 def of_bytes(counts: Mapping[bytes, int], records: Mapping[str, int] | None = None) -> WordCounts:

@@ -170,8 +170,10 @@ def _send_error(connection: Connection, error: BaseException) -> None:
     import traceback
 
     error.add_note("".join(traceback.format_exception(error)))
+    # An error is made again by calling its class with its `args`. A library's class may want other arguments, be one
+    # that no module holds, or raise anything else; the parent would then fail in `recv` and never see the error.
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
-    except Exception:  # noqa: BLE001  whatever its class does when it is made again
+    except Exception:  # noqa: BLE001  code of any library
         error = RuntimeError("".join(traceback.format_exception(error)))
     connection.send(error)
