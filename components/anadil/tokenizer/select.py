@@ -219,7 +219,10 @@ def _why_not(
     if not compared:
         return "; ".join(faults.values()) or "others keep the base's vocabulary"
     if item.cost.relative <= (1 + TIE) * best.cost.relative and _own_tokens(item) >= _own_tokens(best):
-        return f"{_figures(item)}: within {TIE:.0%} of the chosen one, which has {best.candidate.vocab_size:,} rows"
+        return (
+            f"{_figures(item)}: within {TIE:.0%} of {best.candidate.name}, and no fewer tokens to learn "
+            f"({_own_tokens(item):,} instead of {_own_tokens(best):,})"
+        )
     return (
         f"{_figures(item)}: {item.cost.relative / best.cost.relative - 1:.1%} more than {best.candidate.name}"
     )
