@@ -19,7 +19,7 @@ def test_a_file_is_a_domain_of_its_own_whatever_packs_it() -> None:
         "/data/book one.txt",
         "/data/page.html",
     )
-    assert domains(*((source, "") for source in sources)) == ("law", "news", "book one", "page")
+    assert domains(*((source, "") for source in sources)) == ("law", "news.2", "book one", "page")
 
 
 def test_a_crawl_is_split_by_host_and_a_file_of_one_host_is_not() -> None:

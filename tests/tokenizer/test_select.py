@@ -133,6 +133,16 @@ def test_rows_of_the_vocabulary_cost_what_their_softmax_takes_in_the_model(tiny:
     assert cost.relative == pytest.approx(1.70 / 3.26 * cost.flops_per_token / base, abs=1e-4)
 
 
+def test_of_equals_the_reason_says_how_many_tokens_are_to_be_learnt(tiny: Tokenizer) -> None:
+    choice = chosen(candidates(tiny, {"base": 5.5, "extend_8000": 1.70, "extend_16000": 1.68}))
+
+    assert "extend-16000 costs least" in choice.reason
+    assert "within 2% of it extend-8000 has the fewest tokens to learn" in choice.reason
+    assert choice.why_not["extend-16000"].endswith(
+        "within 2% of extend-8000, and no fewer tokens to learn (16,000 instead of 8,000)"
+    )
+
+
 def test_tokens_that_the_corpus_hardly_uses_rule_a_candidate_out(tiny: Tokenizer) -> None:
     few = Figures(1.40, share=0.896)
     choice = chosen(
