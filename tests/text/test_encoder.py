@@ -393,6 +393,23 @@ def test_each_file_has_a_sample_of_its_own() -> None:
     assert lists(encoder.encode(["xabc"])) == exactly(unlike(), ["xabc"])
 
 
+def test_after_much_text_the_next_file_begins_anew_but_a_difference_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder, differing = fast(Tokenizer.from_str(tiny())), fast(unlike())
+    differing._give_up("xabc")
+    first = encoder._fast
+    monkeypatch.setattr(encoder_module, "FORGET_CHARS", 3)
+
+    for one in (encoder, differing):
+        one.encode(["salam"])
+        one.begin_sample()
+        one.encode(["salam"])
+
+    assert encoder._fast not in (first, None)
+    assert not differing.is_fast
+
+
 def test_little_text_does_not_start_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder(Tokenizer.from_str(tiny()))
     monkeypatch.setattr(encoder_module, "FAST_FROM_CHARS", 10)
