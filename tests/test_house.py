@@ -22,13 +22,18 @@ MODEL_TESTS = ("cli/calibrate", "evaluate", "finetune", "model", "pipelines", "p
 """Whose subject is a heavy library; all others load one, if at all, in the test that needs it."""
 SHARED_EXTRAS = ("s3", "tracking", "terminal")
 """What any stage may load where it is installed."""
-IMPORT_NAMES = {"liger-kernel": "liger_kernel", "pyyaml": "yaml", "jinja2": "jinja2"}
+IMPORT_NAMES = {
+    "fasttext-predict": "fasttext",
+    "liger-kernel": "liger_kernel",
+    "pyyaml": "yaml",
+    "jinja2": "jinja2",
+}
 BROUGHT_ALONG = {
     "transformers": {"huggingface_hub", "numpy", "safetensors", "tokenizers"},
     "jinja2": {"markupsafe"},
 }
 """What a package of an extra requires itself."""
-OPTIONAL = {"fasttext", "liger_kernel", "torchao"}
+OPTIONAL = {"liger_kernel", "torchao"}
 """Used where it is installed."""
 MACHINE_PATH = re.compile(r"/(?:home|Users|mnt)/(?!leyla/|anadil/)[a-z]+/")
 """Leyla is the user of the examples, anadil that of the images."""

@@ -1,4 +1,6 @@
+import contextlib
 import gzip
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -159,3 +161,40 @@ def test_damaged_bytes_are_told_from_a_disk_that_cannot_be_read(tmp_path: Path, 
     with pytest.raises(FileNotFoundError):
         list(bounded_lines(tmp_path / f"none{suffix}"))
     assert not issubclass(FileNotFoundError, DAMAGED)
+
+
+@pytest.mark.parametrize("damage", [b"garbage", b"\0" * 64], ids=["letters", "zeros"])
+@pytest.mark.parametrize("kind", [".gz", ".zst"])
+def test_lines_before_damage_are_not_lost_with_it(tmp_path: Path, kind: str, damage: bytes) -> None:
+    lines = [b"%d %s\n" % (number, b"x" * 500) for number in range(60)]
+    path = tmp_path / f"a{kind}"
+    path.write_bytes(PACKS[kind](b"".join(lines)) + damage)
+
+    found: list[bytes | TooLong] = []
+    with contextlib.suppress(*DAMAGED):  # zeros behind a gzip member are padding
+        found += bounded_lines(path)
+
+    assert found == lines
+
+
+@pytest.mark.parametrize("kind", [".gz", ".zst"])
+@pytest.mark.parametrize("cut", [1, 5, 3_000])
+def test_a_file_that_ends_too_early_is_damaged(tmp_path: Path, kind: str, cut: int) -> None:
+    path = tmp_path / f"a{kind}"
+    packed = PACKS[kind](
+        b"".join(b"%s\n" % random.Random(n).randbytes(100).hex().encode() for n in range(90))
+    )
+    path.write_bytes(packed + packed[:-cut])
+
+    with pytest.raises(EOFError):
+        list(bounded_lines(path))
+
+
+def test_frames_behind_one_another_are_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.zst"
+    skippable = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+    path.write_bytes(
+        zstandard.compress(b"a\nb") + skippable + zstandard.compress(b"") + zstandard.compress(b"c\n")
+    )
+
+    assert list(bounded_lines(path)) == [b"a\n", b"bc\n"]

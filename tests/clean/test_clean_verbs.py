@@ -12,7 +12,7 @@ from anadil.cli.main import main
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess, members, page, warc_record, write_jsonl
 from tests.kit.texts import AZERBAIJANI, TURKISH
 
@@ -77,6 +77,19 @@ def test_an_unknown_source_is_refused_with_how_to_name_one(
 
     assert main(["clean", "explain", "a.jsonl:99", "--recipe", str(tmp_path / "one.yaml")]) == 3
     assert "no such record" in capsys.readouterr().err
+
+
+def test_a_document_is_named_by_its_place_where_the_record_names_a_source_of_its_own(
+    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": text, "source": f"https://a.az/{number}"} for number, text in enumerate(texts(12))]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus, recipe = make("one"), str(tmp_path / "one.yaml")
+
+    found = said(capsys, "explain", "a.jsonl:1", "--recipe", recipe, "--corpus", str(corpus))
+
+    assert found["source"] == "a.jsonl:1 https://a.az/0"
+    assert [row["source"] for row in found["in_corpus"]] == [found["source"]]
 
 
 def test_diff_names_documents_that_changed_verdict(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anadil.clean import language_id
+from anadil.clean import fasttext_model
 from anadil.clean.language_id import identify_language
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.text.language import Language, load_language
@@ -15,7 +15,7 @@ from anadil.text.language_pack import Identification, LanguagePack, ModelTable, 
 class FakeModel:
     """What `fasttext.load_model` gives, that knows one word."""
 
-    def predict(self, text: str) -> tuple[tuple[str, ...], list[float]]:
+    def predict(self, text: str, k: int) -> tuple[tuple[str, ...], list[float]]:
         assert "\n" not in text, "predict processes one line at a time"
         return (("__label__qaa_Latn" if "zum" in text else "__label__eng_Latn",), [1.0])
 
@@ -23,7 +23,7 @@ class FakeModel:
 @pytest.fixture
 def language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Language:
     """A language that a model of the user's knows."""
-    language_id.load_model.cache_clear()
+    fasttext_model.load_model.cache_clear()
     monkeypatch.setitem(sys.modules, "fasttext", SimpleNamespace(load_model=lambda _: FakeModel()))
     model = tmp_path / "model.bin"
     model.write_bytes(b"weights")
@@ -53,7 +53,7 @@ def test_a_model_without_its_package_is_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fasttext", None)
 
-    with pytest.raises(PreflightError, match="pip install fasttext-wheel"):
+    with pytest.raises(PreflightError, match="pip install fasttext-predict"):
         identify_language("du zum", language)
 
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -21,6 +21,8 @@ MAX_LINE_BYTES = 16 * MIB
 """A longer line is not kept: our choice, several books long."""
 MAX_ZSTD_WINDOW_BYTES = 128 * MIB
 """What `zstd -d` accepts by default; a frame may ask for gigabytes."""
+ZSTD_READ_BYTES = 512
+"""Of a packed file, at a time: four bytes are a block of 128 KiB at most, so no more than 16 MiB come of it."""
 SKIP_BYTES = MIB
 """Of a line that is too long, read and forgotten at a time."""
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
@@ -88,14 +90,59 @@ class _GzipFile(gzip.GzipFile):
         super().__init__(fileobj=source, mode="rb")
 
 
+class _Unpacked(io.RawIOBase):
+    """Gives what one read unpacks: a fuller read that meets damage loses what it unpacked before."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        return int(self._source.readinto1(target))
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+class _ZstdFile(io.BufferedIOBase):
+    """Unpacks frames of zstd; unlike the library's stream it knows a file that ends within a frame."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._packed, self._unpacked = b"", io.BytesIO()
+        self._frame: Any = None
+
+    def readinto1(self, target: Any) -> int:
+        while not (count := self._unpacked.readinto(target)):
+            self._packed = self._packed or self._source.read(ZSTD_READ_BYTES)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("compressed file ended within a frame")
+                return 0
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor(
+                    max_window_size=MAX_ZSTD_WINDOW_BYTES
+                ).decompressobj()
+            self._unpacked = io.BytesIO(self._frame.decompress(self._packed))
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
 def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
     """A stream of the content of a file; it never holds more than a window of it."""
     if suffix.lower().endswith(".gz"):
-        return io.BufferedReader(_GzipFile(path.open("rb")))
+        return io.BufferedReader(_Unpacked(_GzipFile(path.open("rb"))))
     if suffix.lower().endswith(".zst"):
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
-        reader = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
-        return io.BufferedReader(reader)
+        return io.BufferedReader(_Unpacked(_ZstdFile(path.open("rb"))))
     stream: BinaryIO = path.open("rb")
     return stream
 

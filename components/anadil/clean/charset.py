@@ -17,6 +17,8 @@ BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\x
 """Byte order marks. Source: Encoding Standard, "decode"."""
 FIRST_TAG = {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 """A page in UTF-16 without a mark, which would pass for UTF-8 with many zeros."""
+MIN_ZEROS = 0.02
+"""Of the bytes of UTF-16, at least. Measured on documents: Russian has .06 or more, Azerbaijani .39, half of the Japanese ones .03."""
 STATEFUL = {"iso2022_jp", "iso2022_kr", "hz"}
 """All their bytes are ASCII, so that they pass for UTF-8 too."""
 JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
@@ -99,14 +101,23 @@ def _disguised(data: bytes, declared: Sequence[str]) -> str | None:
     """The encoding of bytes that pass for UTF-8 and are not."""
     if data[:2] in FIRST_TAG:
         return FIRST_TAG[data[:2]]
-    utf16 = next((codec for codec in declared if codec.startswith("utf-16")), None)
-    if utf16 and b"\0" in data:
-        return utf16
+    if b"\0" in data:
+        utf16 = next((codec for codec in declared if codec.startswith("utf-16")), None) or _utf_16(data)
+        if utf16:
+            return utf16
     if not data.isascii():
         return None
     if JAPANESE_ESCAPE.search(data):
         return WIDER["iso2022_jp"]
     return next((codec for codec in declared if codec in STATEFUL), None)
+
+
+def _utf_16(data: bytes) -> str | None:
+    """The order of the bytes where spaces, stops and line ends show that two of them are a character."""
+    high_first, low_first = data[::2].count(0), data[1::2].count(0)
+    if max(high_first, low_first) < MIN_ZEROS * len(data) or min(high_first, low_first) * 50 > len(data):
+        return None
+    return "utf-16-be" if high_first > low_first else "utf-16-le"
 
 
 def _candidates(data: bytes, declared: Sequence[str]) -> Iterator[str]:

@@ -13,10 +13,12 @@ from anadil.clean.judge_record import Settings, judge_record, read_page
 from anadil.clean.language_id import identify_language
 from anadil.clean.map_shard import read_range
 from anadil.clean.readers import RawRecord, ReadStats
-from anadil.clean.row_files import find_rows
+from anadil.clean.row_files import find_rows, is_named
 from anadil.clean.shards import InputRange, names
 from anadil.core.errors import DataError
 
+WHOLE = (".txt", ".html", ".htm")
+"""Files that are one document."""
 HEAD_CHARS = 300
 """Of a text that is shown."""
 Json = dict[str, Any]
@@ -38,11 +40,13 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
     for name in sorted((name for name in named if source.startswith(name)), key=len, reverse=True):
         part = InputRange(uri=named[name], name=name, size=0, version="")
         for raw in read_range(part, settings.recipe, ReadStats()):
-            if raw.source == source:
+            if is_named(raw.source, source):
                 return raw
+    first = next(iter(named), "news.jsonl")
+    example = first if first.lower().endswith(WHOLE) else f"{first}:1"
     raise DataError(
         f"{source}: no such record in the {len(uris):,} input(s); give it as `source` stands in rejected/ and stats/, "
-        f"such as {next(iter(named), 'news.jsonl')}:1"
+        f"such as {example}"
     )
 
 

@@ -1,17 +1,15 @@
 """Which language a text is in: CLD2, a second opinion, the language's own letters, or its profile or model."""
 
 import functools
-import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import py3langid
 import pycld2
 
+from anadil.clean.fasttext_model import load_model, predict
 from anadil.clean.ngram_profile import is_likely
-from anadil.core.errors import IntegrityError, PreflightError
 from anadil.text.language import Language, LanguageModel
 
 MIN_PERCENT = 50
@@ -105,35 +103,4 @@ def second_opinion(text: str) -> str:
 
 def model_label(text: str, model: LanguageModel) -> str:
     """What the user's fastText model takes a text for."""
-    labels, _ = load_model(model.path, model.sha256).predict(" ".join(text.split()))
-    return str(labels[0]) if labels else ""
-
-
-@functools.lru_cache(maxsize=2)
-def load_model(path: str, sha256: str = "") -> Any:
-    """A fastText model.
-
-    Raises:
-        PreflightError: The package or the file is not there.
-        IntegrityError: It is another file than the pack was made with.
-    """
-    try:
-        import fasttext
-    except ImportError:
-        raise PreflightError(
-            f"the language model {path} needs the package fasttext; `pip install fasttext-wheel`, or learn the "
-            "language without --language-model"
-        ) from None
-    if not Path(path).is_file():
-        raise PreflightError(f"the language model {path} is not there; put it where the pack says")
-    if sha256 and file_sha256(path) != sha256:
-        raise IntegrityError(
-            f"the language model {path} is not the one that the pack was made with; learn the language again"
-        )
-    return fasttext.load_model(path)
-
-
-def file_sha256(path: str) -> str:
-    """SHA-256 of a file."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return next(iter(predict(load_model(model.path, model.sha256), text)), "")

@@ -4,6 +4,7 @@ What is compiled is arrays of hashes in a folder, which each process maps into m
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,15 +16,17 @@ import pyarrow.parquet as pq
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.clean.decontaminate import Decontamination, texts_of
+from anadil.clean.fasttext_model import QualityModel, load_model
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language, load_language
 
-URLS, ITEMS, WORDS = "urls", "items", "words.json"
+URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of what is compiled."""
-URL_KEY, WORD_KEY, ITEM_KEYS = "clean.url_lists", "clean.ng_words", ("evaluate.heldout", "finetune.inputs")
+URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
+ITEM_KEYS = ("evaluate.heldout", "finetune.inputs")
 LINE_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
@@ -36,6 +39,8 @@ class Lists:
     urls: UrlLists | None = None
     items: Decontamination | None = None
     ng_words: tuple[str, ...] = ()
+    quality_model: Path | None = None
+    """A fastText model."""
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:
@@ -57,10 +62,27 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
         lists.save(folder / URLS)
     if uris := side_files.get(WORD_KEY):
         (folder / WORDS).write_text(json.dumps(read_ng_words(uris)), encoding="utf-8")
+    if uris := side_files.get(MODEL_KEY):
+        with storage.local_copy(one_model(uris)) as path:
+            # Before any document is read: whether it is a model, and knows the label.
+            QualityModel(str(path), recipe.clean.quality_label)
+            load_model.cache_clear()  # the workers load their own
+            shutil.copyfile(path, folder / MODEL)
     if uris := [uri for key in ITEM_KEYS for uri in side_files.get(key, ())]:
         items = Decontamination(read_items(uris), load_language(recipe.language))
         (folder / ITEMS).mkdir()
         items.save(folder / ITEMS)
+
+
+def one_model(uris: Sequence[str]) -> str:
+    """The only one of the files that a recipe names as its model.
+
+    Raises:
+        DataError: There are several.
+    """
+    if len(uris) > 1:
+        raise DataError(f"{MODEL_KEY}: names {len(uris)} files ({', '.join(uris[:3])}); name one")
+    return uris[0]
 
 
 def load_lists(folder: Path | None, language: Language) -> Lists:
@@ -68,7 +90,9 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
     if folder is None:
         return Lists()
     words = folder / WORDS
+    model = folder / MODEL
     return Lists(
+        quality_model=model if model.exists() else None,
         ng_words=tuple(json.loads(words.read_text(encoding="utf-8"))) if words.exists() else (),
         urls=UrlLists.load(folder / URLS) if (folder / URLS).is_dir() else None,
         items=Decontamination.load(folder / ITEMS, language) if (folder / ITEMS).is_dir() else None,

@@ -3,10 +3,8 @@
 CPU time and not time on the clock: a loaded machine must not change what is kept.
 """
 
-import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -33,6 +31,16 @@ def limit_process() -> None:
     _limited_until = 0
 
 
+def allow_more_memory(num_bytes: int) -> None:
+    """Leave room for what the process holds all the time, such as a model of the user's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft != resource.RLIM_INFINITY:
+        soft += num_bytes
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+        )
+
+
 def allow_one_more_record() -> None:
     """Give the record that comes next its CPU time; where it is not enough the system kills the process."""
     global _limited_until  # noqa: PLW0603  limits are those of the process
@@ -44,18 +52,6 @@ def allow_one_more_record() -> None:
     resource.setrlimit(
         resource.RLIMIT_CPU, (limit if hardest == resource.RLIM_INFINITY else min(limit, hardest), hardest)
     )
-
-
-def die_with(parent: int) -> None:
-    """Let the end of another process end this one, at once and however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1  # linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def describe_exit(exit_code: int | None) -> str:

@@ -216,9 +216,15 @@ def read_rows(corpus: Path, columns: Sequence[str] | None = None) -> Iterator[pa
 
 
 def find_rows(corpus: Path, source: str) -> list[dict[str, object]]:
-    """The rows whose source or id is this text."""
+    """The rows whose source or id this text is, or whose source it is without what the record says of its own."""
     found: list[dict[str, object]] = []
     for batch in read_rows(corpus):
-        chosen = pc.or_(pc.equal(batch["source"], source), pc.equal(batch["id"], source))
+        is_source = pc.or_(pc.equal(batch["source"], source), pc.starts_with(batch["source"], f"{source} "))
+        chosen = pc.or_(is_source, pc.equal(batch["id"], source))
         found += batch.filter(chosen).to_pylist()
     return found
+
+
+def is_named(source: str, name: str) -> bool:
+    """Whether a name is a source, or file and place of one: a source may go on with what the record says of its own."""
+    return source == name or source.startswith(f"{name} ")

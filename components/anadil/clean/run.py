@@ -30,6 +30,10 @@ from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
 
+NO_DOCUMENTS = (
+    "clean.inputs: the files hold no document that can be read; check the paths and clean.text_field"
+)
+
 
 def run(job: Job, executor: Executor | None = None) -> Figures:
     """Fill the corpus artifact.
@@ -54,7 +58,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
-        _refuse_empty(signatures.num_documents, settings, clean_stats)
+        _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places)
         files = plan_files(
             signatures, verdicts, job.recipe.clean, earlier.num_files("train") if earlier else None
         )
@@ -88,7 +92,9 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
     """Work on all shards; what they have met."""
     tasks = workspace.map_tasks()
     with progress("clean", len(tasks)) as bar:
-        executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
+        while tasks:
+            executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
+            tasks = workspace.correct_cuts()
     read_stats, clean_stats = ReadStats(), CleanStats()
     warc: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for shard, facts, first_lines in zip(
@@ -104,7 +110,7 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
         clean_stats.add(facts["clean"])
     read_stats.excused = sum(readers.is_excused(**counts) for counts in warc.values())
     if not clean_stats.documents_in and not read_stats.bad:
-        raise DataError("clean.inputs: the files hold no documents; check the paths")
+        raise DataError(NO_DOCUMENTS)
     return read_stats, clean_stats
 
 
@@ -191,9 +197,9 @@ def _bad_by_file(workspace: Workspace) -> Counter[str]:
     return counts
 
 
-def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStats) -> None:
+def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStats, places: list[str]) -> None:
     if not clean_stats.documents_in:
-        raise DataError("clean.inputs: the files hold no documents; check the paths")
+        raise DataError(f"{NO_DOCUMENTS}; first: {places[0]}" if places else NO_DOCUMENTS)
     if num_documents:
         return
     code, min_words = settings.language.code, settings.limits.min_words

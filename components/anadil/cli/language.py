@@ -120,12 +120,12 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
     """The label that a fastText model has for most of the texts."""
     from collections import Counter
 
-    from anadil.clean.language_id import file_sha256, load_model
+    from anadil.clean.fasttext_model import file_sha256, load_model, predict
     from anadil.text.language import LanguageModel
 
     place = str(Path(path).absolute())
     model = load_model(place)
-    labels = Counter(str(model.predict(" ".join(text.split()))[0][0]) for text in texts[:SAMPLED])
+    labels = Counter(next(iter(predict(model, text)), "") for text in texts[:SAMPLED])
     label, count = labels.most_common(1)[0]
     if count < MIN_LABELLED * labels.total():
         found = ", ".join(f"{name} {number / labels.total():.0%}" for name, number in labels.most_common(3))

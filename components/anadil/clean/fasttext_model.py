@@ -1,0 +1,81 @@
+"""fastText models of the user's: identifiers and classifiers of quality. Nothing is downloaded."""
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from anadil.clean import process_limits
+from anadil.core.errors import IntegrityError, PreflightError
+
+PACKAGE = "fasttext-predict"
+"""Reads models and does no more. `fasttext-wheel` fails on NumPy 2: its predict() asks for an array without a copy."""
+
+
+@functools.lru_cache(maxsize=2)
+def load_model(path: str, sha256: str = "") -> Any:
+    """A fastText model.
+
+    Raises:
+        PreflightError: The package or the file is not there, or the file is no model.
+        IntegrityError: It is another file than `sha256` says.
+    """
+    try:
+        import fasttext
+    except ImportError:
+        raise PreflightError(
+            f"the fastText model {path} needs the package fasttext; `pip install {PACKAGE}`"
+        ) from None
+    if not Path(path).is_file():
+        raise PreflightError(f"the fastText model {path} is not there; put it there, or name another file")
+    if sha256 and file_sha256(path) != sha256:
+        raise IntegrityError(
+            f"the language model {path} is not the one that the pack was made with; learn the language again"
+        )
+    # Of the process, not of a record.
+    process_limits.allow_more_memory(Path(path).stat().st_size)
+    try:
+        return fasttext.load_model(path)
+    except ValueError as error:
+        raise PreflightError(f"{path} is no fastText model: {error}") from None
+
+
+def predict(model: Any, text: str, num_labels: int = 1) -> dict[str, float]:
+    """Labels and probabilities of a text, likeliest first.
+
+    Args:
+        model: Of `load_model`.
+        text: Its line ends count as spaces, because a model takes one line.
+        num_labels: How many; -1 for all.
+    """
+    labels, shares = model.predict(" ".join(text.split()), k=num_labels)
+    return dict(zip(map(str, labels), map(float, shares), strict=True))
+
+
+def file_sha256(path: str) -> str:
+    """SHA-256 of a file."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class QualityModel:
+    """Scores texts by the probability of one label."""
+
+    def __init__(self, path: str, label: str) -> None:
+        """Load the model.
+
+        Raises:
+            PreflightError: It cannot be read, or does not know the label.
+        """
+        self._model, self._label = load_model(path), label
+        known = predict(self._model, "a", -1)
+        if label not in known:
+            raise PreflightError(
+                f"clean.quality_model: the model has no label {label}; set clean.quality_label to one of "
+                f"{', '.join(sorted(known)[:10])}"
+            )
+
+    def score(self, text: str) -> float:
+        """0 to 1."""
+        # Sums of float32 shares exceed 1 by rounding.
+        return min(1.0, predict(self._model, text, -1).get(self._label, 0.0))
