@@ -219,6 +219,9 @@ NEW_KEYS: dict[str, str] = {
     "clean.ng_words": "[]",
     "clean.quality_model": "null",
     "clean.quality_label": '"__label__hq"',
+    "tokenizer.pad_to": "1",
+    "tokenizer.prune": "false",
+    "pretrain.embedding_init": '"mean"',
     "tokenizer.min_uses": "100",
     "tokenizer.keep": '["en"]',
 }

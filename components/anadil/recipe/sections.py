@@ -129,6 +129,11 @@ class Tokenizer(StrictModel):
     keep: tuple[Text, ...] = ("en",)
     """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
 
+    pad_to: PositiveInt = 128
+    """Embedding rows of `extend` and `replace` are a multiple of it: rows that no token has, for fast matrix products."""
+    prune: bool = False
+    """Whether `extend` leaves out the base's tokens that neither the corpus nor `keep` uses; needs files of 1 MiB and more in `keep`."""
+
     @model_validator(mode="after")
     def _choice_is_a_candidate(self) -> "Tokenizer":
         if self.choice != "auto" and self.choice not in self.strategies:

@@ -1,8 +1,8 @@
 """Choose one candidate by its figures, and say which of them decided."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
@@ -26,6 +26,8 @@ class MeasuredCandidate:
     candidate: TokenizerCandidate
     fertility: Fertility
     cost: Cost
+    unchanged: Mapping[str, float] = field(default_factory=dict)
+    """Text of `tokenizer.keep` -> share of its documents that are cut as the base cuts them."""
 
     def as_json(self) -> dict[str, object]:
         """Its entry in `fertility.json` and `choice.json`."""
@@ -37,7 +39,12 @@ class MeasuredCandidate:
             "vocab_size": found.vocab_size,
         }
         usage = asdict(found.usage) if found.usage else {}
-        return sizes | usage | self.fertility.as_json() | {"cost": asdict(self.cost)}
+        return (
+            sizes
+            | usage
+            | self.fertility.as_json()
+            | {"unchanged": dict(self.unchanged), "cost": asdict(self.cost)}
+        )
 
     @property
     def warning(self) -> str:
