@@ -17,6 +17,7 @@ from typing import Any, Self
 from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
+from anadil.core.processes import die_with
 from anadil.runtime.job import Job
 from anadil.runtime.threads import num_cores
 
@@ -149,7 +150,7 @@ class _LogToParent(logging.Handler):
 
 def _serve(connection: Connection, parent: int, level: int) -> None:
     """Run tasks as they come, until nobody sends any."""
-    process_limits.die_with(parent)
+    die_with(parent)
     process_limits.limit_process()
     logging.getLogger().addHandler(_LogToParent(connection))
     logging.getLogger().setLevel(level)
