@@ -125,7 +125,7 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
         "Kitaplardan öğrendiklerini arkadaşlarına anlatırdı.", encoding="utf-8"
     )
     job = make_job(
-        strategies=["base", "extend"], vocab_sizes=[100], keep=["en", str(tmp_path / "turkish.txt")]
+        strategies=["base", "extend"], vocab_sizes=[100], pad_to=1, keep=["en", str(tmp_path / "turkish.txt")]
     )
 
     run(job)
