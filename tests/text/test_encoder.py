@@ -89,6 +89,11 @@ def fast(tokenizer: Tokenizer, **options: int) -> Encoder:
     return encoder
 
 
+@pytest.fixture
+def without_gigatoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
+
+
 def exactly(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """What tokenizers gives, asked in its own words."""
     other = Tokenizer.from_str(tokenizer.to_str())
@@ -120,7 +125,12 @@ def random_texts(num: int) -> list[str]:
     return ["".join(letter() for _ in range(chance.randrange(1, 40))) for _ in range(num)]
 
 
-def test_tiktoken_gives_the_ids_of_tokenizers(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
+def test_the_fast_way_gives_the_ids_of_tokenizers(
+    tokenizer: Tokenizer, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "tiktoken":
+        monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
     texts = [
         *ODD,
         *TEXTS,
@@ -139,7 +149,7 @@ def test_tiktoken_gives_the_ids_of_tokenizers(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, ja/ and en/")
 @pytest.mark.parametrize("language", ["az", "ja", "en"])
-def test_tiktoken_gives_the_ids_of_tokenizers_on_real_text(tokenizer: Tokenizer, language: str) -> None:
+def test_the_fast_way_gives_the_ids_of_tokenizers_on_real_text(tokenizer: Tokenizer, language: str) -> None:
     texts = [
         json.loads(line)["text"][:3_000]
         for file in sorted(Path(DATA, language).glob("*.jsonl"))
@@ -151,8 +161,13 @@ def test_tiktoken_gives_the_ids_of_tokenizers_on_real_text(tokenizer: Tokenizer,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
 @pytest.mark.parametrize("pattern", KNOWN_PATTERNS)
-def test_a_known_pattern_cuts_alike_round_every_code_point(pattern: str) -> None:
+def test_a_known_pattern_cuts_alike_round_every_code_point(
+    pattern: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "tiktoken":
+        monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
     symbols = sorted(byte_symbols())
     pairs = [(left, right) for left in symbols for right in symbols]
     vocab = {token: index for index, token in enumerate([*symbols, *map("".join, pairs)])}
@@ -339,7 +354,8 @@ def test_a_token_that_its_text_is_not_merged_to_keeps_tiktoken_out() -> None:
     assert "not what their own text is merged to" in str(ranks_of(unlike(ignore_merges=False)))
 
 
-def test_a_difference_ends_the_use_of_tiktoken_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("without_gigatoken")
+def test_a_difference_ends_the_fast_way_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = unlike()
     encoder = fast(tokenizer)
     texts = ["yabc xabc", *["abc salam"] * (COMPARED - 2), "xabc"]
@@ -350,11 +366,12 @@ def test_a_difference_ends_the_use_of_tiktoken_with_one_line(caplog: pytest.LogC
     expected = [exactly(tokenizer, some) for some in (["salam"], texts, ["xabc"])]
     assert [lists(ids) for ids in found] == expected
     assert [record.message.partition(" for ")[0] for record in caplog.records] == [
-        "tiktoken gives other token ids than tokenizers"
+        "the fast encoder gives other token ids than tokenizers"
     ]
     assert not encoder.is_fast
 
 
+@pytest.mark.usefixtures("without_gigatoken")
 def test_a_check_of_all_words_finds_the_one_that_differs() -> None:
     encoder = fast(unlike())
     words = ["abc", "salam"] * 6_000
@@ -365,6 +382,7 @@ def test_a_check_of_all_words_finds_the_one_that_differs() -> None:
     assert not encoder.check([])
 
 
+@pytest.mark.usefixtures("without_gigatoken")
 def test_each_file_has_a_sample_of_its_own() -> None:
     encoder = fast(unlike())
     encoder.encode(["salam"])
@@ -375,7 +393,7 @@ def test_each_file_has_a_sample_of_its_own() -> None:
     assert lists(encoder.encode(["xabc"])) == exactly(unlike(), ["xabc"])
 
 
-def test_little_text_does_not_start_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_text_does_not_start_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder(Tokenizer.from_str(tiny()))
     monkeypatch.setattr(encoder_module, "FAST_FROM_CHARS", 10)
 
@@ -387,16 +405,27 @@ def test_little_text_does_not_start_tiktoken(monkeypatch: pytest.MonkeyPatch) ->
     assert states == [False, True, True]
 
 
+@pytest.mark.usefixtures("without_gigatoken")
 def test_more_blanks_than_tiktoken_can_cut_are_cut_by_tokenizers() -> None:
     text = " " * 1_000_000 + "a"
-    encoder = shared_encoder()
+    encoder = fast(Tokenizer.from_str(tiny()))
     assert encoder._fast is not None
     with pytest.raises(ValueError, match="stack"):
-        encoder._fast._encoding.encode_to_numpy(text, disallowed_special=())
+        encoder._fast._tiktoken.encode_to_numpy(text, disallowed_special=())
 
     (ids,) = encoder._fast.encode([text], threads=1)
     assert encoder._tokenizer.decode(ids.tolist()) == text
     assert encoder.is_fast
+
+
+def test_letters_that_only_gigatoken_knows_are_left_to_tiktoken() -> None:
+    text = "salam\U000323b0's \u088f1"
+    encoder = shared_encoder()
+    assert encoder._fast is not None
+    assert encoder._fast._gigatoken is not None
+
+    assert lists(encoder.encode(["", text])[1:]) == exactly(encoder._tokenizer, [text])
+    assert encoder._fast._gigatoken.encode(text).tolist() != encoder.encode([text])[0].tolist()
 
 
 def test_threads_give_the_ids_of_one(tokenizer: Tokenizer) -> None:

@@ -224,6 +224,7 @@ NEW_KEYS: dict[str, str] = {
     "pretrain.embedding_init": '"mean"',
     "tokenizer.min_uses": "100",
     "tokenizer.keep": '["en"]',
+    "tokenizer.min_word_count": "1",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

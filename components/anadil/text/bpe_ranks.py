@@ -26,6 +26,8 @@ class BpeRanks:
     """Token -> its place in the order of merging, without gaps."""
     ids: NDArray[np.int32]
     """(ranks,): the token's id, which may stand in another order and with gaps."""
+    content: str
+    """`tokenizer.json` with ranks as ids, and without normalizer, added tokens and what adds BOS."""
 
 
 def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
@@ -58,8 +60,13 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
         order |= dict.fromkeys(symbols for symbols in whole if byte_of.keys() >= set(symbols))
     elif any(len(tokenize(symbols)) > 1 for symbols in order):
         return "some of its tokens are not what their own text is merged to"
+    bare = {name: content[name] for name in ("version", "pre_tokenizer", "decoder")} | {
+        "added_tokens": [],
+        "model": model | {"vocab": {symbols: rank for rank, symbols in enumerate(order)}},
+    }
     return BpeRanks(
         pattern=pattern,
+        content=json.dumps(bare, ensure_ascii=False),
         ranks={bytes(map(byte_of.__getitem__, symbols)): rank for rank, symbols in enumerate(order)},
         ids=np.array([vocab[symbols] for symbols in order], dtype=np.int32),
     )

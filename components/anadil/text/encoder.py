@@ -1,7 +1,7 @@
 """Texts -> token ids, one way for corpus, evaluation, fertility and chats: exact, then fast.
 
-The ids are those of the tokenizers library. tiktoken gives them several times as fast where a
-tokenizer's merges can be written as ranks, and a sample of what it gives is compared each time.
+The ids are those of the tokenizers library. gigatoken, and tiktoken for what it cuts otherwise, give them
+many times as fast where a tokenizer's merges can be written as ranks; a sample is compared each time.
 """
 
 import logging
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from anadil.core.errors import DataError
 from anadil.text.bpe_ranks import BpeRanks, ranks_of
+from anadil.text.cut_patterns import NEW_LEADS, NEW_LETTERS
 
 if TYPE_CHECKING:
+    import gigatoken
     import tiktoken
     from tokenizers import Tokenizer
 
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 Ids = NDArray[np.int32]
 
 FAST_FROM_CHARS = 1_000_000
-"""Text from which on tiktoken is worth its start, a second with 128,000 tokens."""
+"""Text from which on the fast way is worth its start, a second with 128,000 tokens."""
 COMPARED = 100
 """One text of so many is encoded by both libraries, the first of all too."""
 WORDS_AT_ONCE = 10_000
@@ -47,21 +49,21 @@ class Encoder:
 
         Args:
             tokenizer: What truncates or pads in it is taken out; else it is left as it is.
-            threads: Texts encoded at a time by tiktoken; `tokenizers` has a setting of its own.
+            threads: Texts encoded at a time; `tokenizers` has a setting of its own.
         """
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._threads = threads
-        self._fast: _Tiktoken | None = None
+        self._fast: _FastEncoder | None = None
         self._started = False
         self._num_chars = self._num_texts = 0
         self.difference = ""
-        """Where tiktoken gave other ids, which ended its use; empty where it did not."""
+        """Where the fast way gave other ids, which ended it; empty where it did not."""
 
     @property
     def is_fast(self) -> bool:
-        """Whether tiktoken encodes: not before there is enough text for it."""
+        """Whether text goes the fast way: not before there is enough of it."""
         return self._fast is not None
 
     def begin_sample(self) -> None:
@@ -92,7 +94,7 @@ class Encoder:
         return found
 
     def check(self, texts: Iterable[str]) -> bool:
-        """Whether tiktoken gives the ids of `tokenizers` for every text, or is not used; see `difference`.
+        """Whether the fast way, if there is one, gives the ids of `tokenizers` for every text; see `difference`.
 
         Raises:
             DataError: A text holds half a surrogate pair.
@@ -115,12 +117,12 @@ class Encoder:
         if isinstance(ranks, str):
             log.debug("encoding by tokenizers: %s", ranks)
             return
-        self._fast = _Tiktoken(ranks, self._tokenizer, self._exact)
+        self._fast = _FastEncoder(ranks, self._tokenizer, self._exact)
 
     def _give_up(self, text: str) -> None:
         self._fast = None
         self.difference = (
-            f"tiktoken gives other token ids than tokenizers for {_shortened(text)}; encoding by tokenizers, "
+            f"the fast encoder gives other token ids than tokenizers for {_shortened(text)}; encoding by tokenizers, "
             "which takes several times as long"
         )
         log.warning("%s", self.difference)
@@ -137,8 +139,8 @@ class Encoder:
         return [np.array(one.ids, dtype=np.int32) for one in encoded]
 
 
-class _Tiktoken:
-    """tiktoken with the ranks of a tokenizer; what it cannot do for a text is done by `tokenizers`."""
+class _FastEncoder:
+    """gigatoken and tiktoken with the ranks of a tokenizer; what neither can do is done by `tokenizers`."""
 
     def __init__(
         self, ranks: BpeRanks, tokenizer: "Tokenizer", exact: Callable[[Sequence[str]], list[Ids]]
@@ -147,7 +149,8 @@ class _Tiktoken:
 
         self._ids = ranks.ids
         self._are_ranks = bool((ranks.ids == np.arange(len(ranks.ids))).all())
-        self._encoding: tiktoken.Encoding = Encoding(
+        self._gigatoken = _gigatoken_of(ranks)
+        self._tiktoken: tiktoken.Encoding = Encoding(
             "anadil",
             pat_str=ranks.pattern,
             mergeable_ranks=ranks.ranks,
@@ -174,12 +177,28 @@ class _Tiktoken:
         normalized = self._normalized(text)
         if self._sought is not None and (self._sought.search(text) or self._sought.search(normalized)):
             return self._exact([text])[0]
-        try:
-            ranks = self._encoding.encode_to_numpy(normalized, disallowed_special=())
-        except ValueError:
-            # A million blanks on end are too many for its regular expressions.
-            return self._exact([text])[0]
+        utf8 = normalized.encode()
+        is_known = not any(map(utf8.__contains__, NEW_LEADS)) or not NEW_LETTERS.search(normalized)
+        if self._gigatoken is not None and is_known:
+            ranks = self._gigatoken.encode(utf8)
+        else:
+            try:
+                ranks = self._tiktoken.encode_to_numpy(normalized, disallowed_special=())
+            except ValueError:
+                # A million blanks on end are too many for its regular expressions.
+                return self._exact([text])[0]
         return ranks.view(np.int32) if self._are_ranks else self._ids[ranks]
+
+
+def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | None":
+    """Gigatoken with these ranks, where it is installed and knows what it is given."""
+    try:
+        from gigatoken import Tokenizer as Gigatoken
+
+        return Gigatoken.from_json(ranks.content)
+    except (ImportError, ValueError) as error:
+        log.debug("encoding by tiktoken: %s", error)
+        return None
 
 
 def _refuse_surrogates(texts: Iterable[str]) -> None:

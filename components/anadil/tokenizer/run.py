@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.progress import track
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
@@ -26,12 +25,13 @@ from anadil.tokenizer.candidate import (
     write_tokenizer,
 )
 from anadil.tokenizer.compute import ModelCompute, model_compute
+from anadil.tokenizer.corpus_counts import corpus_counts
 from anadil.tokenizer.cost import cost_of
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
 from anadil.tokenizer.makers import MAKERS, require_room
-from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.pretokens import Pretokens
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
@@ -126,15 +126,7 @@ class _Candidates:
 
     @cached_property
     def _counts(self) -> Pretokens:
-        texts = (document.text for document in read_documents(self._job.inputs["corpus"], "train"))
-        counts = count_pretokens(self._tokenizer, track(texts, "counting words"))
-        self._job.records.update(
-            train_documents=counts.num_documents,
-            train_pretokens=sum(counts.counts.values()),
-            different_pretokens=len(counts.counts),
-            dropped_pretokens=counts.num_too_long,
-        )
-        return counts
+        return corpus_counts(self._job, self._tokenizer)
 
     @cached_property
     def _kept(self) -> Mapping[str, int]:
