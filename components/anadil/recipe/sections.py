@@ -113,6 +113,19 @@ VocabSizes = Annotated[
 ]
 
 
+class Trial(StrictModel):
+    """A short continued pre-training with each strategy's best tokenizer, at equal compute."""
+
+    steps: PositiveInt
+    """Optimizer steps with the base's tokenizer; others take as many as cost the same FLOPs."""
+    strategies: tuple[Strategy, ...] = ()
+    """Those of `tokenizer.strategies` that are tried; left out, all. Pods that try one each set it."""
+
+
+TOKENIZER_NEUTRAL = frozenset({"trial"})
+"""Keys of `tokenizer` that change none of the candidates."""
+
+
 class Tokenizer(StrictModel):
     """corpus -> tokenizer."""
 
@@ -128,11 +141,27 @@ class Tokenizer(StrictModel):
     """Times that the training text uses a token that can be learnt: 90 % of a candidate's own tokens should be; the least count of a pair where sizes are `auto`. Assumption."""
     keep: tuple[Text, ...] = ("en",)
     """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
+    trial: Trial | None = None
+    """Choose by bits per byte after a short training with each strategy, as `{steps: 200}`; left out, by `cost` alone."""
 
     @model_validator(mode="after")
     def _choice_is_a_candidate(self) -> "Tokenizer":
         if self.choice != "auto" and self.choice not in self.strategies:
             raise ValueError(f"choice {self.choice!r} is not one of strategies {list(self.strategies)}")
+        return self
+
+    @model_validator(mode="after")
+    def _trial_has_a_choice(self) -> "Tokenizer":
+        if self.trial is None:
+            return self
+        if len(set(self.strategies)) < 2:
+            raise ValueError(
+                f"trial compares strategies, and strategies {list(self.strategies)} has one; name another, or leave trial out"
+            )
+        if self.choice != "auto":
+            raise ValueError(f"choice {self.choice!r} leaves trial nothing to choose; set choice to auto")
+        if strange := [name for name in self.trial.strategies if name not in self.strategies]:
+            raise ValueError(f"trial.strategies {strange} are not among strategies {list(self.strategies)}")
         return self
 
     @property
