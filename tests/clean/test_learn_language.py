@@ -1,3 +1,5 @@
+import json
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,8 @@ from tests.kit.constructed import documents, write_documents_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+DATA = os.environ.get("ANADIL_DATA", "")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,20 @@ def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
     )
 
     assert (sum(own) >= 98, sum(others)) == (True, 0)
+
+
+def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def damaged(text: str) -> str:
+        return text.replace("a", " a ")
+
+    monkeypatch.setattr(learning, "MIN_BYTES", 100_000)
+    sample = [damaged(text) if number % 90 == 0 else text for number, text in enumerate(documents(300))]
+    language = to_language(learn_language("qaa", sample, {}).pack)
+
+    assert kept([damaged(text) for text in documents(50, seed=9)], language) <= 0.2
+    assert kept(documents(200, seed=1), language) >= 0.97
 
 
 @pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])
@@ -155,3 +173,25 @@ def test_bad_text_decides_where_own_text_does_not(tmp_path: Path) -> None:
     tried = [text.replace("om ", "um ") for text in documents(200, seed=6)]
     assert kept(tried, alone) > kept(tried, beside)
     assert kept(documents(200, seed=7), beside) >= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/ and az_noisy/")
+def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_not() -> None:
+    def texts(place: str) -> list[str]:
+        files = sorted(Path(DATA, place).glob("*.jsonl"))
+        lines = "".join(file.read_text("utf-8") for file in files).split("\n")
+        return [json.loads(line)["text"] for line in lines if line]
+
+    own = texts("az")
+    random.Random(3).shuffle(own)
+    language = to_language(learn_language("qaa", own[:350], {}).pack)
+    by_hand = load_language("az")
+    # Some of the laws are damaged, too, and lists of contents are no text.
+    unseen = [by_hand.normalize(text) for text in own[350:600]]
+    reasons = Judge(by_hand).judge(unseen).reasons
+    sound = [text for text, reason in zip(unseen, reasons, strict=True) if reason is None]
+
+    assert kept(sound, language) >= 0.97
+    assert kept(texts("az_noisy"), language) <= 0.1
+    assert kept(texts("tr")[:100], language) <= 0.01

@@ -1,6 +1,7 @@
 import gzip
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.clean import markers
+from anadil.clean.corpus_parts import _renumbered_line, _text_of
 from anadil.clean.executors.processes import Processes
 from anadil.clean.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.core.errors import IntegrityError
 from anadil.text import corpus as corpus_module
+from anadil.text.corpus import Document, line_of
 from tests.kit.clean_inputs import texts, write_inputs
 from tests.kit.clean_stage import InThisProcess, clean, content, documents, members, page, stats, warc_record
 from tests.kit.texts import AZERBAIJANI
@@ -310,6 +313,18 @@ def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
 
     with pytest.raises(IntegrityError, match=r"0\.jsonl: changed while clean was reading it"):
         clean(tmp_path, *files, executor=Meddling())
+
+
+@pytest.mark.parametrize(
+    "odd", ['", "source": "a.jsonl:1', '", "url": "', '\\", "text": ', "\\", 'ə\n"\u2028']
+)
+def test_a_line_is_renumbered_whatever_its_text_and_source_are(odd: str) -> None:
+    document = Document(id="1f" * 16, text=odd, source=f"a.jsonl:3 {odd}", url=odd, lang="az")
+
+    line = _renumbered_line(line_of(document), {"a.jsonl": 7})
+
+    assert line == line_of(replace(document, source=f"a.jsonl:10 {odd}"))
+    assert _text_of(line) == odd
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from anadil.clean.executors.processes import Processes
+from anadil.clean.judge_record import Judged, Prepared, Settings, judge_prepared
 from anadil.clean.map_shard import MapTask, map_shard
 from anadil.clean.shards import plan_shards
 from anadil.clean.suspects import NOTE, Phase, Place, Suspects
@@ -15,6 +16,7 @@ from anadil.recipe.sections import Recipe
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
 from tests.kit.harm import HARMFUL, install_harm
+from tests.kit.marks import slow
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,7 @@ from tests.kit.harm import HARMFUL, install_harm
     [
         ("crash", "SIGSEGV"),
         ("memory", "more than 2 GiB of memory"),
+        slow("batch", "SIGSEGV"),
         ("processor", "more than 60 s of CPU time"),
     ],
 )
@@ -38,6 +41,27 @@ def test_a_record_that_kills_its_process_is_left_out_with_its_place(
     assert found["bad_records"]["first"] == [f"a.jsonl:6: kills the process that works on it ({how})"]
     assert (found["in"], found["bad"]) == (11, 1)
     assert {document.text for document in documents(corpus)} == {*good[:5], *good[6:]}
+
+
+def test_a_process_that_died_at_a_batch_judges_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
+    sizes: list[int] = []
+
+    def counted(batch: list[Prepared], settings: Settings) -> list[Judged]:
+        sizes.append(len(batch))
+        return judge_prepared(batch, settings)
+
+    monkeypatch.setattr("anadil.clean.map_shard.judge_prepared", counted)
+    for name in ("whole", "died"):
+        task = MapTask(shard=shard, recipe=Recipe(), lists=None, folder=tmp_path / name, key="key")
+        map_shard(task)
+        (tmp_path / "died.place").write_bytes(NOTE.pack(0, 0, Phase.BATCH))
+
+    assert sizes == [9, *[1] * 9]
+    whole, died = ((tmp_path / name / "documents.zst").read_bytes() for name in ("whole", "died"))
+    assert whole == died
 
 
 def test_too_many_records_that_kill_are_refused_like_bad_ones(

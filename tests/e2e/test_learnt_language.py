@@ -7,10 +7,10 @@ import pytest
 
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS
 from anadil.cli import main
-from anadil.core.stages import FLOW
 from anadil.recipe.load import parse_recipe
-from anadil.runtime import execute
+from anadil.recipe.sections import Recipe
 from tests.kit.constructed import documents, write_documents_of
+from tests.kit.flow import made_folders
 from tests.kit.pretraining import SHORT, make_model
 
 pytestmark = pytest.mark.slow
@@ -19,6 +19,7 @@ NUM_OWN = 500
 NUM_OTHERS = 60
 
 
+@pytest.mark.usefixtures("clean_in_this_process")
 def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(tmp_path: Path) -> None:
     sample = write_documents_of(tmp_path / "sample.jsonl", documents(2_000))
     own = write_documents_of(tmp_path / "own.jsonl", documents(NUM_OWN, seed=1))
@@ -26,7 +27,7 @@ def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(tmp_path
     pack = tmp_path / "qaa.yaml"
 
     learnt = main.main(["language", "learn", "qaa", str(sample), "--out", str(pack)])
-    made = made_folders(tmp_path, pack, [own, sibling])
+    made = made_folders(recipe_for(tmp_path, pack, [own, sibling]))
 
     assert learnt == 0
     stats = json.loads((made["corpus"] / "stats.json").read_text("utf-8"))
@@ -41,22 +42,17 @@ def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(tmp_path
     assert str(tmp_path) not in page
 
 
-def made_folders(folder: Path, pack: Path, inputs: list[Path]) -> dict[str, Path]:
-    """Artifact word -> folder, of every stage but fine-tuning, which reads chats and no language."""
+def recipe_for(folder: Path, pack: Path, inputs: list[Path]) -> Recipe:
+    """All but fine-tuning, which reads chats and no language."""
     data = {
         "language": str(pack),
         "base": {"model": str(make_model(folder / "start", specials=LLAMA_3_SPECIALS))},
-        "clean": {"inputs": [str(path) for path in inputs], "workers": 1},
+        "clean": {"inputs": [str(path) for path in inputs]},
         "tokenizer": {"vocab_sizes": [1024]},
         "pretrain": {"phases": SHORT, "sequence_length": 64},
+        "finetune": {"inputs": []},
         "evaluate": {"max_new_tokens": 8},
         "storage": {"root": str(folder / "root")},
         "tracking": {"uri": "off"},
     }
-    recipe = parse_recipe(json.dumps(data), "recipe")
-    made: dict[str, str] = {}
-    for stage in FLOW:
-        if stage.name != "finetune":
-            known = {word: made[word] for word in stage.reads if word in made}
-            made[stage.writes] = execute.execute(stage, recipe, known, (), None).uri
-    return {word: Path(uri) for word, uri in made.items()}
+    return parse_recipe(json.dumps(data), "recipe")

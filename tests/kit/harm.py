@@ -10,19 +10,29 @@ from tests.kit.texts import AZERBAIJANI
 HARM = {
     "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
     "memory": "bytearray(6 << 30)",
+    "batch": "in_batch = True",
     "processor": "resource.setrlimit(resource.RLIMIT_CPU, (1, -1)); [None for _ in iter(int, 1)]",
 }
 HARMFUL = f"Zərərli {AZERBAIJANI}"
 SITE = """
 import os, resource, signal
+import numpy
 import pycld2
-detect = pycld2.detect
+detect, frombuffer = pycld2.detect, numpy.frombuffer
+in_batch = False
 
 def harmful(text, **settings):
+    global in_batch
     if text.startswith("Zərərli"):
         {harm}
     return detect(text, **settings)
 
+def harmful_batch(buffer, **settings):
+    if in_batch and "Zərərli".encode("utf-32-le") in buffer:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return frombuffer(buffer, **settings)
+
+numpy.frombuffer = harmful_batch
 pycld2.detect = harmful
 """
 
@@ -31,7 +41,7 @@ def install_harm(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Let the identifier of processes that are started from now on do harm where a text begins like `HARMFUL`.
 
     Args:
-        kind: Of `HARM`.
+        kind: Of `HARM`; `batch` does it where the rules look at many texts.
         folder: Made, for a module that every process imports at its start.
         monkeypatch: Takes it back.
     """

@@ -94,7 +94,7 @@ def test_every_new_token_is_reached_by_merging_its_bytes(
 def test_words_are_encoded_as_training_cut_them(
     base: Tokenizer, extension: Tokenizer, counted: Pretokens, merges: list[tuple[str, str]]
 ) -> None:
-    for word in counted.counts:
+    for word in counted.counts.pretokens():
         cut = tuple(piece.value for piece in base.model.tokenize(word))
         if len(cut) > 1:
             for pair in merges:

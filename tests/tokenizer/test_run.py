@@ -82,8 +82,10 @@ def test_one_candidate_leaves_no_choice_and_no_directory_of_candidates(make_job:
     assert set(contents(job.out)) == {
         "chat_template.jinja", "embedding_map.json", "fertility.json", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
-    assert (written["strategy"], written["base_vocab_size"], written["vocab_size"]) == ("extend", 4102, 4202)
-    assert len(written["rows"]) == 4202
+    assert (written["strategy"], written["base_vocab_size"], written["vocab_size"]) == ("extend", 4102, 4224)
+    assert (written["tokens"], written["kept"], written["new"], written["unused"]) == (4202, 4102, 100, 22)
+    assert len(written["rows"]) == 4224
+    assert written["rows"][4202:] == [[]] * 22
 
 
 def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(

@@ -71,8 +71,8 @@ def candidates(
         strategy, _, size = name.partition("_")
         each = value if isinstance(value, Figures) else Figures(value)
         usage = TokenUsage(
-            own_tokens=0 if strategy == "base" else 1_000,
-            own_tokens_seen=0 if strategy == "base" else round(1_000 * each.share),
+            own_tokens=0 if strategy == "base" else int(size),
+            own_tokens_seen=0 if strategy == "base" else round(int(size) * each.share),
             supported_size=700,
             min_uses=100,
         )
@@ -105,13 +105,14 @@ def chosen(measured: list[MeasuredCandidate], **settings: object) -> Choice:
         ({"base": 5.5, "extend_8000": 1.70, "extend_16000": 1.68}, "extend-8000"),
         ({"base": 5.5, "extend_8000": 1.72, "extend_16000": 1.68}, "extend-16000"),
         ({"base": 5.5, "extend_16000": 1.680, "replace_32000": 1.761}, "extend-16000"),
-        # A new vocabulary that is as good is smaller than the extended one.
-        ({"base": 5.5, "extend_16000": 1.68, "replace_32000": 1.69}, "replace-32000"),
+        # A new vocabulary that is as good has fewer rows than the extended one, but all of them are new.
+        ({"base": 5.5, "extend_16000": 1.70, "replace_32000": 1.68}, "extend-16000"),
+        ({"base": 5.5, "extend_16000": 1.72, "replace_32000": 1.68}, "replace-32000"),
         ({"base": 1.41, "extend_16000": 1.40}, "base"),
-        ({"base": 1.42, "surgery_16000": 1.40, "extend_16000": 1.41}, "surgery-16000"),
+        ({"base": 1.42, "surgery_16000": 1.40, "extend_16000": 1.41}, "base"),
     ],
 )
-def test_the_cheapest_wins_and_within_two_percent_the_smallest_vocabulary(
+def test_the_cheapest_wins_and_within_two_percent_the_fewest_tokens_to_learn(
     tiny: Tokenizer, figures: dict[str, float], best: str
 ) -> None:
     assert chosen(candidates(tiny, figures)).best.candidate.name == best
@@ -130,6 +131,16 @@ def test_rows_of_the_vocabulary_cost_what_their_softmax_takes_in_the_model(tiny:
     assert cost.embedding_parameters_added == -96_000 * 2_048
     base = 6 * (973_078_528 + 128_000 * 2_048) + 12 * 16 * 2_048 * 2_048
     assert cost.relative == pytest.approx(1.70 / 3.26 * cost.flops_per_token / base, abs=1e-4)
+
+
+def test_of_equals_the_reason_says_how_many_tokens_are_to_be_learnt(tiny: Tokenizer) -> None:
+    choice = chosen(candidates(tiny, {"base": 5.5, "extend_8000": 1.70, "extend_16000": 1.68}))
+
+    assert "extend-16000 costs least" in choice.reason
+    assert "within 2% of it extend-8000 has the fewest tokens to learn" in choice.reason
+    assert choice.why_not["extend-16000"].endswith(
+        "within 2% of extend-8000, and no fewer tokens to learn (16,000 instead of 8,000)"
+    )
 
 
 def test_tokens_that_the_corpus_hardly_uses_rule_a_candidate_out(tiny: Tokenizer) -> None:
@@ -262,7 +273,7 @@ def test_rare_tokens_are_warned_of_in_the_log_and_in_both_tables(
 
 def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
     _, enough, few = candidates(
-        tiny, {"base": 3.0, "extend_100": Figures(1.5, 0.9), "extend_200": Figures(1.5, 0.899)}
+        tiny, {"base": 3.0, "extend_100": Figures(1.5, 0.9), "extend_200": Figures(1.5, 0.895)}
     )
 
     assert enough.warning == ""

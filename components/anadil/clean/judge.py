@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.characters import Characters
+from anadil.clean.characters import Characters, characters_of
 from anadil.clean.columns import Column
 from anadil.clean.ng_words import NgWords
 from anadil.clean.statistics import Matrix, Statistics
@@ -252,7 +252,7 @@ class Judge:
             ng_words: Entries of the NG lists.
             characters: The language's tables, where they exist already.
         """
-        own = self.characters = characters or Characters(language)
+        own = self.characters = characters or characters_of(language)
         """Tables that `MinHash` takes, too."""
         modes = modes or {}
         self.limits = _limits_of_checks(language, rules or Rules())

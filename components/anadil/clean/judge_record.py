@@ -4,11 +4,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from anadil.clean import bomb, extract, pii
-from anadil.clean.characters import Characters
 from anadil.clean.clean_stats import Row, StepTimer
 from anadil.clean.fasttext_model import QualityModel
 from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of
@@ -30,12 +29,6 @@ RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Of everything that drops a document by itself, in order."""
 NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
 NO_PERSONAL_DATA: Counter[str] = Counter()
-
-
-@lru_cache(maxsize=1)
-def _characters(language: Language) -> Characters:
-    """Tables of a language, made once in a process: they take .3 s, and a process works on many shards."""
-    return Characters(language)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +73,16 @@ class Settings:
         return limits_of(self.language, self.recipe.clean.rules)
 
     @cached_property
-    def characters(self) -> Characters:
-        """The language's tables of characters."""
-        return _characters(self.language)
-
-    @cached_property
     def judge(self) -> Judge:
         """Measures texts and compares them with the limits."""
         clean = self.recipe.clean
-        return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words, self.characters)
+        return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words)
 
     @property
     def reported(self) -> frozenset[str]:
         """Rules that are counted and drop nothing."""
-        return frozenset(
-            name for name, is_enforced in zip(JUDGED, self.judge.is_enforced, strict=True) if not is_enforced
-        )
+        modes = self.recipe.clean.modes
+        return frozenset(rule.name for rule in RULES if modes.get(rule.name, rule.mode) == "report")
 
     @cached_property
     def minhash(self) -> MinHash:
@@ -106,7 +93,6 @@ class Settings:
             bands=clean.minhash_bands,
             rows=clean.minhash_rows,
             shingle=clean.minhash_shingle,
-            characters=self.characters,
         )
 
 

@@ -1,6 +1,7 @@
 """Noise made of good text, to try limits on where the user has no bad text to show."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 MAX_TEXTS = 300
@@ -28,9 +29,46 @@ def _numbers(text: str, draw: random.Random) -> str:
     return " ".join(str(draw.randrange(100_000)) if draw.random() < 0.5 else word for word in text.split())
 
 
+def _torn_letters(text: str, draw: random.Random) -> str:
+    """One letter of the alphabet stands alone in a third of the words that have it, as a damaged font of a PDF file does."""
+    letters = [letter for letter, _ in Counter(filter(str.isalpha, text.lower())).most_common(8)]
+    if not letters:
+        return text
+    letter = draw.choice(letters)
+    return " ".join(
+        word.replace(letter, f" {letter} ") if draw.random() < 0.3 else word for word in text.split()
+    )
+
+
+def _halved(text: str, draw: random.Random) -> str:
+    """Half of the longer words are in two, as where a line was too narrow for them."""
+    return " ".join(
+        f"{word[: len(word) // 2]} {word[len(word) // 2 :]}"
+        if len(word) > 3 and draw.random() < 0.5
+        else word
+        for word in text.split()
+    )
+
+
+def _misread(text: str, draw: random.Random) -> str:
+    """One letter in seven is another one of the text, as of a bad scan."""
+    letters = [*filter(str.isalpha, text)]
+    return "".join(draw.choice(letters) if each.isalpha() and draw.random() < 0.15 else each for each in text)
+
+
+def _shuffled(text: str, draw: random.Random) -> str:
+    """Its words in another order, as pages that are made for search engines."""
+    words = text.split()
+    return " ".join(draw.sample(words, len(words)))
+
+
 KINDS: dict[str, Callable[[str, random.Random], str]] = {
     "torn words": _torn,
     "scrambled letters": _scrambled,
+    "torn letters": _torn_letters,
+    "halved words": _halved,
+    "misread letters": _misread,
+    "shuffled words": _shuffled,
     "repeated lines": _repeated,
     "figures": _numbers,
 }

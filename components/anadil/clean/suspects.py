@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from anadil.clean import markers, process_limits
+from anadil.core.processes import die_with
 
 MAX_DEATHS = 3
 """Of processes at a record that harms nobody alone: then it is left out all the same."""
@@ -136,7 +137,7 @@ def death_alone(function: Callable[..., None], *arguments: object) -> str:
 
 
 def _call(parent: int, function: Callable[..., None], *arguments: object) -> None:
-    process_limits.die_with(parent)
+    die_with(parent)
     process_limits.limit_process()
     try:
         function(*arguments)

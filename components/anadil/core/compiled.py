@@ -3,9 +3,13 @@
 numba looks at the file of the function that is called, not at those of the functions inside it. Here
 the folder of the compiled code is named by the digest of all kernels of a stage, so that none of them is
 ever stale.
+
+numba is loaded with the first call: of the processes of a run only those that work on texts call a kernel.
 """
 
+import functools
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -13,8 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,13 +33,30 @@ class Kernels:
         """
         self.room = room
         self.modules = tuple(modules)
+        self._kernels: list[_Kernel] = []
 
     def compiled(self, function: F) -> F:
         """Decorator: compile at the first call with its types, or load what an earlier process compiled."""
+        kernel = _Kernel(function, self._load)
+        self._kernels.append(kernel)
+        return cast("F", kernel)
+
+    def _load(self) -> None:
+        """Compile all of them, each under its own name wherever it is imported: there numba looks it up."""
+        for kernel in self._kernels:
+            kernel.dispatcher = kernel.dispatcher or self._dispatcher(kernel.function)
+        modules = {id(each.function.__globals__): each.function.__globals__ for each in self._kernels}
+        for kernel, module in itertools.product(self._kernels, modules.values()):
+            kernel.put_into(module)
+
+    def _dispatcher(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        import numba
+
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = before or str(self.folder)
         try:
-            return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+            made: Callable[..., Any] = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+            return made
         finally:
             numba.config.CACHE_DIR = before
 
@@ -60,6 +79,28 @@ class Kernels:
             except OSError:  # another process was first
                 shutil.rmtree(copy.parent)
         return own
+
+
+class _Kernel:
+    """Stands for a function until one of its stage is called."""
+
+    def __init__(self, function: Callable[..., Any], load: Callable[[], None]) -> None:
+        self.function = function
+        self.dispatcher: Callable[..., Any] | None = None
+        self._load = load
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.dispatcher is None:
+            self._load()
+        assert self.dispatcher is not None
+        return self.dispatcher(*arguments)
+
+    def put_into(self, module: dict[str, Any]) -> None:
+        """Exchange it for what was compiled."""
+        for name, value in module.items():
+            if value is self:
+                module[name] = self.dispatcher
 
 
 def _is_writable(folder: Path) -> bool:

@@ -242,9 +242,13 @@ NEW_KEYS: dict[str, str] = {
     "clean.ng_words": "[]",
     "clean.quality_model": "null",
     "clean.quality_label": '"__label__hq"',
+    "tokenizer.pad_to": "1",
+    "tokenizer.prune": "false",
+    "pretrain.embedding_init": '"mean"',
     "tokenizer.min_uses": "100",
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
+    "tokenizer.min_word_count": "1",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

@@ -46,6 +46,8 @@ class Base(StrictModel):
 
 CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
+TOKENIZER_NEUTRAL = frozenset({"trial", "workers"})
+"""The same of `tokenizer`."""
 
 
 class Clean(StrictModel):
@@ -122,10 +124,6 @@ class Trial(StrictModel):
     """Those of `tokenizer.strategies` that are tried; left out, all. Pods that try one each set it."""
 
 
-TOKENIZER_NEUTRAL = frozenset({"trial"})
-"""Keys of `tokenizer` that change none of the candidates."""
-
-
 class Tokenizer(StrictModel):
     """corpus -> tokenizer."""
 
@@ -143,6 +141,15 @@ class Tokenizer(StrictModel):
     """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
     trial: Trial | None = None
     """Choose by bits per byte after a short training with each strategy, as `{steps: 200}`; left out, by `cost` alone."""
+    min_word_count: PositiveInt = 1
+    """Different words that occur less often are left out of training: less memory and time for another vocabulary. 2 leaves out a half of them and some 7 % of the text."""
+    workers: PositiveInt | None = None
+    """Processes that count words side by side; left out, one for each CPU. The result does not depend on it."""
+
+    pad_to: PositiveInt = 128
+    """Embedding rows of `extend` and `replace` are a multiple of it: rows that no token has, for fast matrix products."""
+    prune: bool = False
+    """Whether `extend` leaves out the base's tokens that neither the corpus nor `keep` uses; needs files of 1 MiB and more in `keep`."""
 
     @model_validator(mode="after")
     def _choice_is_a_candidate(self) -> "Tokenizer":

@@ -12,6 +12,8 @@ MAX_DOMAINS = 12
 """Most that are told apart; a crawl has thousands of hosts, and nobody reads a table of them."""
 OTHER = "other"
 """The domain of all the rest."""
+PACKED = (".gz", ".zst", ".jsonl", ".txt", ".html", ".warc", ".parquet")
+"""Ends of file names that say nothing about the text."""
 SOURCE = re.compile(r"(?P<file>.*?):\d+(?: (?P<origin>.*))?", re.DOTALL)
 """As `clean` writes sources: the file, the place in it, and what the record itself names as its source."""
 
@@ -37,7 +39,7 @@ def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str
         if origin and 1 < len(origins[file]) <= MAX_DOMAINS:
             names.append(origin)
         else:
-            names.append(host if host and len(hosts[file]) > 1 else _name(file))
+            names.append(host if host and len(hosts[file]) > 1 else name_of_file(file))
     total: Counter[str] = Counter()
     for name, size in zip(names, sizes, strict=True):
         total[name] += size
@@ -57,7 +59,9 @@ def _parts(document: Document) -> tuple[str, str, str]:
     return file, origin, host
 
 
-def _name(file: str) -> str:
-    """The file's name without what says how it is packed; whole files of text count by their directory."""
+def name_of_file(file: str) -> str:
+    """The file's name without what says how it is packed: `/data/news.2024.jsonl.zst` is `news.2024`."""
     path = PurePosixPath(file)
-    return path.name.partition(".")[0] or file or OTHER
+    while path.suffix in PACKED:
+        path = path.with_suffix("")
+    return path.name or file or OTHER

@@ -223,13 +223,13 @@ def _guard(table: Guard | None, times: float = 1.0) -> Callable[[str], bool]:
     if table is None:
         return lambda _: False
     letters, min_share, absent = frozenset(table.letters), times * table.min_share, tuple(table.absent)
+    few = len(letters) <= MAX_SEARCHES
 
     def guard(text: str) -> bool:
-        if any(map(text.__contains__, absent)):
+        if absent and any(map(text.__contains__, absent)):
             return False
         # A search for each of few letters is far faster than a look at each character.
-        few = len(letters) <= MAX_SEARCHES
-        num_own = sum(map(text.count if few else letters.__contains__, letters if few else text))
+        num_own = sum(map(text.count, letters) if few else map(letters.__contains__, text))
         if num_own > min_share * len(text):  # which has not fewer characters than letters
             return True
         return num_own > min_share * sum(map(str.isalpha, text))

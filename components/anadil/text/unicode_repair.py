@@ -19,8 +19,9 @@ LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 BLANK_LINES = re.compile(r"\n{3,}")
 PLAIN_ASCII = bytes([0x0A, *range(0x20, 0x7F)])
 """What needs no repair by itself."""
-OTHER_SPACE = re.compile("[\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+OTHER_SPACE = "\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """White space, as `str.split` knows it, that is neither a space nor a line feed."""
+UNSOUND = re.compile(f"[{OTHER_SPACE}{INVISIBLE.pattern[1:]}")
 UNTIDY = ("  ", "\n ", " \n", "\n\n\n")
 
 MISREAD = re.compile(
@@ -144,7 +145,7 @@ def is_sound(text: str) -> bool:
         rest = text.encode().translate(None, PLAIN_ASCII).decode()
     except UnicodeEncodeError:
         return False
-    if any(each.search(rest) for each in (INVISIBLE, OTHER_SPACE, SUSPECT, CYRILLIC_SUSPECT)):
+    if UNSOUND.search(rest) or SUSPECT.search(rest) or CYRILLIC_SUSPECT.search(rest):
         return False
     if any(map(text.__contains__, UNTIDY)) or text.strip() != text:
         return False

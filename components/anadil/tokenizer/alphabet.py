@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from anadil.text.scripts import NAMES, name_of
+from anadil.tokenizer.word_counts import SYMBOLS
 
 SCRIPTS = frozenset(itertools.chain.from_iterable(NAMES.values()))
 """Scripts by the first word of their letters' names; signs, digits and emoji have none of these."""
@@ -23,19 +24,12 @@ INSIDE = bytes(range(0x80, 0xC0))
 """Bytes that continue a character in UTF-8."""
 
 
-def byte_symbols() -> dict[str, int]:
-    """Byte symbol -> byte. Source: GPT-2's encoder.py, bytes_to_unicode."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(plain)]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTES = byte_symbols()
+_TO_BYTES = {ord(symbol): byte for byte, symbol in enumerate(SYMBOLS)}
 
 
 def spelled(token: str) -> bytes:
     """The bytes of a token that is written in byte symbols."""
-    return bytes(map(_BYTES.__getitem__, token))
+    return token.translate(_TO_BYTES).encode("latin-1")
 
 
 def characters(words: Iterable[tuple[str, int]]) -> Counter[str]:

@@ -4,5 +4,5 @@ from pathlib import Path
 
 from anadil.core.compiled import Kernels
 
-KERNELS = Kernels(Path(__file__).parent, ("merge_kernel", "word_counts"))
+KERNELS = Kernels(Path(__file__).parent, ("merge_kernel", "pretoken_kernel", "sorted_bytes", "word_counts"))
 compiled = KERNELS.compiled

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from anadil.core.errors import AnadilError
 from anadil.plan.model_shape import Shape, base_shape
@@ -34,7 +35,15 @@ class ModelCompute:
         """What is counted with, for people."""
         if self.shape is None:
             return "a model of unknown sizes, so that every token counts alike"
-        return f"{self.shape.name} at {self.context:,} tokens of context"
+        return f"{self.name} at {self.context:,} tokens of context"
+
+    @property
+    def name(self) -> str | None:
+        """The model's, without the directory that it lies in; None where it is not known."""
+        if self.shape is None:
+            return None
+        folder = Path(self.shape.name).expanduser()
+        return folder.name if folder.is_dir() else self.shape.name
 
 
 def model_compute(recipe: Recipe) -> ModelCompute:

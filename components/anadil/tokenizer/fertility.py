@@ -1,7 +1,7 @@
 """What a tokenizer costs on text, by domain, how it cuts words, and whether it gives the text back."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from anadil.core.progress import track
 from anadil.text import metrics
+from anadil.text.encoder import Encoder
 from anadil.tokenizer.samples import HeldoutSample, TextSample, core
 
 BATCH = 64
@@ -88,7 +89,7 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, c
     """Encode and decode all of the text.
 
     Args:
-        tokenizer: With `encode_special_tokens`, as `read_tokenizer` opens it.
+        tokenizer: The candidate's.
         heldout: The text.
         name: The candidate, for the progress line.
         context: Tokens that the model sees at a time.
@@ -122,6 +123,7 @@ class _Run:
         self.num_tokens = 0
         self.cpu_s = 0.0
         self._tokenizer, self._context, self._space = tokenizer, context, space
+        self._encoder = Encoder(tokenizer)
         self._num_texts = 0
 
     def measure(self, sample: TextSample, name: str) -> TextFertility:
@@ -144,7 +146,7 @@ class _Run:
     def _encode(self, texts: Sequence[str]) -> int:
         """Encode and decode some texts; how many tokens they are."""
         begin = time.process_time()
-        ids = _encoded(self._tokenizer, texts)
+        ids = [one.tolist() for one in self._encoder.encode(texts)]
         self.cpu_s += time.process_time() - begin
         decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
         self.used.update(*ids)
@@ -166,7 +168,7 @@ class _Run:
                 counts[bare] = counts.get(bare, 0) + count
         if not counts:
             return 0.0, 0.0
-        lengths = map(len, _in_batches(self._tokenizer, [f"{self._space}{word}" for word in counts]))
+        lengths = map(len, self._encoder.encode([f"{self._space}{word}" for word in counts]))
         cut = [length > 1 for length in lengths]
         num_cut = sum(count for count, is_cut in zip(counts.values(), cut, strict=True) if is_cut)
         return num_cut / sum(counts.values()), 1 - sum(cut) / len(cut)
@@ -211,15 +213,6 @@ def _inner_borders(word: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
     return [begin for begin in begins if begin]
 
 
-def _in_batches(tokenizer: Tokenizer, words: Sequence[str]) -> Iterable[list[int]]:
-    for start in range(0, len(words), WORD_BATCH):
-        yield from _encoded(tokenizer, words[start : start + WORD_BATCH])
-
-
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    return [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
 def _normalized(tokenizer: Tokenizer, text: str) -> str:
     """The text as the tokenizer's own normalizer leaves it: all that decoding can give back."""
     return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
@@ -227,6 +220,6 @@ def _normalized(tokenizer: Tokenizer, text: str) -> str:
 
 def pieces_of(tokenizer: Tokenizer, word: str) -> list[str]:
     """How a word is cut, the space before it left out."""
-    (ids,) = _encoded(tokenizer, [word])
-    pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids]
+    (ids,) = Encoder(tokenizer).encode([word])
+    pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids.tolist()]
     return [pieces[0].lstrip(), *pieces[1:]] if pieces[0].strip() else pieces[1:]

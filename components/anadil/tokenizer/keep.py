@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.runtime.job import Job
+from anadil.text.domains import name_of_file
 
 KEY = "tokenizer.keep"
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt")
@@ -32,12 +33,9 @@ def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:
 
 
 def _name(uri: str) -> str:
-    path = PurePosixPath(uri.partition("?")[0])
-    return (
-        path.parent.name.rpartition(":")[2]
-        if uri.startswith(storage.BUILT_IN)
-        else path.name.partition(".")[0]
-    )
+    if uri.startswith(storage.BUILT_IN):
+        return uri.removeprefix(storage.BUILT_IN).partition("/")[0]
+    return name_of_file(uri.partition("?")[0])
 
 
 def _texts(path: Path, uri: str, field: str) -> Iterator[str]:

@@ -6,12 +6,15 @@ from functools import partial
 
 from tokenizers import Tokenizer
 
-from anadil.core.errors import RecipeError
+from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
+from anadil.tokenizer.ban_list import BanList
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary, vocab_size
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import Pretokens
+from anadil.tokenizer.prune import pruned_base
+from anadil.tokenizer.surgery import plan_surgery
 from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.usage import TokenUsage, count_usage
 
@@ -24,16 +27,21 @@ SIZE_STEP = 128
 """Sizes of `auto` are multiples of it, as fast matrix products want them. Source: NVIDIA, "Matrix Multiplication
 Background User's Guide", section 4.1 (64 for bf16 on A100; 128 leaves it to be shared by two devices)."""
 
-Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings], Iterator[TokenizerCandidate]]
-"""Called with the base, the counts, the sizes (none: as many as the corpus supports) and the recipe's section."""
+Kept = Mapping[str, int]
+"""Word counts of the texts of `tokenizer.keep`: pretoken in byte symbols -> how often it occurs."""
+Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings, Kept], Iterator[TokenizerCandidate]]
+"""Called with the base, the counts, the sizes (none: as many as the corpus supports), the recipe's section and what is kept."""
 
 
 def extensions(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that add `sizes` tokens to the base's."""
+    if settings.prune:
+        base = pruned_base(base, counts.counts.items(), kept.items())
     floor = settings.min_frequency if sizes else settings.min_uses
-    merges = continue_merges(base, counts.counts, max(sizes, default=PUBLISHED_VOCABULARY), floor)
+    largest = max(sizes, default=PUBLISHED_VOCABULARY)
+    merges = continue_merges(base, counts.counts, largest, floor, BanList(kept))
     usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
     if not sizes:
         sizes = _auto_sizes("extend", usage(extend_vocabulary(base, merges), own=merges), 0)
@@ -48,10 +56,48 @@ def extensions(
         )
 
 
+def surgeries(
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+) -> Iterator[TokenizerCandidate]:
+    """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold.
+
+    Raises:
+        DataError: There are none.
+    """
+    surgery = plan_surgery(base, counts.counts.items(), kept.items())
+    most = len(surgery.removable)
+    log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
+    if not most:
+        raise DataError(
+            "tokenizer.strategies: surgery: the base has no token of a script that neither the corpus nor tokenizer.keep "
+            "uses, so nothing can be exchanged; leave it out"
+        )
+    floor = settings.min_frequency if sizes else settings.min_uses
+    largest = min(most, max(sizes, default=most))
+    merges = continue_merges(surgery.reduced, counts.counts, largest, floor, surgery.is_banned)
+    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
+    if not sizes:
+        sizes = _auto_sizes("surgery", usage(surgery.exchanged(merges), own=merges), 0)
+    for size in sizes:
+        if size > most:
+            log.warning(
+                "surgery: asked for %d tokens, but only %d of the base's can be exchanged", size, most
+            )
+        tokenizer = surgery.exchanged(merges[:size])
+        yield TokenizerCandidate(
+            strategy="surgery",
+            asked=size,
+            got=warn_of_fewer("surgery", min(size, most), min(size, len(merges)), floor),
+            tokenizer=tokenizer,
+            usage=usage(tokenizer, own=merges[:size]),
+        )
+
+
 def replacements(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
 ) -> Iterator[TokenizerCandidate]:
     """Candidates of `sizes` tokens that replace the base's, special tokens included."""
+    del kept  # nothing of the base's vocabulary is
     num_special = len(base.get_added_tokens_decoder())
     least = NUM_BYTE_SYMBOLS + num_special
     floor = settings.min_frequency if sizes else settings.min_uses
@@ -74,7 +120,7 @@ def replacements(
         )
 
 
-MAKERS: Mapping[Strategy, Maker] = {"extend": extensions, "replace": replacements}
+MAKERS: Mapping[Strategy, Maker] = {"extend": extensions, "replace": replacements, "surgery": surgeries}
 
 
 def require_room(base: Tokenizer, sizes: tuple[int, ...]) -> None:

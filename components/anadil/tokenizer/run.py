@@ -5,7 +5,7 @@ Run: python -m anadil.tokenizer --recipe R --corpus URI --out URI
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.progress import track
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
+from anadil.tokenizer.ban_list import unchanged_share
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
@@ -25,12 +25,13 @@ from anadil.tokenizer.candidate import (
     write_tokenizer,
 )
 from anadil.tokenizer.compute import ModelCompute, model_compute
+from anadil.tokenizer.corpus_counts import corpus_counts
 from anadil.tokenizer.cost import cost_of
 from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.fertility import Fertility, measure_fertility
+from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
 from anadil.tokenizer.makers import MAKERS, require_room
-from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.pretokens import Pretokens
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
@@ -53,7 +54,7 @@ def run(job: Job) -> Figures:
     base = read_tokenizer(folder)
     language = load_language(recipe.language)
     heldout = sample_heldout(read_documents(job.inputs["corpus"], "heldout"), language, read_keep_texts(job))
-    candidates = _Candidates(job, base)
+    candidates = _Candidates(job, base, heldout)
     measure = _Measure(job, candidates.base, heldout)
     measured = [measure(candidate) for candidate in candidates]
     if not measured:
@@ -63,7 +64,7 @@ def run(job: Job) -> Figures:
         )
     choice = choose_candidate(measured, measure.base, recipe.tokenizer)
     best = choice.best
-    _write(job.out, measured, best, base, folder)
+    _write(job, measured, best, base, folder)
     write_tables(job.out, measure.base, measured, choice, heldout, language.code)
     write_choice(job.out, measured, choice, recipe.tokenizer, measure.compute)
     beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
@@ -85,8 +86,8 @@ def run(job: Job) -> Figures:
 class _Candidates:
     """The candidates in the recipe's order; the corpus is counted once, each strategy trained once."""
 
-    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
-        self._job, self._tokenizer = job, tokenizer
+    def __init__(self, job: Job, tokenizer: Tokenizer, heldout: HeldoutSample) -> None:
+        self._job, self._tokenizer, self._heldout = job, tokenizer, heldout
         self._settings = job.recipe.tokenizer
         self._strategies = tuple(dict.fromkeys(self._settings.strategies))
         self._ready = SweepCandidates()
@@ -117,7 +118,7 @@ class _Candidates:
             missing = tuple(size for size in sizes if (strategy, size) not in ready)
             made: Iterator[TokenizerCandidate] = iter(())
             if missing or not sizes:
-                made = MAKERS[strategy](self._tokenizer, self._counts, missing, self._settings)
+                made = MAKERS[strategy](self._tokenizer, self._counts, missing, self._settings, self._kept)
             if not sizes:
                 yield from made
             for size in sizes:
@@ -125,15 +126,12 @@ class _Candidates:
 
     @cached_property
     def _counts(self) -> Pretokens:
-        texts = (document.text for document in read_documents(self._job.inputs["corpus"], "train"))
-        counts = count_pretokens(self._tokenizer, track(texts, "counting words"))
-        self._job.records.update(
-            train_documents=counts.num_documents,
-            train_pretokens=sum(counts.counts.values()),
-            different_pretokens=len(counts.counts),
-            dropped_pretokens=counts.num_too_long,
-        )
-        return counts
+        return corpus_counts(self._job, self._tokenizer)
+
+    @cached_property
+    def _kept(self) -> Mapping[str, int]:
+        texts = [text for sample in self._heldout.keep for text in sample.texts]
+        return count_pretokens(self._tokenizer, texts).counts if texts else {}
 
 
 class _Measure:
@@ -141,7 +139,7 @@ class _Measure:
 
     def __init__(self, job: Job, base: TokenizerCandidate, heldout: HeldoutSample) -> None:
         self.compute: ModelCompute = model_compute(job.recipe)
-        self._job, self._heldout = job, heldout
+        self._job, self._heldout, self._base = job, heldout, base.tokenizer
         found = self._fertility(base)
         self._unit = (found.mean_fertility, base.vocab_size)
         self.base = self._with_cost(base, found)
@@ -160,8 +158,13 @@ class _Measure:
         return measure_fertility(candidate.tokenizer, self._heldout, candidate.name, self._job.recipe.context)
 
     def _with_cost(self, candidate: TokenizerCandidate, fertility: Fertility) -> MeasuredCandidate:
-        cost = cost_of(fertility.mean_fertility, candidate.vocab_size, self._unit, self.compute)
-        return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=cost)
+        rows = candidate.num_rows(self._job.recipe.tokenizer.pad_to)
+        cost = cost_of(fertility.mean_fertility, rows, self._unit, self.compute)
+        unchanged = {
+            each.name: round(unchanged_share(self._base, candidate.tokenizer, each.texts), DIGITS)
+            for each in self._heldout.keep
+        }
+        return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=cost, unchanged=unchanged)
 
 
 def _check(item: MeasuredCandidate) -> None:
@@ -196,18 +199,19 @@ def _track(item: MeasuredCandidate, job: Job) -> None:
 
 
 def _write(
-    out: Path, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
+    job: Job, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
 ) -> None:
     """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
+    out, pad_to = job.out, job.recipe.tokenizer.pad_to
     candidates = out / "candidates"
     template = chat_template(base_folder, base)
     for item in measured if len(measured) > 1 else ():
         target = candidates / item.candidate.name
         write_tokenizer(item.candidate, base_folder, template, target)
-        write_embedding_map(item.candidate, base, target)
+        write_embedding_map(item.candidate, base, target, pad_to)
     draft = out / "chosen"
     write_tokenizer(best.candidate, base_folder, template, draft)
-    write_embedding_map(best.candidate, base, draft)
+    write_embedding_map(best.candidate, base, draft, pad_to)
     for file in sorted(draft.iterdir()):
         shutil.move(file, out / file.name)
     draft.rmdir()

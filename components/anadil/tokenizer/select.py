@@ -1,8 +1,8 @@
 """Choose one candidate by its figures, and say which of them decided."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
@@ -12,7 +12,7 @@ from anadil.tokenizer.fertility import Fertility
 from anadil.tokenizer.usage import MIN_SHARE
 
 TIE = 0.02
-"""Costs so much apart are taken for equal, and the smaller vocabulary wins. Assumption."""
+"""Costs so much apart are taken for equal, and the fewest tokens to learn win. Assumption."""
 MAX_KEEP_RATIO = 1.05
 """Most tokens per word of a text of `tokenizer.keep`, over the base's, for what keeps the base's vocabulary. Assumption."""
 KEEPS_BASE: frozenset[Strategy] = frozenset({"base", "extend", "surgery"})
@@ -26,6 +26,8 @@ class MeasuredCandidate:
     candidate: TokenizerCandidate
     fertility: Fertility
     cost: Cost
+    unchanged: Mapping[str, float] = field(default_factory=dict)
+    """Text of `tokenizer.keep` -> share of its documents that are cut as the base cuts them."""
 
     def as_json(self) -> dict[str, object]:
         """Its entry in `fertility.json` and `choice.json`."""
@@ -37,7 +39,12 @@ class MeasuredCandidate:
             "vocab_size": found.vocab_size,
         }
         usage = asdict(found.usage) if found.usage else {}
-        return sizes | usage | self.fertility.as_json() | {"cost": asdict(self.cost)}
+        return (
+            sizes
+            | usage
+            | self.fertility.as_json()
+            | {"unchanged": dict(self.unchanged), "cost": asdict(self.cost)}
+        )
 
     @property
     def warning(self) -> str:
@@ -68,7 +75,7 @@ def rule_text(settings: Settings, model: str) -> str:
     """The rule of `tokenizer.choice: auto`, for people."""
     return (
         "The lowest cost wins: tokens per word, as the mean over the domains of the held-out text, x compute per token "
-        f"of {model}; within {TIE:.0%} of it, the smallest vocabulary. A candidate goes on only if {MIN_SHARE:.0%} of "
+        f"of {model}; within {TIE:.0%} of it, the fewest own tokens, which are to be learnt. A candidate goes on only if {MIN_SHARE:.0%} of "
         f"its own tokens are seen {settings.min_uses} times in the training text, and if, where it keeps the base's "
         f"vocabulary, no text of tokenizer.keep costs more than {MAX_KEEP_RATIO:g} times the base's tokens. Where no "
         "candidate but the base has enough such tokens, those that keep the base's vocabulary are compared, because "
@@ -92,7 +99,7 @@ def choose_candidate(
     pool, relaxed = _pool(rivals, against)
     cheapest = min(pool, key=_cost)
     near = [item for item in pool if item.cost.relative <= (1 + TIE) * cheapest.cost.relative]
-    best = min(near, key=lambda item: (item.candidate.vocab_size, *_cost(item)))
+    best = min(near, key=lambda item: (_own_tokens(item), *_cost(item)))
     why_not = {
         item.candidate.name: _why_not(item, best, against.get(item.candidate.name), wanted, item in pool)
         for item in measured
@@ -104,6 +111,14 @@ def choose_candidate(
 
 def _cost(item: MeasuredCandidate) -> tuple[float, int]:
     return item.cost.relative, item.candidate.vocab_size
+
+
+def _own_tokens(item: MeasuredCandidate) -> int:
+    """Tokens that the model does not know yet; all of the vocabulary where that was not counted."""
+    usage = item.candidate.usage
+    if item.candidate.strategy == "base":
+        return 0
+    return usage.own_tokens if usage else item.candidate.vocab_size
 
 
 def _pool(
@@ -180,7 +195,7 @@ def _reason(
     left = "" if len(pool) == len(rivals) else f", of which {len(pool)} could be compared,"
     why += f"; of {of}{left} {cheapest.candidate.name} costs least, {_figures(cheapest)}"
     if best is not cheapest:
-        why += f", and within {TIE:.0%} of it {best.candidate.name} has the smallest vocabulary, {_figures(best)}"
+        why += f", and within {TIE:.0%} of it {best.candidate.name} has the fewest tokens to learn, {_figures(best)}"
     return why
 
 
@@ -203,8 +218,11 @@ def _why_not(
         return f"tokenizer.choice is {wanted}"
     if not compared:
         return "; ".join(faults.values()) or "others keep the base's vocabulary"
-    if item.cost.relative <= best.cost.relative:
-        return f"{_figures(item)}: within {TIE:.0%} of the chosen one, which has {best.candidate.vocab_size:,} rows"
+    if item.cost.relative <= (1 + TIE) * best.cost.relative and _own_tokens(item) >= _own_tokens(best):
+        return (
+            f"{_figures(item)}: within {TIE:.0%} of {best.candidate.name}, and no fewer tokens to learn "
+            f"({_own_tokens(item):,} instead of {_own_tokens(best):,})"
+        )
     return (
         f"{_figures(item)}: {item.cost.relative / best.cost.relative - 1:.1%} more than {best.candidate.name}"
     )

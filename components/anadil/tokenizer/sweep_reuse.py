@@ -27,7 +27,13 @@ from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
-COUNTS = ("train_documents", "train_pretokens", "different_pretokens", "dropped_pretokens")
+COUNTS = (
+    "train_documents",
+    "train_pretokens",
+    "different_pretokens",
+    "dropped_pretokens",
+    "pruned_pretokens",
+)
 """Records of the corpus, which do not depend on the sizes."""
 
 
@@ -60,7 +66,7 @@ def find_sweep_candidates(job: Job) -> SweepCandidates:
         table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
         candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder, table)}
         base_usage = _usage(table["base"])
-        counts = {name: manifest.records[name] for name in COUNTS}
+        counts = {name: manifest.records[name] for name in COUNTS if name in manifest.records}
         log.info("size %d: taken from a run of its own", size)
     return SweepCandidates(candidates=candidates, counts=counts, base_usage=base_usage)
 

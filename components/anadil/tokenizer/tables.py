@@ -64,7 +64,7 @@ def write_choice(
         entries.append(entry)
     rule = {
         "text": rule_text(settings, compute.text),
-        "model": compute.shape.name if compute.shape else None,
+        "model": compute.name,
         "context": compute.context,
         "min_uses": settings.min_uses,
         "min_share": MIN_SHARE,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
+from anadil.tokenizer.word_counts import WordCounts
+
 Merge = tuple[str, str]
 
 MIN_SHARE = 0.9
@@ -38,7 +40,7 @@ class TokenUsage:
 
 def count_usage(
     tokenizer: Tokenizer,
-    counts: Mapping[str, int],
+    counts: WordCounts | Mapping[str, int],
     own: Sequence[Merge] = (),
     other: int = 0,
     *,

@@ -79,17 +79,13 @@ class WordCounts:
         )
 
 
-def word_counts(items: Iterable[tuple[str, int]]) -> WordCounts:
-    """The table of pretokens in byte symbols with their counts, in any order; equal ones are added up.
-
-    Args:
-        items: Such as those of a dictionary.
-    """
+def word_counts(items: Iterable[tuple[str, int]], records: Mapping[str, int] | None = None) -> WordCounts:
+    """The table of pretokens in byte symbols with their counts, in any order; equal ones are added up."""
     counts: dict[bytes, int] = {}
     for pretoken, count in items:
         key = pretoken.translate(_TO_BYTES).encode("latin-1")
         counts[key] = counts.get(key, 0) + count
-    return of_bytes(counts)
+    return of_bytes(counts, records)
 
 
 def as_table(counts: "WordCounts | Mapping[str, int]") -> WordCounts:

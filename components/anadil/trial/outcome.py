@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
+from anadil.tokenizer.compute import ModelCompute
 from anadil.trial.budget import Budget
 from anadil.trial.finalists import Finalist
 from anadil.trial.texts import TARGET, TrialTexts
@@ -108,7 +109,7 @@ def outcome_table(
         "reason": winner.reason,
         "steps": budget.steps,
         "flops": budget.flops,
-        "model": budget.shape.name,
+        "model": ModelCompute(shape=budget.shape, context=budget.context).name,
         "context": budget.context,
         "heldout": {
             "documents": len(texts.kinds[TARGET].documents),
