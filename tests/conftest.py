@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts import s3, storage
+from anadil.clean.executors.engines import ENGINES
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -115,7 +116,17 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recipe(raw: Path, tmp_path: Path) -> Recipe:
+def clean_in_this_process() -> Iterator[None]:
+    """The clean stage starts no processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(
+            ENGINES, "processes", "tests.kit.clean_stage"
+        )  # by name: few tests need what it imports
+        yield
+
+
+@pytest.fixture
+def recipe(raw: Path, tmp_path: Path, clean_in_this_process: None) -> Recipe:
     """A recipe for `raw` that writes below `tmp_path`."""
     data = {
         "base": {"model": "tiny"},

@@ -2,7 +2,7 @@
 
 python benchmarks/train/data.py --text 'DIR/*.jsonl' --tokenizer DIR [--documents 5000000] [--length 2048]
 
-Three ways of encoding the same text, then packing of document lengths drawn from that text.
+Ways of encoding the same text, then packing of document lengths drawn from that text.
 """
 
 import argparse
@@ -18,10 +18,10 @@ import numpy as np
 from anadil.artifacts import artifact
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data import tokens
-from anadil.pretrain.data.encode import Encoder
 from anadil.pretrain.data.packing import batch_of, pack, sequences_of_step
 from anadil.pretrain.data.tokens import TokenStream, num_cores, token_stream
 from anadil.text.corpus import Document, write_documents
+from anadil.text.encoder import Encoder
 
 
 def main() -> None:
@@ -61,13 +61,11 @@ def encoding(texts: list[str], tokenizer_dir: Path) -> list[int]:
             for ids in encode_texts(tokenizer, texts[at : at + size])
         )
         say(f"encode_batch_fast, {size} documents a call", started, num)
-    encoder = Encoder(backend.to_str())
-    for name in ("words looked up, none known yet", "words looked up, all known"):
-        started = (time.perf_counter(), time.process_time())
-        found = [
-            len(ids) // 4 for at in range(0, len(texts), 64) for ids in encoder.encode(texts[at : at + 64])
-        ]
-        say(name, started, sum(found))
+    encoder = Encoder(backend)
+    encoder.check(())
+    started = (time.perf_counter(), time.process_time())
+    found = [len(ids) for at in range(0, len(texts), 64) for ids in encoder.encode(texts[at : at + 64])]
+    say("anadil's encoder", started, sum(found))
     with tempfile.TemporaryDirectory() as folder:
         corpus, copy = Path(folder) / "corpus", Path(folder) / "tokenizer"
         copy.symlink_to(tokenizer_dir.resolve())

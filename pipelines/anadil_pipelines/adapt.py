@@ -63,8 +63,8 @@ def _first_in_exit_handler(recipe: Recipe) -> int:
 
 
 def _sweep_sizes(recipe: Recipe) -> Sequence[int]:
-    """Vocabulary sizes that are trained in pods of their own."""
-    sizes = tuple(dict.fromkeys(recipe.tokenizer.vocab_sizes))
+    """Vocabulary sizes that are trained in pods of their own; `auto` is known after the corpus is counted, by one pod."""
+    sizes = recipe.tokenizer.sizes
     trains = set(recipe.tokenizer.strategies) - {"base"}
     return sizes if recipe.cluster.parallel_sweep and trains and len(sizes) > 1 else ()
 

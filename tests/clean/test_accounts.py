@@ -13,7 +13,7 @@ from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import planned_artifact
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import (
     clean,
     documents,

@@ -12,7 +12,7 @@ from anadil.cli.main import main
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess, members, page, warc_record, write_jsonl
 from tests.kit.texts import AZERBAIJANI, TURKISH
 

@@ -2,23 +2,25 @@
 
 import os
 import sys
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from anadil.artifacts import ranged, storage
+from anadil.clean.executors import Executor
 from anadil.clean.executors.engines import executor_of
 from anadil.clean.executors.processes import Processes
 from anadil.core.errors import PreflightError
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from tests.clean.test_shards import write_inputs
-from tests.kit.clean_stage import clean, content
+from tests.kit.clean_inputs import write_inputs
+from tests.kit.clean_stage import clean, content, stats
+from tests.kit.harm import bad_and_harmful, install_harm
 
 SETTINGS: dict[str, Any] = {"max_bad_records": 0.5, "shard_bytes": 4_000}
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+KILLED = "0.jsonl:5: kills the process that works on it (SIGSEGV)"
 
 
 def test_processes_run_the_stage_where_nothing_else_is_said(tmp_path: Path) -> None:
@@ -77,37 +79,61 @@ def test_a_cluster_that_does_not_answer_is_asked_again_and_then_told(
     assert asked == ["ray://head:10001"] * 3
 
 
-@needs_ray
+class _Started:
+    """An executor that others have started and will end."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.num_workers, self.map = executor.num_workers, executor.map
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Started]:
+    """Ray, whose processes die of a harmful record."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    folder = tmp_path_factory.mktemp("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        install_harm("crash", folder / "site", patch)
+        with _ray(folder / "work") as executor:
+            yield _Started(executor)
+
+
 @pytest.mark.slow
-@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_ray_gives_the_bytes_of_one_process_and_leaves_out_a_record_that_kills(
+    tmp_path: Path, ray: _Started
+) -> None:
     files = write_inputs(tmp_path / "raw")
+    unreadable, harmful = bad_and_harmful(files[0])
+    files[0].write_bytes(unreadable)
     expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
+    files[0].write_bytes(harmful)
 
-    assert content(clean(tmp_path / "ray", *files, executor=_ray(tmp_path), **SETTINGS)) == expected
+    corpus = clean(tmp_path / "ray", *files, executor=ray, **SETTINGS)
+
+    assert content(corpus) == expected
+    assert stats(corpus)["bad_records"]["first"][0] == KILLED
 
 
-@needs_ray
 @pytest.mark.slow
-@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
-def test_the_task_of_a_worker_of_ray_that_is_killed_is_done_by_another(tmp_path: Path) -> None:
+def test_the_task_of_a_worker_of_ray_that_is_killed_is_done_by_another(tmp_path: Path, ray: _Started) -> None:
     tasks = [_Task(tmp_path / str(number)) for number in range(3)]
 
-    with _ray(tmp_path) as ray:
-        ray.map(kill_the_first_worker, tasks)
+    ray.map(kill_the_first_worker, tasks)
 
     assert all(task.folder.read_text() == "done" for task in tasks)
     assert (tmp_path / "killed").exists()
 
 
-@needs_ray
 @pytest.mark.slow
-@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
-def test_what_a_task_raises_on_ray_ends_the_run_with_its_own_error(tmp_path: Path) -> None:
-    with _ray(tmp_path) as ray, pytest.raises(PreflightError, match="no disk left"):
+def test_what_a_task_raises_on_ray_ends_the_run_with_its_own_error(tmp_path: Path, ray: _Started) -> None:
+    with pytest.raises(PreflightError, match="no disk left"):
         ray.map(refuse, [_Task(tmp_path / "0")])
 
 

@@ -11,7 +11,7 @@ from anadil.cli.main import main
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import write_jsonl
 
 az = load_language("az")

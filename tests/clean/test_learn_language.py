@@ -164,7 +164,6 @@ def test_a_long_document_is_cut_at_line_ends_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.matrix
 def test_bad_text_decides_where_own_text_does_not(tmp_path: Path) -> None:
     near = [text.replace("om ", "um ") for text in documents(900, seed=5)]
 

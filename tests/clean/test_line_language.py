@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.language_id import identify_language
+from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.clean.line_language import keep_own_lines
-from anadil.text.language import load_language
+from anadil.text.language import Language, load_language
 
 az = load_language("az")
 OWN = [
@@ -28,6 +28,20 @@ def test_a_line_in_another_language_is_taken_out_and_counted(foreign: str) -> No
     assert found.text == "\n".join(OWN)
     assert found.removed == 1
     assert not found.is_mixed
+
+
+def test_no_identifier_is_asked_of_lines_whose_letters_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def noted(line: str, language: Language) -> IdentifiedLanguage:
+        asked.append(line)
+        return identify_language(line, language)
+
+    monkeypatch.setattr("anadil.clean.line_language.identify_language", noted)
+
+    keep_own_lines("\n".join([*OWN, ENGLISH, TURKISH, f"{ENGLISH} Əliyev"]), az)
+
+    assert asked == [ENGLISH, TURKISH, f"{ENGLISH} Əliyev"]
 
 
 @pytest.mark.parametrize(

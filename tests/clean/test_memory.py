@@ -77,7 +77,6 @@ print(verdicts.count(NEAR_DUPLICATE), int(verdicts.cluster_size.max()))
 
 
 @pytest.mark.slow
-@pytest.mark.matrix
 def test_five_million_signatures_take_less_than_two_gib(tmp_path: Path) -> None:
     peak, printed = peak_memory(FIVE_MILLION, tmp_path)
 
@@ -89,7 +88,6 @@ def test_five_million_signatures_take_less_than_two_gib(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.matrix
 def test_documents_in_one_cluster_take_as_much_memory_as_their_keys(tmp_path: Path) -> None:
     peak, printed = peak_memory(ONE_CLUSTER, tmp_path, NUM_IN_CLUSTER)
 

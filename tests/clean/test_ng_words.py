@@ -6,7 +6,7 @@ from anadil.clean.judge import Judge
 from anadil.clean.ng_words import NgWords, read_ng_words
 from anadil.core.errors import DataError
 from anadil.text.language import load_language
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, stats, write_jsonl
 from tests.kit.texts import AZERBAIJANI, JAPANESE, MORE_JAPANESE
 

@@ -3,8 +3,17 @@
 import time
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from anadil.clean.pii import patterns_of, replace_personal_data
+from anadil.clean.pii import (
+    FOUR_NUMBERS,
+    OF_DIGITS,
+    SEVEN_DIGITS,
+    _hints,
+    patterns_of,
+    replace_personal_data,
+)
 
 LAW = [
     f"Maddə {number}.{clause}.{point}.{item}. Hüquqi şəxs cərimə olunur."
@@ -66,6 +75,15 @@ def test_numbers_of_articles_of_law_are_no_addresses() -> None:
 
     assert len(LAW) == 664
     assert replaced("az", text) == text
+
+
+@given(st.text("0123456789٣. ()-\u00a0a", max_size=24))
+@example("1.1.1.1")
+@example("٣٣٣ ٣٣٣٣")
+def test_no_number_is_overlooked_by_the_first_search(text: str) -> None:
+    numbers = {hint for hint in (FOUR_NUMBERS, SEVEN_DIGITS) if hint.search(text)}
+
+    assert _hints(text, patterns_of("az")) & OF_DIGITS == numbers
 
 
 def test_each_kind_is_counted() -> None:

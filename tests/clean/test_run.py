@@ -1,15 +1,20 @@
 import json
 import os
-import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anadil.clean.holdout import num_heldout
+from anadil.clean.judge_record import Judged
 from anadil.clean.language_id import IdentifiedLanguage, identify_language
+from anadil.clean.shard_output import kept_documents
+from anadil.clean.sorted_documents import KeptDocument
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
+from tests.kit.clean_inputs import sentences, texts
 from tests.kit.clean_stage import (
     clean,
     content,
@@ -25,19 +30,6 @@ from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
 
 DATA = os.environ.get("ANADIL_DATA", "")
 needs_data = pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and warc/")
-
-
-def sentences() -> list[str]:
-    return [part.strip().rstrip(".") + "." for part in f"{AZERBAIJANI} {ANOTHER}".split(". ")]
-
-
-def texts(count: int) -> list[str]:
-    """Different texts of the same sound words, in sentences: without these they are words in any order."""
-    words = [word.strip(".,") for word in f"{AZERBAIJANI} {ANOTHER}".split()]
-    drawn = [random.Random(seed).sample(words, 70) for seed in range(count)]
-    # Not `capitalize`, which makes two characters of İ.
-    parts = [[" ".join(each[start : start + 10]) for start in range(0, 70, 10)] for each in drawn]
-    return [" ".join(f"{part[0].upper()}{part[1:]}." for part in each) for each in parts]
 
 
 def test_raw_text_becomes_a_corpus(tmp_path: Path) -> None:
@@ -276,6 +268,23 @@ def test_what_is_no_documents_fault_ends_the_stage(
         clean(tmp_path, raw, max_bad_records=0.5)
 
     assert ended.value is error
+
+
+def test_a_document_that_the_rules_fail_on_takes_no_other_of_its_batch_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(judged: Sequence[Judged], *others: Any) -> list[KeptDocument]:
+        if any(each.document.text.startswith("Bakıda") for each in judged):
+            raise ValueError("odd")
+        return kept_documents(judged, *others)
+
+    monkeypatch.setattr("anadil.clean.map_shard.kept_documents", failing)
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), "Bakıda qar.", *texts(9)[5:]])
+
+    found = stats(clean(tmp_path, raw, max_bad_records=0.5))
+
+    assert (found["in"], found["kept"], found["bad"]) == (9, 9, 1)
+    assert found["bad_records"]["first"] == ["a.jsonl:6: ValueError: odd"]
 
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException) -> None:

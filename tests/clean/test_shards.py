@@ -1,5 +1,7 @@
 import gzip
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.clean import markers
+from anadil.clean.corpus_parts import _renumbered_line, _text_of
 from anadil.clean.executors.processes import Processes
-from anadil.clean.judge_record import Judged, Settings, judge_record
+from anadil.clean.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
-from anadil.clean.shards import Shard, names, plan_shards, read_plan, write_plan
+from anadil.clean.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.core.errors import IntegrityError
 from anadil.text import corpus as corpus_module
-from tests.clean.test_run import texts
+from anadil.text.corpus import Document, line_of
+from tests.kit.clean_inputs import texts, write_inputs
 from tests.kit.clean_stage import InThisProcess, clean, content, documents, members, page, stats, warc_record
-from tests.kit.texts import AZERBAIJANI, TURKISH
+from tests.kit.texts import AZERBAIJANI
+from tests.kit.wrong_lengths import PLAIN, WRONG, with_length
 
 
 def read(shards: list[Shard]) -> list[RawRecord]:
@@ -26,21 +31,6 @@ def read(shards: list[Shard]) -> list[RawRecord]:
         for part in shard.ranges
         for raw in read_records(part.uri, part.name, "text", ReadStats(), start=part.start, end=part.end)
     ]
-
-
-def write_inputs(folder: Path) -> list[Path]:
-    """Files of several kinds with duplicates across them and lines that cannot be read."""
-    folder.mkdir(exist_ok=True)
-    own = texts(40)
-    for number, part in enumerate((own[:20], own[10:30])):
-        rows = [json.dumps({"text": text, "url": f"https://a.az/{n}"}) for n, text in enumerate(part)]
-        rows[7:7] = ["{", json.dumps({"text": ""}), json.dumps({"text": TURKISH, "source": "jurnal"})]
-        (folder / f"{number}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    pages = [warc_record(page(text), url=f"https://b.az/{n}") for n, text in enumerate(own[25:])]
-    (folder / "p.warc.gz").write_bytes(b"".join(members(pages)))
-    table = pa.table({"text": [AZERBAIJANI, AZERBAIJANI.upper(), *own[35:]]})
-    pq.write_table(table, folder / "t.parquet", row_group_size=2)
-    return sorted(folder.iterdir())
 
 
 @pytest.mark.parametrize("most", [1, 100, 1_000, 4_096, 10**9])
@@ -58,7 +48,7 @@ def test_ranges_of_lines_give_every_record_once(tmp_path: Path, most: int) -> No
 
 @pytest.mark.parametrize("most", [50, 700, 2_000, 10**9])
 @pytest.mark.parametrize("damage", ["", "flipped", "cut", "zeros"])
-def test_ranges_of_a_warc_give_every_page_once(tmp_path: Path, most: int, damage: str) -> None:
+def test_ranges_of_a_packed_warc_give_every_page_once(tmp_path: Path, most: int, damage: str) -> None:
     path = tmp_path / "a.warc.gz"
     pages = members(warc_record(page(f"{n} {AZERBAIJANI}"), url=f"https://a.az/{n}") for n in range(12))
     # What looks like the beginning of a member, within one that is stored as it is.
@@ -86,6 +76,93 @@ def test_ranges_of_a_warc_give_every_page_once(tmp_path: Path, most: int, damage
     assert found == expected
     assert sum(stats.bad for stats in parts) == whole.bad == bool(damage)
     assert sum(stats.skipped for stats in parts) == whole.skipped == 1
+
+
+def read_warc(path: Path, cuts: list[int]) -> tuple[list[str], list[str], int]:
+    """Sources of the pages and damaged places of the ranges between some cuts, and how many records were skipped."""
+    found, bad, skipped = list[str](), list[str](), 0
+    for start, end in itertools.pairwise([0, *cuts, None]):
+        stats = ReadStats()
+        records = read_records(str(path), path.name, "text", stats, start=start or 0, end=end)
+        found += [raw.source for raw in records]
+        bad += stats.places
+        skipped += stats.skipped
+    return found, bad, skipped
+
+
+@pytest.mark.parametrize("lie", [None, *WRONG], ids=str)
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
+def test_ranges_of_a_warc_with_a_wrong_length_near_a_border_give_every_page_once(
+    tmp_path: Path, name: str, lie: str | None
+) -> None:
+    records = [*PLAIN, warc_record(b"GIF89a", kind="image/gif")]
+    if lie:
+        records[2] = with_length(records[2], WRONG[lie])
+    packed = members(records) if name == "a.warc.gz" else records
+    (tmp_path / name).write_bytes(b"".join(packed))
+    whole = read_warc(tmp_path / name, [])
+    assert (len(whole[0]), len(whole[1]), whole[2]) == ((5, 1, 1) if lie else (6, 0, 1))
+
+    starts = list(itertools.accumulate(map(len, packed)))
+    for cut in (
+        start + beside for start in starts for beside in (-3, -1, 0, 1, 40) if start + beside < starts[-1]
+    ):
+        assert read_warc(tmp_path / name, [cut]) == whole, cut
+    assert read_warc(tmp_path / name, list(range(90, starts[-1], 90))) == whole
+
+
+def test_a_warc_with_bytes_that_are_no_records_is_read_alike_in_ranges(tmp_path: Path) -> None:
+    torn = b"\0\xff\r\nWARC/1.0\r\nno head\r\r\n" * 20
+    path = tmp_path / "a.warc"
+    path.write_bytes(b"".join([*PLAIN[:3], torn, *PLAIN[3:5], PLAIN[5][:-300]]))
+    whole = read_warc(path, [])
+    assert (len(whole[0]), len(whole[1])) == (5, 2)
+
+    for most in (30, 100, 999, 2_500):
+        assert read_warc(path, list(range(most, path.stat().st_size, most))) == whole
+
+
+class SuspiciousOfAll(InThisProcess):
+    """Leaves, as processes that died would, that the first record of each shard is to be left out from now on."""
+
+    def map(self, function, tasks, tick=lambda: None):  # type: ignore[no-untyped-def]  # that of the base
+        super().map(function, tasks, tick)
+        for task in tasks:
+            verdict = {"0 0 JUDGE": {"deaths": 1, "why": "kills"}}
+            task.folder.with_suffix(".suspects.json").write_text(json.dumps(verdict))
+
+
+def archive_page(packed: bool) -> bytes:
+    """A page of a WARC that shows other records of a WARC, bytes for bytes."""
+    shown = [warc_record(page(text), url=f"https://shown.az/{n}") for n, text in enumerate(texts(9))]
+    body = b"".join(members(shown) if packed else shown)
+    return warc_record(body, url="https://b.az/archive", kind="application/warc")
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
+def test_a_page_that_shows_records_is_one_record_wherever_the_file_is_cut(tmp_path: Path, name: str) -> None:
+    packed = name == "a.warc.gz"
+    pages = [warc_record(page(text), url=f"https://b.az/{n}") for n, text in enumerate(texts(14)[9:])]
+    pages.insert(2, archive_page(packed))
+    # Stored, as what is packed already is by most writers.
+    pieces = [gzip.compress(record, 0, mtime=0) for record in pages] if packed else pages
+    (tmp_path / name).write_bytes(b"".join(pieces))
+    whole = clean(tmp_path / "one", tmp_path / name)
+    assert stats(whole)["in"] == 5
+
+    corpus = clean(tmp_path / "many", tmp_path / name, shard_bytes=2_000, executor=SuspiciousOfAll())
+
+    assert content(corpus) == content(whole)
+    assert (stats(corpus)["in"], stats(corpus)["bad_records"]) == (5, stats(whole)["bad_records"])
+
+
+def test_what_follows_a_range_that_could_not_be_read_to_its_end_stays_as_planned(tmp_path: Path) -> None:
+    (tmp_path / "a.warc").write_bytes(b"".join(PLAIN))
+    shards = plan_shards([str(tmp_path / "a.warc")], 2_000, 1)
+    unknown: dict[str, Any] = {"first": 7, "following": None}
+    read = [[unknown], *([{"first": 9, "following": 9}] for _ in shards[1:])]
+
+    assert correct_starts(shards, read) == shards
 
 
 def test_row_groups_give_every_row_once_with_its_number(tmp_path: Path) -> None:
@@ -178,11 +255,11 @@ def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pyt
     expected = content(clean(tmp_path / "whole", *files, **settings))
     judged: list[str] = []
 
-    def counted(raw: RawRecord, settings: Settings) -> Judged:
+    def counted(raw: RawRecord, settings: Settings) -> Prepared:
         judged.append(raw.place or raw.source)
-        return judge_record(raw, settings)
+        return prepare_record(raw, settings)
 
-    monkeypatch.setattr("anadil.clean.map_shard.judge_record", counted)
+    monkeypatch.setattr("anadil.clean.map_shard.prepare_record", counted)
 
     for most in (2, 1, 3, 100):
         try:
@@ -236,6 +313,18 @@ def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
 
     with pytest.raises(IntegrityError, match=r"0\.jsonl: changed while clean was reading it"):
         clean(tmp_path, *files, executor=Meddling())
+
+
+@pytest.mark.parametrize(
+    "odd", ['", "source": "a.jsonl:1', '", "url": "', '\\", "text": ', "\\", 'ə\n"\u2028']
+)
+def test_a_line_is_renumbered_whatever_its_text_and_source_are(odd: str) -> None:
+    document = Document(id="1f" * 16, text=odd, source=f"a.jsonl:3 {odd}", url=odd, lang="az")
+
+    line = _renumbered_line(line_of(document), {"a.jsonl": 7})
+
+    assert line == line_of(replace(document, source=f"a.jsonl:10 {odd}"))
+    assert _text_of(line) == odd
 
 
 @pytest.mark.parametrize(

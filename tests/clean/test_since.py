@@ -14,7 +14,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import documents, samples, stats, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 

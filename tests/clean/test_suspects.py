@@ -3,49 +3,20 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from anadil.clean.executors.processes import Processes
+from anadil.clean.judge_record import Judged, Prepared, Settings, judge_prepared
 from anadil.clean.map_shard import MapTask, map_shard
 from anadil.clean.shards import plan_shards
 from anadil.clean.suspects import NOTE, Phase, Place, Suspects
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
-from tests.clean.test_run import texts
+from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
-
-HARM = {
-    "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
-    "memory": "bytearray(6 << 30)",
-    "processor": "resource.setrlimit(resource.RLIMIT_CPU, (1, -1)); [None for _ in iter(int, 1)]",
-}
-SITE = """
-import os, resource, signal
-import pycld2
-detect = pycld2.detect
-
-def harmful(text, **settings):
-    if text.startswith("Zərərli"):
-        {harm}
-    return detect(text, **settings)
-
-pycld2.detect = harmful
-"""
-
-
-@pytest.fixture
-def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the identifier of processes that are started do harm on some texts."""
-
-    def install(kind: str) -> None:
-        folder = tmp_path / "site"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(SITE.format(harm=HARM[kind]), encoding="utf-8")
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    return install
+from tests.kit.harm import HARMFUL, install_harm
+from tests.kit.marks import slow
 
 
 @pytest.mark.parametrize(
@@ -53,15 +24,16 @@ def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("crash", "SIGSEGV"),
         ("memory", "more than 2 GiB of memory"),
+        slow("batch", "SIGSEGV"),
         ("processor", "more than 60 s of CPU time"),
     ],
 )
 def test_a_record_that_kills_its_process_is_left_out_with_its_place(
-    tmp_path: Path, harmful: Any, kind: str, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
 ) -> None:
     good = texts(12)
-    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], f"Zərərli {good[5]}", *good[6:]])
-    harmful(kind)
+    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], HARMFUL, *good[6:]])
+    install_harm(kind, tmp_path / "site", monkeypatch)
 
     corpus = clean(tmp_path / "corpus", raw, executor=Processes(1), max_bad_records=0.5)
 
@@ -71,9 +43,32 @@ def test_a_record_that_kills_its_process_is_left_out_with_its_place(
     assert {document.text for document in documents(corpus)} == {*good[:5], *good[6:]}
 
 
-def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path, harmful: Any) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), f"Zərərli {texts(1)[0]}"])
-    harmful("crash")
+def test_a_process_that_died_at_a_batch_judges_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
+    sizes: list[int] = []
+
+    def counted(batch: list[Prepared], settings: Settings) -> list[Judged]:
+        sizes.append(len(batch))
+        return judge_prepared(batch, settings)
+
+    monkeypatch.setattr("anadil.clean.map_shard.judge_prepared", counted)
+    for name in ("whole", "died"):
+        task = MapTask(shard=shard, recipe=Recipe(), lists=None, folder=tmp_path / name, key="key")
+        map_shard(task)
+        (tmp_path / "died.place").write_bytes(NOTE.pack(0, 0, Phase.BATCH))
+
+    assert sizes == [9, *[1] * 9]
+    whole, died = ((tmp_path / name / "documents.zst").read_bytes() for name in ("whole", "died"))
+    assert whole == died
+
+
+def test_too_many_records_that_kill_are_refused_like_bad_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), HARMFUL])
+    install_harm("crash", tmp_path / "site", monkeypatch)
 
     with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
         clean(tmp_path, raw, executor=Processes(1))

@@ -14,13 +14,10 @@ from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
-from tests.kit.clean_stage import members, page, warc_record
+from tests.kit.clean_stage import members, warc_record
 from tests.kit.marks import slow
-from tests.kit.texts import AZERBAIJANI
+from tests.kit.wrong_lengths import BODY, LIMIT, PLAIN, SIZE, WRONG, with_length
 
-LIMIT = MIB
-BODY = page(AZERBAIJANI)
-PLAIN = [warc_record(BODY, url=f"https://a.az/{n}") for n in range(6)]
 KINDS: dict[str, Callable[[list[bytes]], bytes]] = {
     "plain.warc": b"".join,
     "members.warc.gz": lambda records: b"".join(members(records)),
@@ -35,34 +32,6 @@ def read(folder: Path, name: str, records: list[bytes]) -> tuple[str, list[Damag
     items = list(html_responses(path, LIMIT))
     pages = [item for item in items if isinstance(item, HtmlResponse)]
     return "".join(page.url[-1] for page in pages), [item for item in items if isinstance(item, Damage)]
-
-
-def with_length(record: bytes, length: Callable[[int], object]) -> bytes:
-    """A record whose WARC header says another length, or has none."""
-    field = re.search(rb"\r\nContent-Length: (\d+)", record)
-    assert field is not None
-    said = length(int(field[1]))
-    written = b"" if said is None else f"\r\nContent-Length: {said}".encode()
-    return record[: field.start()] + written + record[field.end() :]
-
-
-SIZE = len(PLAIN[0])
-WRONG: dict[str, Callable[[int], object]] = {
-    "a little long": lambda true: true + 100,
-    "into the next record": lambda true: true + SIZE // 2,
-    "one record long": lambda true: true + SIZE,
-    "three records long": lambda true: true + 3 * SIZE,
-    "to the last byte of the file": lambda true: true + 6 * SIZE,
-    "a little short": lambda true: true - 100,
-    "zero": lambda _: 0,
-    "negative": lambda _: -5,
-    "missing": lambda _: None,
-    "more than the limit": lambda _: 2 * LIMIT,
-    "huge": lambda _: 10**12,
-    "absurd": lambda _: 10**30,
-    "a word": lambda _: "many",
-    "two": lambda true: f"{true}\r\nContent-Length: 7",
-}
 
 
 @pytest.mark.parametrize("name", KINDS)

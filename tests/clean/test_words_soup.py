@@ -13,7 +13,7 @@ from anadil.clean.judge import RULES, Judge
 from anadil.recipe.filter_rules import Mode, RuleName
 from anadil.text.language import load_language
 
-DATA = Path(os.environ.get("ANADIL_DATA", "../shared/data"))
+DATA = os.environ.get("ANADIL_DATA", "")
 ONLY: dict[RuleName, Mode] = {rule.name: "report" for rule in RULES if rule.name != "words_soup"}
 az = load_language("az")
 JUDGE = Judge(az, modes=ONLY)
@@ -21,9 +21,7 @@ JUDGE = Judge(az, modes=ONLY)
 
 def real_texts() -> list[str]:
     """News, law and documentation that no other rule drops."""
-    files = [file for file in sorted((DATA / "az").glob("*.jsonl")) if "udhr" not in file.name]
-    if not files:
-        pytest.skip(f"no real text in {DATA}; set ANADIL_DATA")
+    files = [file for file in sorted(Path(DATA, "az").glob("*.jsonl")) if "udhr" not in file.name]
     rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()[::2]]
     texts = [az.normalize(json.loads(row)["text"]) for row in rows]
     others = Judge(az, modes={"words_soup": "report"})
@@ -63,7 +61,11 @@ def dropped(texts: list[str]) -> float:
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return real_texts()
+    if not DATA:
+        pytest.skip("set ANADIL_DATA to the directory with az/")
+    found = real_texts()
+    assert found
+    return found
 
 
 @pytest.mark.parametrize("damage", [shuffled, shuffled_lines, keywords])

@@ -12,7 +12,8 @@ from anadil.recipe.sections import Recipe
 
 CLEAN = STAGES["clean"]
 COMMAND = [sys.executable, "-m", "anadil.clean"]
-PATIENCE_S = 30
+PATIENCE_S = 120
+"""For machines that do much else."""
 
 
 def again(recipe: Recipe, *overrides: str) -> Recipe:

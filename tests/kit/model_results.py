@@ -28,7 +28,7 @@ from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
 from anadil.pretrain.data.packing import batch_of, packed_stream, sequences_of_step
 from anadil.pretrain.data.tokens import token_stream
-from anadil.pretrain.embedding_init import means, vocabulary_rows
+from anadil.pretrain.embedding_init import vocabulary_rows, whole_table
 from anadil.pretrain.lr_schedule import rate_factor
 from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.sections import Recipe
@@ -96,15 +96,15 @@ def _pretrain(folder: Path) -> Results:
     recipe = make_recipe(base, phases=phases, checkpoint_every=100)
     job = make_job(folder, recipe)
     pretraining.run(job)
-    sources = vocabulary_rows(tokenizer, BASE_ROWS)
-    assert sources is not None
+    rows_made = vocabulary_rows(tokenizer, BASE_ROWS)
+    assert rows_made is not None
     # Whole numbers, whose means are the same on every CPU.
     table = (torch.arange(BASE_ROWS * 4).reshape(BASE_ROWS, 4) ** 2 % 1009).float()
     lines = _lines(job.out / "training.jsonl")
     return {
         "sequences": digest(_sequences(recipe, corpus, tokenizer, job.work)),
-        "sources of rows": digest(sources),
-        "new rows": digest([_rounded(row, 5) for row in means(sources, table).tolist()]),
+        "sources of rows": digest(rows_made.sources),
+        "new rows": digest([_rounded(row, 5) for row in whole_table(rows_made, table).tolist()]),
         "learning rates": _rounded((line["lr"] for line in lines), 6),
         **{f"schedule {name}": digest(_schedule(name)) for name in ("cosine", "wsd")},
         "losses": _rounded(line["loss"] for line in lines),

@@ -197,8 +197,10 @@ def test_a_loop_is_never_inside_the_exit_handler() -> None:
     assert set(tasks(spec, watched)) == {"pretrain", "finetune", "evaluate", "report"}
 
 
-@pytest.mark.parametrize("setting", ["tokenizer.vocab_sizes=[4096]", "tokenizer.strategies=[base]"])
-def test_one_candidate_needs_no_sweep(setting: str) -> None:
+@pytest.mark.parametrize(
+    "setting", ["tokenizer.vocab_sizes=[4096]", "tokenizer.strategies=[base]", "tokenizer.vocab_sizes=auto"]
+)
+def test_one_candidate_or_sizes_that_only_the_corpus_tells_need_no_sweep(setting: str) -> None:
     spec = spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting)
 
     assert set(tasks(spec)) == set(STAGES)

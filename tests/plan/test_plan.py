@@ -308,6 +308,16 @@ def test_a_laptop_has_a_plan_without_a_price(laptop: PlanRequest) -> None:
 def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> None:
     assert any("largest of [50000, 75000, 100000]" in each for each in azerbaijani["assumptions"])
     assert not any("largest of" in each for each in japanese["assumptions"])
+    auto = [
+        replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b", ["tokenizer.vocab_sizes=auto", strategies]))
+        for strategies in (
+            "tokenizer.strategies=[base, extend, replace]",
+            "tokenizer.strategies=[base, surgery]",
+        )
+    ]
+    told = [planned(each, choose_layout(each))["assumptions"] for each in auto]
+    assert any("vocab_sizes is auto: the size is 100,000, the most" in each for each in told[0])
+    assert not any("vocab_sizes" in each for each in told[1])
     odd = replace(
         AZERBAIJANI,
         recipe=load_recipe("azerbaijani-1b", [COPIES, "pretrain.batch_size=100"]),

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,15 @@ import torch
 
 from anadil.core.errors import DataError
 from anadil.model.load import load_model
-from anadil.pretrain.embedding_init import fit_vocabulary
+from anadil.pretrain.embedding_init import (
+    BaseTable,
+    Init,
+    Weighted,
+    fit_vocabulary,
+    new_rows,
+    vocabulary_rows,
+    whole_table,
+)
 from tests.kit.pretraining import make_model, make_tokenizer, make_tokenizer_artifact
 
 
@@ -43,6 +52,7 @@ def test_a_map_of_null_leaves_the_rows_as_they_are(tmp_path: Path) -> None:
         ([[0]] * 299, r"299 rows for 300 tokens; run the tokenizer stage again"),
         ([[0]] * 299 + [[300]], r"token 299 is made of base ids \[300\].*300 embedding rows; make"),
         ([[0]] * 299 + [[]], r"token 299 is made of base ids \[\]"),
+        ([[0]] * 298 + [[0], [0, -1]], r"token 299 is made of base ids \[0, -1\]"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused(tmp_path: Path, rows: list[list[int]], text: str) -> None:
@@ -68,3 +78,90 @@ def test_a_missing_map_names_the_remedy(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"embedding_map.json: no such file; run the tokenizer stage again"):
         fit_vocabulary(model, tmp_path / "tokenizer")
+
+
+SIMILAR: Weighted = {301: ([5, 6], [0.25, 0.75])}
+INITS: tuple[Init, ...] = ("mean", "noisy_mean", "focus", "random")
+
+
+def mapped(folder: Path) -> Path:
+    """A tokenizer of 310 tokens, the last ten of them new, in 320 rows."""
+    rows = [[token] for token in range(300)] + [[0, 1, 2]] * 10 + [[] for _ in range(10)]
+    return make_tokenizer_artifact(folder, rows, vocab_size=310)
+
+
+def block(table: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    return table[first : first + count]
+
+
+def base_table() -> torch.Tensor:
+    return torch.randn(300, 16, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_that_no_token_has_are_the_mean_of_all_and_the_model_has_them(
+    tmp_path: Path, tied: bool
+) -> None:
+    model = load_model(make_model(tmp_path / "model", tied=tied))
+    before = [model.get_input_embeddings().weight.clone(), model.get_output_embeddings().weight.clone()]
+
+    fit_vocabulary(model, mapped(tmp_path / "tokenizer"))
+
+    after = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+    assert model.config.vocab_size == 320
+    for old, new in zip(before, after, strict=True):
+        assert torch.allclose(new[310:], old.mean(0).expand(10, -1), atol=1e-6)
+
+
+def test_each_initialisation_leaves_known_tokens_and_says_where_new_ones_come_from(tmp_path: Path) -> None:
+    tokenizer, base = mapped(tmp_path / "tokenizer"), base_table()
+
+    rows = {init: vocabulary_rows(tokenizer, 300, init, seed=3, similar=SIMILAR) for init in INITS}
+    made = {init: whole_table(each, base) for init, each in rows.items() if each is not None}
+
+    mean = base[:3].mean(0)
+    assert all(torch.equal(table[:300], base) for table in made.values())
+    assert torch.allclose(made["mean"][300:310], mean.expand(10, -1), atol=1e-6)
+    noise = (made["noisy_mean"][300:310] - mean) / base.std(0)
+    assert 0.07 < noise.std() < 0.13
+    assert abs(made["random"][300:310].std() / base.std() - 1) < 0.2
+    assert not torch.equal(made["random"][300], made["random"][301])
+    assert torch.allclose(made["focus"][301], 0.25 * base[5] + 0.75 * base[6], atol=1e-6)
+    assert torch.allclose(made["focus"][302], mean, atol=1e-6)
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_rows_are_the_same_however_they_are_shared_out(tmp_path: Path, init: Init) -> None:
+    rows = vocabulary_rows(mapped(tmp_path / "tokenizer"), 300, init, seed=3, similar=SIMILAR)
+    assert rows is not None
+    base = base_table()
+    whole = whole_table(rows, base)
+
+    for first, count, columns in ((0, 160, slice(0, 8)), (160, 160, slice(8, 16)), (305, 3, slice(0, 16))):
+        part = BaseTable(partial(block, base[:, columns]), (300, 16), columns)
+        for start, made in new_rows(rows, part, first, count):
+            assert torch.equal(made, whole[first + start : first + start + len(made), columns])
+
+
+def test_another_seed_or_table_draws_other_rows(tmp_path: Path) -> None:
+    tokenizer, base = mapped(tmp_path / "tokenizer"), base_table()
+
+    def drawn(seed: int, number: int) -> torch.Tensor:
+        rows = vocabulary_rows(tokenizer, 300, "random", seed=seed)
+        assert rows is not None
+        return whole_table(rows, base, number)[300]
+
+    assert torch.equal(drawn(3, 0), drawn(3, 0))
+    assert not torch.equal(drawn(3, 0), drawn(4, 0))
+    assert not torch.equal(drawn(3, 0), drawn(3, 1))
+
+
+def test_surgery_keeps_rows_of_a_base_with_more_rows_than_tokens(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer_artifact(tmp_path / "tokenizer", [[0]] * 300)
+    file = tokenizer / "embedding_map.json"
+    file.write_text(json.dumps({"strategy": "surgery", "rows": [[token] for token in range(300)]}))
+
+    rows = vocabulary_rows(tokenizer, 320)
+
+    assert rows is not None
+    assert list(rows.sources) == [[token] for token in range(320)]

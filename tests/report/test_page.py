@@ -144,7 +144,12 @@ def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) 
     )
     fertility = report_run.fertility() | {"chosen": text}
     fertility["candidates"] = {
-        text: hostile(fertility["candidates"]["base"], text) | {"samples": {text: [text]}}
+        text: hostile(fertility["candidates"]["base"], text)
+        | {
+            "samples": {text: [text]},
+            "domains": {text: {"fertility": 2.0}},
+            "keep": {text: {"fertility": 2.0}},
+        }
     }
     scores = hostile(report_run.scores(), text)
     scores["differences"] = {text: scores["differences"]["adapted - base"]}
@@ -330,3 +335,19 @@ def test_the_cut_of_a_word_is_shown_for_each_candidate(outcome: Outcome) -> None
     cut = "".join(f'<span class="piece" dir="auto">{piece}</span>' for piece in ("kitab", "lar", "dan"))
 
     assert cut in outcome[0]
+
+
+def test_the_tokenizers_stand_in_one_table_with_the_rule_and_why_not_each_other(outcome: Outcome) -> None:
+    page, short, _ = outcome
+
+    text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert (
+        "Chosen: replace-4096. Why: tokenizer.choice is auto; of 3 candidates replace-4096 costs least."
+        in text
+    )
+    assert "extend-4096 89% of its own tokens are seen 100 times, and 90% should be" in text
+    assert "base extend-4096 replace-4096 (chosen)" in text
+    assert "compute per word, over the base's 1.000 0.4698 0.4325" in text.replace("&#39;", "'")
+    assert "tokens encoded per CPU-second 1,204,311 — 1,398,020" in text
+    assert "tokens per word, to be kept: en 1.310 1.710 2.110" in text
+    assert "| words in the context |" in short

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.usefixtures("clean_in_this_process")
 def test_results_are_those_of_their_result_version() -> None:
     golden = json.loads(FILE.read_text(encoding="utf-8"))
 

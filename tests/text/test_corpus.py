@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from anadil.core.errors import IntegrityError
 from anadil.text import corpus
-from anadil.text.corpus import Document, read_documents, write_documents
+from anadil.text.corpus import Document, line_of, read_documents, write_documents
 
 DOCUMENT = Document(
     id="1f",
@@ -40,6 +41,13 @@ def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, text: str) 
     write_documents(folder, "heldout", [document])
 
     assert list(read_documents(folder, "heldout")) == [document]
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_line_is_what_the_json_library_makes_of_a_document(text: str) -> None:
+    document = dataclasses.replace(DOCUMENT, text=text, source=text)
+
+    assert line_of(document).decode() == json.dumps(dataclasses.asdict(document), ensure_ascii=False) + "\n"
 
 
 def test_equal_documents_give_equal_bytes(tmp_path: Path) -> None:

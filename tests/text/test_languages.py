@@ -12,6 +12,7 @@ from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.text.filter_limits import FilterLimits
 from anadil.text.language import UnknownLanguageError, language_codes, load_language
+from anadil.text.unicode_repair import is_sound, normalize_spaces, repair_characters
 
 LETTERS = st.text(
     st.one_of(
@@ -42,6 +43,22 @@ def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> No
 
     assert normal.encode().decode() == normal
     assert unicodedata.is_normalized("NFKC" if code == "ja" else "NFC", normal)
+
+
+@given(text=st.one_of(LETTERS, st.text("aç \n\t\xa0\u3000\x85É™Й\u0307\u200b", max_size=8)))
+@example(text="a  b")
+@example(text="a \n b")
+@example(text=" a")
+@example(text="a\n\n\nb")
+@example(text="e\u0301")
+@example(text="a\ud83d")
+def test_no_repair_changes_a_sound_text(text: str) -> None:
+    assert not is_sound(text) or normalize_spaces(repair_characters(text)) == text
+
+
+def test_ordinary_text_is_sound() -> None:
+    assert is_sound("“Gözəl” Bakı – şəhər…\n\nİkinci sətir: 5 €.")
+    assert is_sound("東京は日本の首都です。\nガラスの瓶。")
 
 
 @given(text=LETTERS)

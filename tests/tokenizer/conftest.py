@@ -7,8 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.core.stages import STAGES
 from anadil.recipe.sections import Base, Recipe
-from anadil.runtime.job import Job
+from anadil.runtime.job import Job, external_side_files
 from anadil.text.corpus import Document, write_documents
 
 SENTENCES = (
@@ -76,7 +77,12 @@ def make_job(tmp_path: Path, corpus: Path, base_cache: Path) -> Callable[..., Jo
         out = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}"
         out.mkdir()
         return Job(
-            recipe=recipe, inputs={"corpus": corpus}, out=out, work=tmp_path / "work", base_cache=base_cache
+            recipe=recipe,
+            inputs={"corpus": corpus},
+            side_files=external_side_files(STAGES["tokenizer"], recipe),
+            out=out,
+            work=tmp_path / "work",
+            base_cache=base_cache,
         )
 
     return make

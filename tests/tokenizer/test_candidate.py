@@ -21,6 +21,7 @@ from anadil.tokenizer.embedding_map import embedding_rows
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.train_bpe import train_vocabulary
+from tests.kit.reference_bpe import merged_word
 
 from .conftest import SENTENCES
 
@@ -93,18 +94,12 @@ def test_every_new_token_is_reached_by_merging_its_bytes(
 def test_words_are_encoded_as_training_cut_them(
     base: Tokenizer, extension: Tokenizer, counted: Pretokens, merges: list[tuple[str, str]]
 ) -> None:
-    from anadil.tokenizer.extend_bpe import _Words
-
-    words = _Words(base, counted.counts)
-    vocab = extension.get_vocab()
-    ids = {left + right: 4102 + number for number, (left, right) in enumerate(merges)}
-    for left, right in merges:
-        words.merge((vocab[left], vocab[right]), ids[left + right])
-    longer = [word for word in counted.counts if len(base.model.tokenize(word)) > 1]
-
-    encoded = [[piece.id for piece in extension.model.tokenize(word)] for word in longer]
-
-    assert encoded == words.ids
+    for word in counted.counts.pretokens():
+        cut = tuple(piece.value for piece in base.model.tokenize(word))
+        if len(cut) > 1:
+            for pair in merges:
+                cut = merged_word(cut, pair)
+            assert [piece.value for piece in extension.model.tokenize(word)] == list(cut)
 
 
 def test_text_without_new_tokens_is_encoded_as_before(base: Tokenizer, extension: Tokenizer) -> None:

@@ -4,7 +4,8 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -13,71 +14,204 @@ from tokenizers import Tokenizer
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.recipe.sections import Base, Recipe, Strategy
+from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
+from anadil.tokenizer.compute import ModelCompute
+from anadil.tokenizer.cost import cost_of
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.fertility import Fertility
+from anadil.tokenizer.fertility import Fertility, TextFertility
 from anadil.tokenizer.pretokens import count_pretokens
 from anadil.tokenizer.run import run
-from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
+from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
 from anadil.tokenizer.train_bpe import train_vocabulary
-from anadil.tokenizer.usage import MIN_USES, TokenUsage, count_usage
+from anadil.tokenizer.usage import TokenUsage, count_usage
 from tests.tokenizer.conftest import SENTENCES, documents
 
+MIN_USES = 100
+ROWS = 128_000
+"""Of the base in these tests."""
+KEEP = TextFertility(
+    num_words=100, num_tokens=130, fertility=1.3, bytes_per_token=4.0, words_in_context=90, continued_words=0.2,
+    single_token_words=0.7,
+)  # fmt: skip
+LLAMA = ModelCompute(shape=shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "Llama 3.2 1B"), context=2_048)
+UNKNOWN = ModelCompute(shape=None, context=2_048)
 
-def candidates(tiny: Tokenizer, **fertility: float) -> list[MeasuredCandidate]:
-    """`extend_16000=1.68` is the candidate extend-16000 with 1.68 tokens per word."""
-    found = []
-    for name, value in fertility.items():
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a candidate in these tests."""
+
+    fertility: float
+    share: float = 1.0
+    """Of its own tokens that are seen often enough."""
+    english: float = 1.3
+
+
+class Sized(TokenizerCandidate):
+    """A candidate of so many rows as its name says, without a tokenizer of that size."""
+
+    @property
+    def vocab_size(self) -> int:
+        return {"base": ROWS, "surgery": ROWS, "extend": ROWS + self.asked, "replace": self.asked}[
+            self.strategy
+        ]
+
+
+def candidates(
+    tiny: Tokenizer, figures: Mapping[str, float | Figures], compute: ModelCompute = UNKNOWN
+) -> list[MeasuredCandidate]:
+    """`extend_16000=1.68` is the candidate extend-16000 with 1.68 tokens per word; the first is the base."""
+    found: list[MeasuredCandidate] = []
+    for name, value in figures.items():
         strategy, _, size = name.partition("_")
-        candidate = TokenizerCandidate(
-            strategy=cast("Strategy", strategy), asked=int(size or 0), got=int(size or 0), tokenizer=tiny
+        each = value if isinstance(value, Figures) else Figures(value)
+        usage = TokenUsage(
+            own_tokens=0 if strategy == "base" else int(size),
+            own_tokens_seen=0 if strategy == "base" else round(int(size) * each.share),
+            supported_size=700,
+            min_uses=100,
         )
-        cost = Fertility(
-            num_tokens=1,
-            fertility=value,
-            bytes_per_token=1,
-            unused_tokens=0,
-            changed_documents=(),
-            samples={},
+        candidate = Sized(
+            strategy=cast("Strategy", strategy),
+            asked=int(size or 0),
+            got=int(size or 0),
+            tokenizer=tiny,
+            usage=usage,
         )
-        found.append(MeasuredCandidate(candidate=candidate, fertility=cost))
+        fertility = Fertility(
+            num_tokens=1, fertility=each.fertility, mean_fertility=each.fertility, bytes_per_token=1, unused_tokens=0,
+            changed_documents=(), samples={}, domains={}, keep={"en": replace(KEEP, fertility=each.english)},
+            morphology=None, tokens_per_cpu_s=1,
+        )  # fmt: skip
+        first = found[0].fertility.mean_fertility if found else each.fertility
+        cost = cost_of(each.fertility, candidate.vocab_size, (first, ROWS), compute)
+        found.append(MeasuredCandidate(candidate=candidate, fertility=fertility, cost=cost))
     return found
 
 
+def chosen(measured: list[MeasuredCandidate], **settings: object) -> Choice:
+    return choose_candidate(measured, measured[0], Settings.model_validate(settings))
+
+
 @pytest.mark.parametrize(
-    ("choice", "fertility", "chosen"),
+    ("figures", "best"),
     [
-        ("auto", {"base": 5.5, "extend_16000": 1.680, "replace_32000": 1.761}, "extend-16000"),
-        ("auto", {"base": 5.5, "extend_16000": 1.70, "replace_32000": 1.40}, "replace-32000"),
-        ("auto", {"base": 5.5, "extend_16000": 1.42, "replace_32000": 1.40}, "extend-16000"),
-        ("auto", {"base": 5.5, "extend_16000": 1.429, "replace_32000": 1.40}, "replace-32000"),
-        ("auto", {"base": 1.41, "extend_16000": 1.42, "replace_32000": 1.40}, "base"),
-        ("auto", {"extend_8000": 1.42, "extend_16000": 1.41, "replace_32000": 1.40}, "extend-16000"),
-        ("auto", {"replace_8000": 1.40, "replace_32000": 1.41}, "replace-8000"),
-        ("replace", {"base": 1.3, "replace_8000": 1.42, "replace_32000": 1.41}, "replace-32000"),
+        # More tokens always win on tokens per word: here two candidates are within 2 %, and the smaller one wins.
+        ({"base": 5.5, "extend_8000": 1.70, "extend_16000": 1.68}, "extend-8000"),
+        ({"base": 5.5, "extend_8000": 1.72, "extend_16000": 1.68}, "extend-16000"),
+        ({"base": 5.5, "extend_16000": 1.680, "replace_32000": 1.761}, "extend-16000"),
+        # A new vocabulary that is as good has fewer rows than the extended one, but all of them are new.
+        ({"base": 5.5, "extend_16000": 1.70, "replace_32000": 1.68}, "extend-16000"),
+        ({"base": 5.5, "extend_16000": 1.72, "replace_32000": 1.68}, "replace-32000"),
+        ({"base": 1.41, "extend_16000": 1.40}, "base"),
+        ({"base": 1.42, "surgery_16000": 1.40, "extend_16000": 1.41}, "base"),
     ],
 )
-def test_fewest_tokens_win_and_within_two_percent_the_bases_vocabulary(
-    tiny: Tokenizer, choice: str, fertility: dict[str, float], chosen: str
+def test_the_cheapest_wins_and_within_two_percent_the_fewest_tokens_to_learn(
+    tiny: Tokenizer, figures: dict[str, float], best: str
 ) -> None:
-    recipe = Recipe.model_validate({"tokenizer": {"choice": choice}})
-
-    best, why = choose_candidate(candidates(tiny, **fertility), recipe)
-
-    assert best.candidate.name == chosen
-    assert why.startswith(f"tokenizer.choice is {choice}; of ")
+    assert chosen(candidates(tiny, figures)).best.candidate.name == best
 
 
-def test_the_reason_names_both_where_the_bases_vocabulary_is_kept(tiny: Tokenizer) -> None:
-    _, why = choose_candidate(candidates(tiny, base=5.5, extend_16000=1.42, replace_32000=1.40), Recipe())
+def test_rows_of_the_vocabulary_cost_what_their_softmax_takes_in_the_model(tiny: Tokenizer) -> None:
+    figures = {"base": 3.26, "extend_28000": 1.592, "replace_32000": 1.70}
 
-    assert why == (
-        "tokenizer.choice is auto; of the 3 candidates replace-32000 has the fewest tokens per word (1.400), and "
-        "within 2% of it extend-16000 (1.420) keeps the base's vocabulary"
+    by_tokens, by_compute = (chosen(candidates(tiny, figures, each)) for each in (UNKNOWN, LLAMA))
+
+    assert by_tokens.best.candidate.name == "extend-28000"
+    assert by_compute.best.candidate.name == "replace-32000"
+    cost = by_compute.best.cost
+    # 6 x (973 million of the layers + 32,000 x 2,048) + 12 x 16 x 2,048 x 2,048 of attention.
+    assert cost.flops_per_token == 6 * (973_078_528 + 32_000 * 2_048) + 12 * 16 * 2_048 * 2_048
+    assert cost.embedding_parameters_added == -96_000 * 2_048
+    base = 6 * (973_078_528 + 128_000 * 2_048) + 12 * 16 * 2_048 * 2_048
+    assert cost.relative == pytest.approx(1.70 / 3.26 * cost.flops_per_token / base, abs=1e-4)
+
+
+def test_of_equals_the_reason_says_how_many_tokens_are_to_be_learnt(tiny: Tokenizer) -> None:
+    choice = chosen(candidates(tiny, {"base": 5.5, "extend_8000": 1.70, "extend_16000": 1.68}))
+
+    assert "extend-16000 costs least" in choice.reason
+    assert "within 2% of it extend-8000 has the fewest tokens to learn" in choice.reason
+    assert choice.why_not["extend-16000"].endswith(
+        "within 2% of extend-8000, and no fewer tokens to learn (16,000 instead of 8,000)"
     )
+
+
+def test_tokens_that_the_corpus_hardly_uses_rule_a_candidate_out(tiny: Tokenizer) -> None:
+    few = Figures(1.40, share=0.896)
+    choice = chosen(
+        candidates(tiny, {"base": 5.5, "extend_8000": 1.70, "extend_16000": few, "replace_32000": few})
+    )
+
+    assert choice.best.candidate.name == "extend-8000"
+    assert choice.why_not == {
+        "base": "1.000 of the base's compute per word (5.500 tokens per word, 128,000 rows): 223.5% more than extend-8000",
+        "extend-16000": "89% of its own tokens are seen 100 times, and 90% should be",
+        "replace-32000": "89% of its own tokens are seen 100 times, and 90% should be",
+    }
+    assert choice.reason == (
+        "tokenizer.choice is auto; of 4 candidates, of which 2 could be compared, extend-8000 costs least, 0.309 of the "
+        "base's compute per word (1.700 tokens per word, 136,000 rows)"
+    )
+
+
+def test_without_a_candidate_of_learnt_tokens_one_that_keeps_the_bases_goes_on(tiny: Tokenizer) -> None:
+    """And not the base itself, for no other reason than that."""
+    measured = candidates(
+        tiny,
+        {
+            "base": 3.26,
+            "extend_16000": Figures(1.680, 0.2),
+            "extend_28000": Figures(1.592, 0.1),
+            "replace_32000": Figures(1.5, 0.03),
+        },
+        LLAMA,
+    )
+
+    choice = chosen(measured)
+
+    assert choice.best.candidate.name == "extend-28000"
+    assert choice.reason.endswith(
+        "; no candidate has 90% of its own tokens seen often enough: this corpus supports extend 700, replace 700"
+    )
+    assert choice.why_not["replace-32000"].startswith("3% of its own tokens are seen 100 times")
+
+
+def test_without_any_other_a_new_vocabulary_of_rare_tokens_goes_on(tiny: Tokenizer) -> None:
+    choice = chosen(candidates(tiny, {"base": 3.26, "replace_32000": Figures(1.7, 0.03)}))
+
+    assert choice.best.candidate.name == "replace-32000"
+    assert "this corpus supports replace 700" in choice.reason
+
+
+@pytest.mark.parametrize("strategy", ["extend", "surgery"])
+def test_what_keeps_the_bases_vocabulary_may_cost_english_a_twentieth(tiny: Tokenizer, strategy: str) -> None:
+    just, more = Figures(1.7, english=1.3 * 1.05), Figures(1.6, english=1.3 * 1.051)
+    choice = chosen(candidates(tiny, {"base": 3.0, f"{strategy}_8": just, f"{strategy}_16": more}))
+
+    assert choice.best.candidate.name == f"{strategy}-8"
+    assert choice.why_not[f"{strategy}-16"] == "en costs 1.051 of the base's tokens, and 1.05 is the most"
+
+
+def test_a_new_vocabulary_may_cost_english_more(tiny: Tokenizer) -> None:
+    assert (
+        chosen(candidates(tiny, {"base": 3.0, "replace_8": Figures(1.6, english=2.6)})).best.candidate.name
+        == "replace-8"
+    )
+
+
+def test_the_recipes_own_choice_leaves_only_the_size_to_the_rule(tiny: Tokenizer) -> None:
+    choice = chosen(candidates(tiny, {"base": 1.3, "replace_8": 1.5, "replace_16": 1.4}), choice="replace")
+
+    assert choice.best.candidate.name == "replace-16"
+    assert choice.why_not["base"] == "tokenizer.choice is replace"
+    assert choice.reason.startswith("tokenizer.choice is replace; of its 2 sizes replace-16 costs least")
 
 
 @pytest.mark.parametrize("strategy", ["extend", "replace"])
@@ -95,7 +229,7 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
             return extend_vocabulary(tiny, merges[:num])
         return replace_vocabulary(tiny, *trained.cut(256 + num))
 
-    whole = count_usage(made(len(merges)), counts, merges)
+    whole = count_usage(made(len(merges)), counts, merges, min_uses=MIN_USES)
 
     shares = {}
     for num in range(1, len(merges) + 1):
@@ -134,24 +268,26 @@ def test_rare_tokens_are_warned_of_in_the_log_and_in_both_tables(
     assert choice["warnings"] == fertility["warnings"] == [text]
     assert choice["warnings"][0] in caplog.messages
     assert 15 <= large["supported_size"] < 400
-    assert "own_tokens" not in entries["base"]
+    assert entries["base"]["own_tokens"] == 0
 
 
 def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
-    usage = TokenUsage(own_tokens=100, own_tokens_seen=90, supported_size=100)
-    cost = candidates(tiny, extend_100=1.5)[0].fertility
-    few = TokenUsage(own_tokens=100, own_tokens_seen=89, supported_size=97)
+    _, enough, few = candidates(
+        tiny, {"base": 3.0, "extend_100": Figures(1.5, 0.9), "extend_200": Figures(1.5, 0.895)}
+    )
 
-    told = [
-        MeasuredCandidate(
-            candidate=TokenizerCandidate(strategy="extend", asked=100, got=100, tokenizer=tiny, usage=each),
-            fertility=cost,
-        ).warning
-        for each in (usage, few)
-    ]
+    assert enough.warning == ""
+    assert "supports extend 700" in few.warning
 
-    assert told[0] == ""
-    assert "supports extend 97" in told[1]
+
+def test_uses_are_counted_over_the_whole_vocabulary_without_special_tokens(tiny: Tokenizer) -> None:
+    usage = count_usage(tiny, {"ab": 9, "q": 100}, min_uses=100)
+
+    tokens = [token.value for token in tiny.model.tokenize("ab")]
+    assert usage.uses["tokens"] == 4_096
+    assert usage.uses["never"] == 4_096 - 1 - len(tokens)
+    assert usage.uses["under_10"] == usage.uses["under_100"] == 4_095
+    assert usage.uses["under_1000"] == 4_096
 
 
 @pytest.mark.slow
@@ -181,10 +317,9 @@ def test_on_real_text_over_an_english_base_the_largest_new_vocabulary_does_not_w
     run(job)
 
     choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
-    costs = {entry["name"]: entry["fertility"] for entry in choice["candidates"]}
+    costs = {entry["name"]: entry["cost"]["relative"] for entry in choice["candidates"]}
     kept = {name: cost for name, cost in costs.items() if not name.startswith("replace")}
-    assert choice["chosen"] == min(kept, key=lambda name: kept[name])
-    assert costs[choice["chosen"]] <= 1.02 * min(costs.values())
+    assert kept[choice["chosen"]] <= 1.02 * min(kept.values())
     assert len(choice["warnings"]) == 4
     english = "The committee will meet again on Thursday to discuss the budget."
     before, after = (read_tokenizer(each) for each in (base_tokenizer(Base(model=base), base_cache), job.out))

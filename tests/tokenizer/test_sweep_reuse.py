@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anadil.clean.executors.engines import ENGINES
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
@@ -43,7 +44,9 @@ def sweep(
         "storage.root": root, "tokenizer.strategies": request.param,
     }  # fmt: skip
     recipe = again(Recipe(), *(f"{key}={value}" for key, value in settings.items()))
-    corpus = execute(STAGES["clean"], recipe, {}, (), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENGINES, "processes", "tests.kit.clean_stage")
+        corpus = execute(STAGES["clean"], recipe, {}, (), None)
     whole = made(recipe, corpus, root / "whole", *SIZES)
     alone = {size: made(recipe, corpus, root / "parts", size) for size in SIZES}
     return Sweep(recipe, corpus, whole, root / "parts", alone)

@@ -1,6 +1,5 @@
 import json
 
-import pytest
 from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
@@ -46,15 +45,3 @@ def test_extending_a_bare_alphabet_is_training(tiny: Tokenizer) -> None:
     merges = continue_merges(bare, counts, 700 - 256, min_frequency=2)
 
     assert merges == trained.merges
-
-
-def test_a_pair_counted_more_often_than_32_bits_hold_is_still_merged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    counts = {"ÉĻ": 3_000_000_000, "ab": 1_000}
-
-    trained = train_vocabulary(counts, 257, min_frequency=2)
-
-    assert trained.merges == [("É", "Ļ")]
-    assert trained.cut(257)[0]["ÉĻ"] == 256
-    assert "too large for tokenizers' counters" in caplog.text

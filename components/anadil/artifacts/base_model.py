@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.recipe.sections import Base
+from anadil.text.cut_patterns import LLAMA_3_REGEX
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -37,11 +38,6 @@ PAD = "<|finetune_right_pad_id|>"
 CHAT_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 """What the chat template needs as single tokens."""
 LLAMA_3_SPECIALS = (BEGIN, END, PAD, *CHAT_TOKENS)
-LLAMA_3_REGEX = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""Where words are cut before merging. Source: meta-llama/llama-models, models/llama3/tokenizer.py."""
 
 TINY_BPE_TOKENS = 4_096
 """Ordinary tokens of `tiny`: few enough for its text, so that each is seen many times."""

@@ -1,72 +1,14 @@
-"""Functions compiled to machine code by numba, once for each machine and version of their source.
+"""What of cleaning is compiled to machine code."""
 
-numba looks at the file of the function that is called, not at those of the functions inside it. Here
-the folder of the compiled code is named by the digest of all kernels, so that none of them is ever stale.
-"""
-
-import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
-import numba
+from anadil.core.compiled import Kernels
 
-KERNELS = (
-    "characters", "columns", "line_kernel", "minhash", "ng_words", "ngram_kernel", "sentence_kernel", "text_kernel",
-    "word_kernel",
+KERNELS = Kernels(
+    Path(__file__).parent,
+    (
+        "characters", "columns", "line_kernel", "minhash", "ng_words", "ngram_kernel", "sentence_kernel",
+        "text_kernel", "word_kernel",
+    ),
 )  # fmt: skip
-"""Modules that compiled code is made of."""
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(function: F) -> F:
-    """Decorator: compile at the first call with its types, or load what an earlier process compiled."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = before or str(cache_folder())
-    try:
-        return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-    finally:
-        numba.config.CACHE_DIR = before
-
-
-@cache
-def cache_folder() -> Path:
-    """Where the compiled code lies: beside the source, or a copy of it where that cannot be written.
-
-    An image bakes it with `python -m anadil.clean.warm_kernels`; its root is read-only when it runs.
-    """
-    here = Path(__file__).parent
-    digest = hashlib.sha256(b"".join((here / f"{name}.py").read_bytes() for name in KERNELS)).hexdigest()
-    baked = here / "__pycache__" / f"kernels-{digest[:16]}"
-    if _is_writable(baked):
-        return baked
-    own = _user_folder() / baked.name
-    if baked.is_dir() and not own.exists():
-        copy = Path(tempfile.mkdtemp(dir=own.parent)) / baked.name
-        shutil.copytree(baked, copy)
-        try:
-            copy.rename(own)
-        except OSError:  # another process was first
-            shutil.rmtree(copy.parent)
-    return own
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _user_folder() -> Path:
-    """A folder of this user's own: compiled code that others may write would be theirs to run as us."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anadil" / "kernels"
-    if _is_writable(home):
-        return home
-    return Path(tempfile.mkdtemp(prefix="anadil-kernels-"))
+compiled = KERNELS.compiled

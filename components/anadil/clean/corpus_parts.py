@@ -27,6 +27,9 @@ FirstLines = dict[str, int]
 """File -> lines of it before the range that a shard has."""
 ID_START = len(b'{"id": "')
 ID_CHARS = 32
+TEXT_START = ID_START + ID_CHARS + len(b'", "text": ')
+SOURCE, URL = b', "source": "', b'", "url": "'
+"""Behind the text and the source of a line, and nowhere else: within a string quotation marks are escaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,7 @@ def write_file(task: WriteTask) -> None:
         streams.append(_kept_lines(shard, verdict, task.file, first_lines))
         start += shard.num_rows
     with markers.written_whole(task.folder, task.key) as draft:
-        lines = ((line, json.loads(line)["text"]) for line in heapq.merge(*streams))
+        lines = ((line, _text_of(line)) for line in heapq.merge(*streams))
         digest, count = corpus.write_part(draft, task.file.name, lines)
         assert count == task.file.num_documents
         markers.write_json(draft / WRITTEN, {"digest": digest, "file": asdict(task.file)})
@@ -172,11 +175,21 @@ def _kept_lines(
             return
         if number < file.first_id or verdict[row] != KEPT:
             continue
-        if first_lines:
-            fields = json.loads(line)
-            fields["source"] = renumbered(fields["source"], first_lines)
-            line = json.dumps(fields, ensure_ascii=False).encode() + b"\n"  # noqa: PLW2901  the same line
-        yield line
+        yield _renumbered_line(line, first_lines) if first_lines else line
+
+
+def _text_of(line: bytes) -> str:
+    """The text of a line, without a look at the rest of it."""
+    text: str = json.loads(line[TEXT_START : line.index(SOURCE)])
+    return text
+
+
+def _renumbered_line(line: bytes, first_lines: FirstLines) -> bytes:
+    """A line with `renumbered` provenance; its text is copied as it is."""
+    start = line.index(SOURCE) + len(SOURCE) - 1
+    end = line.index(URL) + 1
+    source = renumbered(json.loads(line[start:end]), first_lines)
+    return line[:start] + corpus.ENCODE(source).encode() + line[end:]
 
 
 def first_lines_of(shards: Sequence[Sequence[tuple[str, bool, int]]]) -> list[FirstLines]:

@@ -7,12 +7,13 @@ counted and drops nothing.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.characters import Characters
+from anadil.clean.characters import Characters, characters_of
 from anadil.clean.columns import Column
 from anadil.clean.ng_words import NgWords
 from anadil.clean.statistics import Matrix, Statistics
@@ -208,16 +209,24 @@ class Judgements(Sequence[Judgement]):
     def __len__(self) -> int:
         return len(self.reasons)
 
+    @cached_property
+    def _names(self) -> list[list[RuleName]]:
+        """Rules that each document breaks: one look at the matrix instead of one for each document."""
+        names: list[list[RuleName]] = [[] for _ in self.reasons]
+        documents, rules = np.nonzero(self.failed)
+        for document, rule in zip(documents.tolist(), rules.tolist(), strict=True):
+            names[document].append(RULES[rule].name)
+        return names
+
     def __getitem__(self, index: int) -> Judgement:  # type: ignore[override]  # no slices
         """The judgement of one document."""
         row = self.statistics[index]
-        names = tuple(RULES[number].name for number in np.flatnonzero(self.failed[index]).tolist())
         value, limit = None, None
         if self.reasons[index] is not None:
             start = FIRST_CHECKS[self._first[index]]
             check = start + int(self._broken[index, start:].argmax())
             value, limit = float(row[CHECKS[check].column]), float(self._judge.limits[check])
-        return Judgement(row, names, self.reasons[index], value, limit)
+        return Judgement(row, tuple(self._names[index]), self.reasons[index], value, limit)
 
     def __iter__(self) -> Iterator[Judgement]:
         return (self[index] for index in range(len(self)))
@@ -243,7 +252,7 @@ class Judge:
             ng_words: Entries of the NG lists.
             characters: The language's tables, where they exist already.
         """
-        own = self.characters = characters or Characters(language)
+        own = self.characters = characters or characters_of(language)
         """Tables that `MinHash` takes, too."""
         modes = modes or {}
         self.limits = _limits_of_checks(language, rules or Rules())

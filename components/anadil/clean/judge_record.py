@@ -2,17 +2,17 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from anadil.clean import bomb, extract, pii
-from anadil.clean.characters import Characters
 from anadil.clean.clean_stats import Row, StepTimer
 from anadil.clean.fasttext_model import QualityModel
-from anadil.clean.judge import RULES, Floats, Judge, limits_of
-from anadil.clean.language_id import identify_language
-from anadil.clean.line_language import keep_own_lines
+from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of
+from anadil.clean.language_id import IdentifiedLanguage, identify_language
+from anadil.clean.line_language import LinesOfLanguage, keep_own_lines
 from anadil.clean.lists import Lists, load_lists
 from anadil.clean.minhash import MinHash
 from anadil.clean.readers import RawRecord
@@ -27,12 +27,8 @@ BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_
 JUDGED = tuple(rule.name for rule in RULES)
 RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Of everything that drops a document by itself, in order."""
-
-
-@lru_cache(maxsize=1)
-def _characters(language: Language) -> Characters:
-    """Tables of a language, made once in a process: they take .3 s, and a process works on many shards."""
-    return Characters(language)
+NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
+NO_PERSONAL_DATA: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,22 +73,16 @@ class Settings:
         return limits_of(self.language, self.recipe.clean.rules)
 
     @cached_property
-    def characters(self) -> Characters:
-        """The language's tables of characters."""
-        return _characters(self.language)
-
-    @cached_property
     def judge(self) -> Judge:
         """Measures texts and compares them with the limits."""
         clean = self.recipe.clean
-        return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words, self.characters)
+        return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words)
 
     @property
     def reported(self) -> frozenset[str]:
         """Rules that are counted and drop nothing."""
-        return frozenset(
-            name for name, is_enforced in zip(JUDGED, self.judge.is_enforced, strict=True) if not is_enforced
-        )
+        modes = self.recipe.clean.modes
+        return frozenset(rule.name for rule in RULES if modes.get(rule.name, rule.mode) == "report")
 
     @cached_property
     def minhash(self) -> MinHash:
@@ -103,8 +93,34 @@ class Settings:
             bands=clean.minhash_bands,
             rows=clean.minhash_rows,
             shingle=clean.minhash_shingle,
-            characters=self.characters,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A record as text, with all that is found in it by itself; the rules are asked for many at a time."""
+
+    document: Document
+    """As it is written: without lines in another language, with placeholders for personal data."""
+    num_bytes: int = 0
+    """Of its text in UTF-8."""
+    text: str = ""
+    """What the rules judge: the same before placeholders."""
+    found: IdentifiedLanguage | None = None
+    """None: it is dropped before its text is known."""
+    reason: str | None = None
+    """Of what is dropped unread."""
+    host: str | None = None
+    """That is blocked."""
+    quality: float | None = None
+    """Score by `clean.quality_model`; None without one."""
+    items: list[str] = field(default_factory=list)
+    """Of the files that it is compared with: those that it holds."""
+    foreign_lines: int = 0
+    foreign_share: float = 0.0
+    personal_data: Counter[str] = field(default_factory=Counter)
+    is_recoded: bool = False
+    is_normalized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +129,8 @@ class Judged:
 
     document: Document
     """Its text is normalized; of a page that was dropped before that, it is the page."""
+    num_bytes: int = 0
+    """Of the text in UTF-8; 0 of what was dropped before that."""
     reason: str | None = None
     """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
     failed: tuple[str, ...] = ()
@@ -141,65 +159,109 @@ class Judged:
 
 def judge_record(raw: RawRecord, settings: Settings) -> Judged:
     """Everything that is done to a record by itself; nothing of other records decides it."""
+    return judge_prepared([prepare_record(raw, settings)], settings)[0]
+
+
+def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
+    """A record as text, and what is found in it: everything that may fail on a record, or take long."""
     language, timer = settings.language, settings.timer
     if settings.lists.urls and raw.url and settings.lists.urls.is_blocked(raw.url):
-        return _unread(_document(raw, raw.text, language), BLOCKED, value=host_of(raw.url))
+        document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
+        return Prepared(document=document, reason=BLOCKED, host=host_of(raw.url))
+    timer.start()
     text, is_recoded = raw.text, False
     if raw.html is not None:
         page, is_recoded, reason = read_page(raw, settings)
+        timer.lap("prefilter")
         if reason:
-            return replace(_unread(_document(raw, page, language), reason), is_recoded=is_recoded)
-        with timer.timed("extract"):
-            text = extract.main_text(page, language, settings.extraction)
-    with timer.timed("normalize"):
-        normalized = language.normalize(text)
-    judged = _judged(_document(raw, normalized, language), settings)
-    return replace(judged, is_recoded=is_recoded, is_normalized=normalized != text)
+            document = _document(raw, page, language, page.encode(errors="replace") or _place(raw))
+            return Prepared(document=document, reason=reason, is_recoded=is_recoded)
+        text = extract.main_text(page, language, settings.extraction)
+        timer.lap("extract")
+    normalized = language.normalize(text)
+    timer.lap("normalize")
+    return _searched(raw, normalized, settings, is_recoded, normalized != text)
 
 
-def _judged(document: Document, settings: Settings) -> Judged:
-    """What the rules and lists say of a normalized text; of what stays, personal data is replaced."""
-    language, timer, text = settings.language, settings.timer, document.text
-    with timer.timed("identify"):
-        found = identify_language(text, language)
-    removed, foreign = 0, 0.0
+def _searched(
+    raw: RawRecord, text: str, settings: Settings, is_recoded: bool, is_normalized: bool
+) -> Prepared:
+    """A normalized text, with what identifier and lists find in it."""
+    language, timer = settings.language, settings.timer
+    found = identify_language(text, language)
+    timer.lap("identify")
+    lines = NO_LINES
     if settings.recipe.clean.line_language and found.is_language:
-        with timer.timed("lines"):
-            lines = keep_own_lines(text, language)
-        removed, foreign = lines.removed, lines.foreign_share
-        if removed:
-            text = lines.text
-            document = replace(document, text=text, id=id_of(text))
+        lines = keep_own_lines(text, language)
+        timer.lap("lines")
+    text = lines.text if lines.removed else text
     quality = None
     if settings.quality_model:
-        with timer.timed("quality"):
-            quality = [settings.quality_model.score(text)]
-    with timer.timed("filter"):
-        judgement = settings.judge.judge([text], [found], [foreign], quality)[0]
-    failed: tuple[str, ...] = judgement.failed
-    reason: str | None = judgement.reason
-    sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
+        quality = settings.quality_model.score(text)
+        timer.lap("quality")
+    items: list[str] = []
     if settings.lists.items:
-        with timer.timed("decontaminate"):
-            items = settings.lists.items.matches(text)
-        if items:
-            failed = (*failed, CONTAMINATED)
-            sample = sample if reason else {"value": len(items), "limit": 0, "items": items}
-            reason = reason or CONTAMINATED
-    counts: Counter[str] = Counter()
+        items = settings.lists.items.matches(text)
+        timer.lap("decontaminate")
+    written, counts = text, NO_PERSONAL_DATA
     if settings.personal_data:
-        with timer.timed("personal_data"):
-            replaced, counts = pii.replace_personal_data(text, settings.personal_data)
-        document = replace(document, text=replaced, id=id_of(replaced)) if counts else document
-    return Judged(
-        document=document, reason=reason, failed=failed, is_judged=True, sample=sample, personal_data=counts,
-        statistics=judgement.statistics, is_retried=found.retried, foreign_lines=removed,
+        written, counts = pii.replace_personal_data(text, settings.personal_data)
+        timer.lap("personal_data")
+    encoded = written.encode(errors="replace")
+    # A page without text is known by its place; one whose lines all went is not without text.
+    identity = encoded if lines.removed else encoded or _place(raw)
+    return Prepared(
+        document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, found=found,
+        quality=quality, items=items,
+        foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
+        is_recoded=is_recoded, is_normalized=is_normalized,
     )  # fmt: skip
 
 
-def _unread(document: Document, reason: str, **sample: object) -> Judged:
+def judge_prepared(batch: Sequence[Prepared], settings: Settings) -> list[Judged]:
+    """What becomes of records; a batch of a hundred costs each the least."""
+    texts = [each for each in batch if each.found is not None]
+    settings.timer.start()
+    judgements = iter(
+        settings.judge.judge(
+            [each.text for each in texts],
+            [each.found for each in texts if each.found is not None],
+            [each.foreign_share for each in texts],
+            [each.quality for each in texts if each.quality is not None] or None,
+        )
+        if texts
+        else ()
+    )
+    settings.timer.lap("filter")
+    return [_unread(each) if each.found is None else _judged(each, next(judgements)) for each in batch]
+
+
+def _judged(prepared: Prepared, judgement: Judgement) -> Judged:
+    """What the rules and lists say of a text."""
+    failed: tuple[str, ...] = judgement.failed
+    reason: str | None = judgement.reason
+    sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
+    if prepared.items:
+        failed = (*failed, CONTAMINATED)
+        sample = sample if reason else {"value": len(prepared.items), "limit": 0, "items": prepared.items}
+        reason = reason or CONTAMINATED
+    assert prepared.found is not None
+    return Judged(
+        document=prepared.document, num_bytes=prepared.num_bytes, reason=reason, failed=failed,
+        is_judged=True, sample=sample,
+        personal_data=prepared.personal_data, statistics=judgement.statistics,
+        is_retried=prepared.found.retried, foreign_lines=prepared.foreign_lines,
+        is_recoded=prepared.is_recoded, is_normalized=prepared.is_normalized,
+    )  # fmt: skip
+
+
+def _unread(prepared: Prepared) -> Judged:
     """A record that is dropped before its text is known."""
-    return Judged(document=document, reason=reason, failed=(reason,), sample=sample)
+    assert prepared.reason is not None
+    return Judged(
+        document=prepared.document, reason=prepared.reason, failed=(prepared.reason,),
+        sample={} if prepared.host is None else {"value": prepared.host}, is_recoded=prepared.is_recoded,
+    )  # fmt: skip
 
 
 def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None]:
@@ -207,20 +269,26 @@ def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
         return "", False, PAGE_LIMITS
-    with settings.timer.timed("prefilter"):
-        page, is_utf8 = extract.decode_page(raw.html, raw.charset)
-        if not extract.may_be_in_language(page, settings.language):
-            return page, not is_utf8, LANGUAGE
-        return page, not is_utf8, PAGE_LIMITS if bomb.is_bomb(page) else None
+    page, is_utf8 = extract.decode_page(raw.html, raw.charset)
+    if not extract.may_be_in_language(page, settings.language):
+        return page, not is_utf8, LANGUAGE
+    return page, not is_utf8, PAGE_LIMITS if bomb.is_bomb(page) else None
 
 
-def _document(raw: RawRecord, text: str, language: Language) -> Document:
-    # A page that was left unread is known by its place.
-    identity = text or raw.place or raw.source
-    return Document(id=id_of(identity), text=text, source=raw.source, url=raw.url, lang=language.code)
+def _document(raw: RawRecord, text: str, language: Language, identity: bytes) -> Document:
+    return Document(id=_id_of(identity), text=text, source=raw.source, url=raw.url, lang=language.code)
+
+
+def _place(raw: RawRecord) -> bytes:
+    """By what a page that has no text, or was left unread, is known."""
+    return (raw.place or raw.source).encode(errors="replace")
 
 
 def id_of(text: str) -> str:
     """The id of a document: the hash of its text, in hexadecimal digits."""
     # Dropped HTML may hold lone surrogates.
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DOCUMENT_ID_CHARS]
+    return _id_of(text.encode(errors="replace"))
+
+
+def _id_of(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:DOCUMENT_ID_CHARS]

@@ -1,23 +1,22 @@
 """shard -> its kept documents, sorted, with what dedup compares, a row for each record, and counts."""
 
 import itertools
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anadil.clean import markers, process_limits
-from anadil.clean.clean_stats import CleanStats
-from anadil.clean.guard import skip_failed_document
-from anadil.clean.judge_record import Judged, Settings, judge_record
+from anadil.clean.guard import is_fault_of_document, skip_failed_document
+from anadil.clean.judge_record import Prepared, Settings, judge_prepared, judge_record, prepare_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
-from anadil.clean.rows import RowWriter
+from anadil.clean.shard_output import ShardOutput, kept_documents
 from anadil.clean.shards import InputRange, Shard
-from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.suspects import Phase, Place, Suspects, death_alone
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
 
+BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
+"""Judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
 FACTS = "facts.json"
 """Counts and samples of a shard."""
 
@@ -63,6 +62,7 @@ def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Itera
         read_stats,
         start=part.start,
         end=part.end,
+        is_exact=part.is_exact,
         version=part.version,
         language=load_language(recipe.language).code,
     )
@@ -76,8 +76,19 @@ def _work_on_one(task: MapTask, place: Place, phase: Phase) -> None:
         process_limits.allow_one_more_record()
         raw = next(raws)
     if phase == Phase.JUDGE:
-        judged = judge_record(raw, settings)
-        settings.minhash.band_keys(judged.document.text)
+        kept_documents([judge_record(raw, settings)], [0], settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """A record that is to be judged with others."""
+
+    place: Place
+    number: int
+    """Within the shard."""
+    source: str
+    bytes_in: int
+    prepared: Prepared
 
 
 class _ShardRun:
@@ -88,46 +99,78 @@ class _ShardRun:
         self._suspects = suspects
         self._settings = Settings(recipe=task.recipe, lists_folder=task.lists)
         self._draft = draft
-        self._writer = DocumentWriter(draft, self._settings.minhash.bands)
-        self._clean_stats = CleanStats()
-        self._rows = RowWriter(draft)
+        self._output = ShardOutput(draft, self._settings)
         self._num_records = 0
 
     def run(self) -> None:
         """Read, judge, write."""
         read: list[ReadStats] = []
-        with self._rows:
+        with self._output.rows:
             for index, part in enumerate(self._task.shard.ranges):
                 part.check_unchanged()
                 read.append(ReadStats())
                 self._work_on(index, read[-1])
                 part.check_unchanged()
         self._suspects.begin(Place(0, 0), Phase.NONE)
-        num_kept = self._writer.finish()
-        self._clean_stats.seconds.update(self._settings.timer.seconds)
         facts = {
-            "kept": num_kept,
+            "kept": self._output.finish(),
             "files": [part.name for part in self._task.shard.ranges],
             "read": list(map(asdict, read)),
-            "clean": self._clean_stats.as_json(),
+            "clean": self._output.clean_stats.as_json(),
         }
         markers.write_json(self._draft / FACTS, facts)
 
     def _work_on(self, index: int, read_stats: ReadStats) -> None:
-        """Judge all records of a range."""
-        file = self._task.shard.ranges[index].name
+        """Judge all records of a range, so many at a time that each costs little."""
+        most = 1 if self._suspects.is_one_by_one else BATCH_RECORDS
+        batch: list[_Waiting] = []
+        num_chars = 0
         for place, raw in self._records(index, read_stats):
+            self._num_records += 1
             if why := self._suspects.why_left_out(place, Phase.JUDGE):
                 read_stats.records -= 1
                 read_stats.refuse(raw.source, why)
                 continue
             self._suspects.begin(place, Phase.JUDGE)
             with skip_failed_document(read_stats, raw.source):
-                self._take(file, raw, judge_record(raw, self._settings), read_stats)
+                prepared = prepare_record(raw, self._settings)
+                batch.append(
+                    _Waiting(
+                        place=place, number=self._num_records - 1, source=raw.source,
+                        bytes_in=raw.num_bytes, prepared=prepared,
+                    )
+                )  # fmt: skip
+                num_chars += len(prepared.document.text)
+            if len(batch) >= most or num_chars >= BATCH_CHARS:
+                self._judge(batch, index, read_stats)
+                batch, num_chars = [], 0
+        self._judge(batch, index, read_stats)
+
+    def _judge(self, batch: Sequence[_Waiting], index: int, read_stats: ReadStats) -> None:
+        """Judge records, and write them; where that fails, each by itself."""
+        if not batch:
+            return
+        self._suspects.begin(batch[0].place, Phase.BATCH if len(batch) > 1 else Phase.JUDGE)
+        try:
+            judged = judge_prepared([each.prepared for each in batch], self._settings)
+            kept = kept_documents(judged, [each.number for each in batch], self._settings)
+        except BaseException as error:
+            if len(batch) > 1 and is_fault_of_document(error):
+                for each in batch:
+                    self._judge([each], index, read_stats)
+                return
+            with skip_failed_document(read_stats, batch[0].source):
+                raise
+            return
+        file = self._task.shard.ranges[index].name
+        for each, outcome in zip(batch, judged, strict=True):
+            read_stats.recoded += outcome.is_recoded
+            self._output.add(each.number, file, each.bytes_in, outcome)
+        self._output.write(kept)
 
     def _records(self, index: int, read_stats: ReadStats) -> Iterator[tuple[Place, RawRecord]]:
         """The records of a range, up to one that kills its reader."""
-        part = self._task.shard.ranges[index]
+        part, timer = self._task.shard.ranges[index], self._settings.timer
         raws = read_range(part, self._task.recipe, read_stats)
         last = part.name
         for number in itertools.count():
@@ -136,39 +179,10 @@ class _ShardRun:
                 read_stats.refuse(last, f"what follows is left out: {why}")
                 return
             self._suspects.begin(place, Phase.READ)
-            with self._settings.timer.timed("read"):
-                raw = next(raws, None)
+            timer.start()
+            raw = next(raws, None)
+            timer.lap("read")
             if raw is None:
                 return
             yield place, raw
             last = raw.source
-            self._num_records += 1
-
-    def _take(self, file: str, raw: RawRecord, judged: Judged, read_stats: ReadStats) -> None:
-        """Count a document, and write it if it is kept."""
-        kept = None if judged.reason else self._kept(judged)
-        read_stats.recoded += judged.is_recoded
-        self._clean_stats.normalized += judged.is_normalized
-        self._clean_stats.retried += judged.is_retried
-        self._clean_stats.foreign_lines += judged.foreign_lines
-        self._clean_stats.documents_in += 1
-        self._rows.add(self._num_records, file, raw, judged)
-        if judged.reason:
-            self._clean_stats.drop(judged.reason, judged.sample_row())
-        else:
-            self._clean_stats.personal_data.update(judged.personal_data)
-        if kept is not None:
-            self._writer.add(kept)
-
-    def _kept(self, judged: Judged) -> KeptDocument:
-        document, language, timer = judged.document, self._settings.language, self._settings.timer
-        with timer.timed("exact_duplicates"):
-            exact = self._settings.minhash.exact_key(document.text)
-        with timer.timed("near_duplicates"):
-            band_keys = self._settings.minhash.band_keys(document.text)
-        return KeptDocument(
-            id=document.id, line=json.dumps(document.as_row(), ensure_ascii=False).encode() + b"\n",
-            exact_key=exact, band_keys=band_keys, num_chars=len(document.text),
-            num_bytes=len(document.text.encode()), num_words=len(language.words(document.text)),
-            record=self._num_records,
-        )  # fmt: skip

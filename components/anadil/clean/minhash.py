@@ -5,12 +5,13 @@ Massive Datasets", section 3.4.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.characters import SPACE, Characters, encode
+from anadil.clean.characters import SPACE, Characters, characters_of, encode
 from anadil.clean.compiled import compiled
 from anadil.clean.ngram_kernel import combined, mixed
 from anadil.text.language import Language
@@ -130,12 +131,17 @@ class MinHash:
             characters: The language's tables, where they exist already.
         """
         generator = np.random.default_rng(MINHASH_SEED)
-        own = characters or Characters(language)
         self.bands, self.rows, self.shingle = bands, rows, shingle
-        self._tables = (own.flags, own.folds, own.by_character)
+        self._language, self._characters = language, characters
         factors = generator.integers(0, 2**31, bands * rows, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
         offsets = generator.integers(0, 2**32, bands * rows, dtype=np.uint32)
         self._settings = (factors, offsets, shingle)
+
+    @cached_property
+    def _tables(self) -> tuple[Array, Array, bool]:
+        """Made when a text comes: who only looks at `bands` and `rows` needs none."""
+        own = self._characters or characters_of(self._language)
+        return own.flags, own.folds, own.by_character
 
     @property
     def threshold(self) -> float:

@@ -3,10 +3,8 @@
 CPU time and not time on the clock: a loaded machine must not change what is kept.
 """
 
-import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -54,18 +52,6 @@ def allow_one_more_record() -> None:
     resource.setrlimit(
         resource.RLIMIT_CPU, (limit if hardest == resource.RLIM_INFINITY else min(limit, hardest), hardest)
     )
-
-
-def die_with(parent: int) -> None:
-    """Let the end of another process end this one, at once and however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1  # linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def describe_exit(exit_code: int | None) -> str:

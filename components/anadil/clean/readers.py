@@ -19,7 +19,7 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.charset import decode_text
 from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
 from anadil.clean.warc import HtmlResponse, html_responses
-from anadil.clean.warc_records import Damage
+from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 
@@ -48,6 +48,13 @@ class RawRecord:
     too_large: bool = False
     """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the page, or of the text in UTF-8."""
+        if self.html is not None:
+            return len(self.html)
+        return len(self.text) if self.text.isascii() else len(self.text.encode(errors="replace"))
+
 
 @dataclass(slots=True)
 class ReadStats:
@@ -67,6 +74,9 @@ class ReadStats:
     responses: int = 0
     """Of the range of a WARC file that was read last, and its damaged places."""
     damaged: int = 0
+    first: int = 0
+    """Where its first record begins, and the first one behind it; see `ByteRange`."""
+    following: int | None = None
     places: list[str] = field(default_factory=list)
 
     def refuse(self, place: str, why: str) -> None:
@@ -112,6 +122,8 @@ class Source:
     start: int = 0
     """First byte, or row group, of the range that is read."""
     end: int | None = None
+    is_exact: bool = False
+    """A record begins at `start`; see `ByteRange`."""
     uri: str = ""
     language: str = ""
     """Whose pages are wanted of a crawl."""
@@ -142,6 +154,7 @@ def read_records(
     copy: storage.Copy | None = None,
     start: int = 0,
     end: int | None = None,
+    is_exact: bool = False,
     version: str = "",
     language: str = "",
 ) -> Iterator[RawRecord]:
@@ -155,6 +168,7 @@ def read_records(
         copy: Gives what is to be read of the file; left out, it is read where it lies.
         start: First byte of the range, of Parquet first row group.
         end: What follows the range; None: the end of the file.
+        is_exact: A record begins at `start`; see `ByteRange`.
         version: Of an object: another one in its place is refused.
         language: Whose pages are fetched where a table is the index of a crawl.
 
@@ -171,13 +185,12 @@ def read_records(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
         source = Source(
-            file=file, name=name, text_field=text_field, start=start, end=end, uri=uri, language=language
-        )
+            file=file, name=name, text_field=text_field, start=start, end=end, is_exact=is_exact, uri=uri,
+            language=language,
+        )  # fmt: skip
         for raw in reader(source, read_stats):
             read_stats.records += 1
-            read_stats.bytes_in += (
-                len(raw.text.encode(errors="replace")) if raw.html is None else len(raw.html)
-            )
+            read_stats.bytes_in += raw.num_bytes
             yield raw
 
 
@@ -259,7 +272,8 @@ def _whole(file: ReadableFile) -> bytes | None:
 
 def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     read_stats.responses = read_stats.damaged = 0
-    for item in html_responses(source.file, MAX_RECORD_BYTES, source.start, source.end):
+    part = ByteRange(start=source.start, end=source.end, is_exact=source.is_exact)
+    for item in html_responses(source.file, MAX_RECORD_BYTES, part):
         if isinstance(item, Damage):
             read_stats.damaged += 1
             read_stats.refuse(f"{source.name}:{item.offset}", item.why)
@@ -273,6 +287,7 @@ def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 too_large=item.too_large,
             )  # fmt: skip
     read_stats.excused += is_excused(read_stats.responses, read_stats.damaged)
+    read_stats.first, read_stats.following = part.first, part.following
 
 
 def is_excused(responses: int, damaged: int) -> bool:

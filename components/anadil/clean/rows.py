@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from anadil.clean.columns import STATISTICS
 from anadil.clean.judge_record import RULE_NAMES, Judged
-from anadil.clean.readers import RawRecord
 from anadil.clean.url_lists import host_of
 
 ROWS = "rows.parquet"
@@ -58,13 +57,13 @@ class RowWriter:
         with self._file:
             self._flush()
 
-    def add(self, record: int, file: str, raw: RawRecord, judged: Judged) -> None:
+    def add(self, record: int, file: str, bytes_in: int, judged: Judged) -> None:
         """Take a document.
 
         Args:
             record: Number of its record within the shard.
             file: Name of the input that it is in.
-            raw: As it came.
+            bytes_in: Of the page or text as it came.
             judged: What became of it.
         """
         columns, document = self._columns, judged.document
@@ -72,9 +71,9 @@ class RowWriter:
         columns["id"].append(document.id)
         columns["file"].append(file)
         columns["source"].append(document.source)
-        columns["host"].append(host_of(raw.url) if raw.url else "")
-        columns["bytes_in"].append(len(raw.html) if raw.html is not None else _num_bytes(raw.text))
-        columns["bytes_out"].append(_num_bytes(document.text) if judged.is_judged else 0)
+        columns["host"].append(host_of(document.url) if document.url else "")
+        columns["bytes_in"].append(bytes_in)
+        columns["bytes_out"].append(judged.num_bytes)
         columns["is_judged"].append(judged.is_judged)
         columns["failed"].append(sum(BIT_OF[name] for name in judged.failed))
         columns["reason"].append(judged.reason)
@@ -105,10 +104,6 @@ class RowWriter:
     def _clear(self) -> None:
         self._columns = {name: [] for name in SCHEMA.names if name not in STATISTICS}
         self._statistics = []
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))
 
 
 def _writable(texts: list[str]) -> list[str]:

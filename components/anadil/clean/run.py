@@ -93,7 +93,9 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
     """Work on all shards; what they have met."""
     tasks = workspace.map_tasks()
     with progress("clean", len(tasks)) as bar:
-        executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
+        while tasks:
+            executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
+            tasks = workspace.correct_cuts()
     read_stats, clean_stats = ReadStats(), CleanStats()
     warc: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for shard, facts, first_lines in zip(

@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ MIN_SHARD_BYTES = 4 * MIB
 """Smaller shards cost more in files than they gain."""
 SHARDS_PER_WORKER = 4
 """Of a small input, so that all workers end at about the same time."""
-SPLITTABLE = (".jsonl", ".warc.gz")
+SPLITTABLE = (".jsonl", ".warc", ".warc.gz")
 """Suffixes of files of which a range of bytes can be read."""
 
 
@@ -32,6 +33,8 @@ class InputRange:
     """First byte whose records belong to it; of Parquet the first row group."""
     end: int | None = None
     """Where the next range begins; None: it goes up to the end of the file."""
+    is_exact: bool = False
+    """Of a WARC file: a record begins at `start`, or the file ends there."""
     size: int
     """Bytes of the range."""
     version: str
@@ -82,6 +85,26 @@ def plan_shards(uris: Sequence[str], max_bytes: int, num_workers: int) -> list[S
     if open_ranges:
         shards.append(Shard(number=len(shards), ranges=tuple(open_ranges)))
     return shards
+
+
+def correct_starts(shards: Sequence[Shard], read: Sequence[Sequence[Mapping[str, Any]]]) -> list[Shard]:
+    """The shards with every range of a WARC file where the one before it has found the next record.
+
+    Args:
+        shards: As they were read.
+        read: For each the `ReadStats` of its ranges.
+    """
+    corrected, last, following = list[Shard](), "", None
+    for shard, stats in zip(shards, read, strict=True):
+        ranges = []
+        for part, found in zip(shard.ranges, stats, strict=True):
+            # None: the one before was not read to its end, for a record that killed whoever read it.
+            if part.start and part.uri == last and following not in (None, found["first"]):
+                part = replace(part, start=following, is_exact=True)  # noqa: PLW2901
+            ranges.append(part)
+            last, following = part.uri, found["following"]
+        corrected.append(replace(shard, ranges=tuple(ranges)))
+    return corrected
 
 
 def versions_of(uris: Sequence[str]) -> list[list[str]]:

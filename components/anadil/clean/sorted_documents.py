@@ -87,6 +87,8 @@ class DocumentWriter:
     def finish(self) -> int:
         """Merge the runs; the number of documents."""
         self._write_run()
+        if len(self._runs) == 1:
+            return self._take_over(self._runs[0])
         runs = [_Columns(run) for run in self._runs]
         high, low = (_joined(runs, name) for name in ("id_high", "id_low"))
         order = np.lexsort((low, high))  # stable, so that equal ids stay in the order of the records
@@ -105,6 +107,15 @@ class DocumentWriter:
                 file.unlink()
             run.rmdir()
         return len(order)
+
+    def _take_over(self, run: Path) -> int:
+        """Let the only run be the shard: merged with nothing it is the same."""
+        for file in run.iterdir():
+            file.rename(self._folder / file.name)
+        run.rmdir()
+        exact = np.load(self._folder / "exact_high.npy")
+        write_keys(self._folder, exact, np.load(self._folder / "bands.npy", mmap_mode="r"))
+        return len(exact)
 
     def _write_bands(self, runs: "list[_Columns]", order: Numbers) -> None:
         """The exact keys and those of each band, sorted, so that equal keys of all shards are found by merging."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.characters import Characters, encode
+from anadil.clean.characters import Characters, characters_of, encode
 from anadil.clean.columns import STATISTICS, Column
 from anadil.clean.ngram_kernel import table_size
 from anadil.clean.text_kernel import measure_batch
@@ -31,7 +31,7 @@ class Statistics:
             language: Of the texts.
             characters: Its tables, where they exist already.
         """
-        self.characters = characters or Characters(language)
+        self.characters = characters or characters_of(language)
         own = self.characters
         self._by_character = own.has_runs
         table, longest = _stop_word_table(language, own)

@@ -17,10 +17,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from anadil.clean import markers, process_limits
+from anadil.core.processes import die_with
 
 MAX_DEATHS = 3
 """Of processes at a record that harms nobody alone: then it is left out all the same."""
 NOTE = struct.Struct("<IQB")
+ONE_BY_ONE = "one by one"
 
 
 class Phase(IntEnum):
@@ -29,6 +31,8 @@ class Phase(IntEnum):
     NONE = 0
     READ = 1
     JUDGE = 2
+    BATCH = 3
+    """Several records are judged at a time: which of them is to blame is not known."""
 
 
 class Place(NamedTuple):
@@ -49,15 +53,22 @@ class Suspects:
             folder: Of the shard's output; the notes lie beside it.
             dies_alone: Tries a record in a process of its own and says how that died; empty if it did not.
         """
-        self._note_path = folder.with_suffix(".place")
-        self._verdict_path = folder.with_suffix(".suspects.json")
+        self._note_path, self._verdict_path = _files(folder)
         self._verdicts: dict[str, dict[str, Any]] = {}
         with suppress(OSError, ValueError):
             self._verdicts = markers.read_json(self._verdict_path)
         with suppress(OSError, struct.error):
             *place, phase = NOTE.unpack(self._note_path.read_bytes()[: NOTE.size])
-            if phase:
+            if phase == Phase.BATCH:
+                self._verdicts[ONE_BY_ONE] = {}
+                self._write()
+            elif phase:
                 self._suspect(Place(*place), Phase(phase), dies_alone)
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether a process died at a batch: then each record is judged by itself, so that its note tells."""
+        return ONE_BY_ONE in self._verdicts
 
     def why_left_out(self, place: Place, phase: Phase) -> str:
         """Why a record must not be read or judged; empty where it may."""
@@ -93,9 +104,22 @@ class Suspects:
             verdict["why"] = f"kills the process that works on it ({how})"
         elif verdict["deaths"] >= MAX_DEATHS:
             verdict["why"] = f"{MAX_DEATHS} processes died at it"
+        self._write()
+
+    def _write(self) -> None:
         draft = self._verdict_path.with_suffix(f".{os.getpid()}")
         markers.write_json(draft, self._verdicts)
         draft.replace(self._verdict_path)
+
+
+def forget_suspects(folder: Path) -> None:
+    """Remove the notes of a shard whose ranges have changed."""
+    for path in _files(folder):
+        path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    return folder.with_suffix(".place"), folder.with_suffix(".suspects.json")
 
 
 def _key(place: Place, phase: Phase) -> str:
@@ -113,7 +137,7 @@ def death_alone(function: Callable[..., None], *arguments: object) -> str:
 
 
 def _call(parent: int, function: Callable[..., None], *arguments: object) -> None:
-    process_limits.die_with(parent)
+    die_with(parent)
     process_limits.limit_process()
     try:
         function(*arguments)

@@ -9,7 +9,7 @@ from fastwarc.warc import WarcRecord
 from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.guard import is_fault_of_document
 from anadil.clean.http_body import decode_body
-from anadil.clean.warc_records import Damage, RawWarcRecord, warc_records
+from anadil.clean.warc_records import ByteRange, Damage, RawWarcRecord, warc_records
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
@@ -32,11 +32,9 @@ Item = HtmlResponse | Damage | int
 """An int is the number of responses that were skipped: not a page, or not a success."""
 
 
-def html_responses(
-    path: ReadableFile, max_bytes: int, start: int = 0, end: int | None = None
-) -> Iterator[Item]:
+def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = None) -> Iterator[Item]:
     """Pages, skipped responses and damaged places of a WARC file, or of a range of it, in order."""
-    for item in warc_records(path, max_bytes, start, end):
+    for item in warc_records(path, max_bytes, part):
         if isinstance(item, Damage):
             yield item
         elif item.kind == "response":

@@ -5,6 +5,7 @@ damaged compressed data, reading resumes at the next record; only what is damage
 No more is held than one block of the given limit.
 """
 
+import os
 import re
 import zlib
 from collections import deque
@@ -56,25 +57,46 @@ class Damage:
     why: str
 
 
+@dataclass(slots=True, kw_only=True)
+class ByteRange:
+    """A part of a file, and what its reader has found at its borders."""
+
+    start: int = 0
+    end: int | None = None
+    """Byte behind it: a record, or gzip member, that begins before it belongs to the range, and what is damaged
+    between that and the next good one. None: the end of the file."""
+    is_exact: bool = False
+    """`start` is where a record begins, or the end of the file; otherwise that is looked for from there on, and may
+    be found within a page that shows a WARC record."""
+    first: int = 0
+    """Where the first record begins; the size of the file where there is none."""
+    following: int | None = None
+    """Where the first record behind it begins, so; None until all of the range has been read."""
+
+
 def warc_records(
-    path: ReadableFile, max_block_bytes: int, start: int = 0, end: int | None = None
+    path: ReadableFile, max_block_bytes: int, part: ByteRange | None = None
 ) -> Iterator[RawWarcRecord | Damage]:
     """Records and damaged places, in order.
 
     Args:
         path: The file.
         max_block_bytes: A record's block that is longer is not read.
-        start: First byte of a range; above 0 it takes a file of gzip members.
-        end: Byte behind the range: a member that begins before it belongs to it, and what is damaged
-            between that and the next good record.
+        part: What is read of the file; its borders are filled in.
     """
+    part = part or ByteRange()
     with path.open("rb") as file:
-        place: int | None = _next_good_member(file, start) if start else 0
+        size = file.seek(0, os.SEEK_END)
+        is_gzip = _is_gzip(file, path.suffix.lower() == ".gz", part.start)
+        place: int | None = part.start
+        if part.start and not part.is_exact:
+            place = (_next_good_member if is_gzip else _next_good_record)(file, part.start)
+        part.first = size if place is None else place
         any_record = in_gap = False
         while place is not None:
-            stream = _Stream(file, place, is_packed=path.suffix.lower() == ".gz")
+            stream = _Stream(file, place, is_gzip=is_gzip)
             for item in _of_stream(stream, max_block_bytes):
-                if _is_of_next_range(file, item.offset, end):
+                if _is_of_next_range(stream, item.offset, part):
                     return
                 if isinstance(item, RawWarcRecord):
                     any_record, in_gap = True, False
@@ -83,30 +105,30 @@ def warc_records(
                 elif item.why != GARBAGE or not in_gap:
                     in_gap = True
                     yield item
-            if stream.torn and _is_of_next_range(file, stream.torn.offset, end):
+            if stream.torn and _is_of_next_range(stream, stream.torn.offset, part):
                 return
             if stream.torn and not in_gap:
                 in_gap = True
                 yield stream.torn
             place = _next_member(file, stream.torn.offset + 1) if stream.torn else None
-        if not any_record and not in_gap and not start:
+        if not any_record and not in_gap and not part.start:
             yield Damage(offset=0, why="no WARC record in this file")
+        part.following = size
 
 
 class _Stream:
     """Bytes from one place on, unpacked if they are gzip members, as far as they can be read."""
 
-    def __init__(self, file: BinaryIO, start: int, *, is_packed: bool) -> None:
+    def __init__(self, file: BinaryIO, start: int, *, is_gzip: bool) -> None:
         file.seek(start)
+        self.file = file
+        self.is_gzip = is_gzip
         self.buffer = bytearray()
         self.torn: Damage | None = None
         """Why no more can be read, where that is not the end of the file."""
-        self._file = file
         self._packed = file.read(COMPRESSED_PIECE_BYTES)
         self._place = start
         """Offset of `_packed` in the file."""
-        plain = self._packed.lstrip(b"\r\n").startswith(b"WARC/")
-        self._is_gzip = self._packed.startswith(GZIP_MAGIC) or (is_packed and not plain)
         self._member: zlib._Decompress | None = None
         self._position = 0
         """Of the buffer's beginning among the bytes given."""
@@ -117,12 +139,12 @@ class _Stream:
     def offset(self) -> int:
         """Place in the file of the buffer's beginning, or of the member that it is in."""
         position, offset = self._starts[0]
-        return offset if self._is_gzip else offset + self._position - position
+        return offset if self.is_gzip else offset + self._position - position
 
     def fill(self, num_bytes: int) -> bool:
         """Have at least so many bytes in the buffer, if there are."""
         while len(self.buffer) < num_bytes and (self._packed or self._load()):
-            if not self._is_gzip:
+            if not self.is_gzip:
                 self.buffer += self._packed
                 self._place += len(self._packed)
                 self._packed = b""
@@ -156,7 +178,7 @@ class _Stream:
 
     def _load(self) -> bool:
         if self.torn is None:
-            self._packed = self._file.read(COMPRESSED_PIECE_BYTES)
+            self._packed = self.file.read(COMPRESSED_PIECE_BYTES)
         if not self._packed and self._member is not None and self.torn is None:
             self._tear("compressed data ends early")
         return bool(self._packed)
@@ -295,19 +317,51 @@ def _next_good_member(file: BinaryIO, start: int) -> int | None:
 
 
 def _is_good_member(file: BinaryIO, offset: int) -> bool:
-    file.seek(offset)
     try:
-        first = zlib.decompressobj(31).decompress(file.read(COMPRESSED_PIECE_BYTES), OVERLAP_BYTES)
+        first = zlib.decompressobj(31).decompress(_peek(file, offset, COMPRESSED_PIECE_BYTES), OVERLAP_BYTES)
     except zlib.error:
         return False
     return START.match(first) is not None
 
 
-def _is_of_next_range(file: BinaryIO, offset: int, end: int | None) -> bool:
-    """Whether what begins at an offset is found by who reads the range that begins at `end`."""
-    if end is None or offset < end:
-        return False
+def _next_good_record(file: BinaryIO, start: int) -> int | None:
+    """Offset of the next bytes of a plain file that can be read as the head of a record."""
+    stream = _Stream(file, start, is_gzip=False)
+    while stream.seek(START):
+        stream.fill(MAX_HEAD_BYTES)
+        if HEAD.match(stream.buffer, 0, MAX_HEAD_BYTES):
+            return stream.offset
+        stream.drop(1)
+    return None
+
+
+def _is_good_record(file: BinaryIO, offset: int) -> bool:
+    return HEAD.match(_peek(file, offset, MAX_HEAD_BYTES)) is not None
+
+
+def _peek(file: BinaryIO, offset: int, num_bytes: int) -> bytes:
+    """Bytes of a place; the file stays where it is, since a stream goes on to read there."""
     place = file.tell()
-    is_good = _is_good_member(file, offset)
-    file.seek(place)  # where a stream goes on to read
+    file.seek(offset)
+    found = file.read(num_bytes)
+    file.seek(place)
+    return found
+
+
+def _is_gzip(file: BinaryIO, is_called_gz: bool, start: int) -> bool:
+    """Whether a file is made of gzip members, whatever its name says."""
+    if is_called_gz and start:
+        return True
+    file.seek(0)
+    first = file.read(COMPRESSED_PIECE_BYTES)
+    return first.startswith(GZIP_MAGIC) or (is_called_gz and not first.lstrip(b"\r\n").startswith(b"WARC/"))
+
+
+def _is_of_next_range(stream: _Stream, offset: int, part: ByteRange) -> bool:
+    """Whether what begins at an offset is found by who reads the range behind; if so that is noted."""
+    if part.end is None or offset < part.end:
+        return False
+    is_good = (_is_good_member if stream.is_gzip else _is_good_record)(stream.file, offset)
+    if is_good:
+        part.following = offset
     return is_good

@@ -6,7 +6,7 @@ Code is compiled for the processor at hand; an image sets `NUMBA_CPU_NAME` when 
 import sys
 
 from anadil.clean.characters import Characters
-from anadil.clean.compiled import cache_folder
+from anadil.clean.compiled import KERNELS
 from anadil.clean.minhash import MinHash
 from anadil.clean.ng_words import NgWords
 from anadil.clean.statistics import Statistics
@@ -27,4 +27,4 @@ def warm_kernels() -> None:
 
 if __name__ == "__main__":
     warm_kernels()
-    sys.stdout.write(f"{cache_folder()}\n")
+    sys.stdout.write(f"{KERNELS.folder}\n")

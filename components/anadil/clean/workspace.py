@@ -13,9 +13,10 @@ from anadil.clean.judge_record import Settings
 from anadil.clean.lists import compile_lists
 from anadil.clean.map_shard import FACTS, MapTask
 from anadil.clean.row_files import RowsTask, cut_rows
-from anadil.clean.shards import Shard, plan_shards, read_plan, versions_of, write_plan
+from anadil.clean.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import EarlierCorpus
+from anadil.clean.suspects import forget_suspects
 from anadil.clean.tried_limits import limits_in_force
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
@@ -58,10 +59,10 @@ class Workspace:
                 shutil.rmtree(other, ignore_errors=True)  # of other inputs or settings
         self._folder.mkdir(parents=True, exist_ok=True)
         markers.remove_drafts(self._folder)
-        plan = self._folder / PLAN
-        if not plan.exists():
-            write_plan(plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
-        self.shards: list[Shard] = read_plan(plan)
+        self._plan = self._folder / PLAN
+        if not self._plan.exists():
+            write_plan(self._plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
+        self.shards: list[Shard] = read_plan(self._plan)
 
     @functools.cached_property
     def lists_folder(self) -> Path | None:
@@ -130,6 +131,23 @@ class Workspace:
             )
             for shard, folder in zip(self.shards, self.shard_folders, strict=True)
         ]  # fmt: skip
+
+    def correct_cuts(self) -> list[MapTask]:
+        """Let ranges of WARC files begin where those before them have ended; the tasks that are to be done again.
+
+        Who reads from the middle of a file may take what a page shows for a record. Who reads from the beginning
+        knows better, so that range after range becomes what it is without cuts.
+        """
+        corrected = correct_starts(self.shards, [facts["read"] for facts in self.facts()])
+        changed = [new.number for old, new in zip(self.shards, corrected, strict=True) if new != old]
+        if not changed:
+            return []
+        self.shards = corrected
+        write_plan(self._plan, corrected)
+        for number in changed:
+            forget_suspects(self.shard_folders[number])  # whose records are numbered otherwise now
+        tasks = self.map_tasks()
+        return [tasks[number] for number in changed]
 
     def num_done(self) -> int:
         """Shards that are done."""

@@ -81,6 +81,11 @@ STAGE_VERBS = {
         "verify": Command("whether a corpus holds what it says: digests, order, counts", *CLEAN_VERBS),
         "fit": Command("limits of the rules from good and bad text", "anadil.cli.clean_fit", "add_fit"),
     },
+    "tokenizer": {
+        "inspect": Command(
+            "how tokenizers cut a text, side by side", "anadil.cli.tokenizer_verbs", "add_inspect"
+        ),
+    },
 }
 """What a stage's command does beside the stage: `anadil clean fit`."""
 

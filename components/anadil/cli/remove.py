@@ -12,7 +12,8 @@ from anadil.core.stages import FLOW
 
 log = logging.getLogger(__name__)
 
-KINDS = {stage.writes for stage in FLOW}
+KINDS = {*(stage.writes for stage in FLOW), "counts"}
+"""What stages write, and the word counts that the tokenizer stage keeps beside."""
 
 
 def add_remove(name: str, commands: Any, text: str) -> None:

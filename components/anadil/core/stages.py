@@ -21,6 +21,8 @@ class SideFiles:
     """Recipe key that must be true, or they are not read."""
     names: tuple[str, ...] = ()
     """Of a directory only files of these names; empty: all."""
+    of_language: str = ""
+    """File of a language's built-in texts that the id of a language stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +111,14 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
+        result_version=2,
         image="tokenizer",
+        # The model's compute per token, which decides between candidates.
+        rooms=("model", "plan"),
         reads=("corpus",),
         writes="tokenizer",
         sections=("language", "base", "tokenizer"),
+        side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
         # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
         cpu="8",
         memory="32Gi",
@@ -213,6 +219,12 @@ NEW_KEYS: dict[str, str] = {
     "clean.ng_words": "[]",
     "clean.quality_model": "null",
     "clean.quality_label": '"__label__hq"',
+    "tokenizer.pad_to": "1",
+    "tokenizer.prune": "false",
+    "pretrain.embedding_init": '"mean"',
+    "tokenizer.min_uses": "100",
+    "tokenizer.keep": '["en"]',
+    "tokenizer.min_word_count": "1",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

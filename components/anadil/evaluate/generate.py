@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.progress import progress
+from anadil.model.chat_ids import chat_ids
 from anadil.model.load import encode_text, end_ids
 from anadil.text.metrics import distinct, is_loop
 
@@ -108,8 +109,7 @@ def _mean(values: Iterable[float]) -> float:
 def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     if prompt.chat:
         turns = [{"role": "user", "content": prompt.text}]
-        rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
-        return list(rendered["input_ids"])
+        return chat_ids(tokenizer, turns, add_generation_prompt=True)
     first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     return [first, *encode_text(tokenizer, prompt.text)]
 

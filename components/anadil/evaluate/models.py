@@ -68,14 +68,16 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
     """
     ids: dict[str, list[NDArray[np.int32]]] = {}
     altered: dict[int, None] = {}
+    texts = [document.text for document in documents]
     for candidate in candidates:
-        ids[candidate.name] = []
-        own = []
-        for index, document in enumerate(track(documents, f"encode {candidate.name}", len(documents))):
-            (encoded,) = encode_texts(candidate.tokenizer, [document.text])
-            ids[candidate.name].append(np.array(encoded, dtype=np.int32))
-            if _decoded(candidate, encoded) != document.text:
-                own.append(index)
+        encoded = encode_texts(candidate.tokenizer, texts)
+        ids[candidate.name] = [np.array(own_ids, dtype=np.int32) for own_ids in encoded]
+        pairs = zip(texts, encoded, strict=True)
+        own = [
+            index
+            for index, (text, own_ids) in enumerate(track(pairs, f"decode {candidate.name}", len(texts)))
+            if _decoded(candidate, own_ids) != text
+        ]
         if len(own) > math.ceil(MAX_ALTERED * len(documents)) or len(own) == len(documents):
             raise DataError(
                 f"document {documents[own[0]].id}: the tokenizer of {candidate.name} ({candidate.path}) does "

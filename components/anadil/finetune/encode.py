@@ -6,7 +6,7 @@ tokenizing the rendered template: there a message that holds the letters `<|eot_
 end its own turn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +48,12 @@ def encode_chats(
         DataError: The tokenizer lacks a control token, or reads one out of plain text.
     """
     control = control_ids(tokenizer)
+    listed = list(chats)
+    # One call for all: see `encode_texts`.
+    encoded = iter(encode_texts(tokenizer, [text for chat in listed for text in _texts(chat)]))
     examples = []
-    for chat in chats:
-        example = encode_chat(tokenizer, chat, control)
+    for chat in listed:
+        example = _example(chat, encoded, control)
         if len(example.input_ids) > max_length:
             dropped.add("too_long", chat.place)
         else:
@@ -76,6 +79,11 @@ def control_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, control: dict[str, int]) -> Example:
     """The ids of one chat, message by message."""
+    return _example(chat, iter(encode_texts(tokenizer, _texts(chat))), control)
+
+
+def _texts(chat: Chat) -> list[str]:
+    """What of a chat is text, between its control tokens."""
     texts: list[str] = []
     for message in chat.messages:
         # While it serves, the model reads the header with its blank line, and writes only what
@@ -83,7 +91,11 @@ def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, control: dict[st
         is_answer = message.role == "assistant"
         texts += [message.role, AFTER_HEADER if is_answer else AFTER_HEADER + message.content]
         texts += [message.content] if is_answer else []
-    encoded = iter(encode_texts(tokenizer, texts))
+    return texts
+
+
+def _example(chat: Chat, encoded: Iterator[list[int]], control: dict[str, int]) -> Example:
+    """A chat's ids out of those of its texts, which are next in `encoded`."""
     ids = [control[BEGIN]]
     labels = [IGNORED_LABEL]
     reserved = set(control.values())

@@ -19,6 +19,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
+from anadil.text.encoder import Encoder
 
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Weight files that run code when they are loaded."""
@@ -102,18 +103,13 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of texts, without BOS and EOS; `<|eot_id|>` in a text is read as its letters.
 
-    Leaving out the special tokens that a tokenizer adds does not keep it from finding them in
-    the text, where anybody may have written them.
+    Many texts in one call are encoded several times as fast as one by one; see `text.encoder`.
+
+    Raises:
+        DataError: A text holds half a surrogate pair.
     """
     backend: Any = tokenizer.backend_tokenizer
-    before = backend.encode_special_tokens
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    try:
-        return [encoded.ids for encoded in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-    finally:
-        backend.encode_special_tokens = before
+    return [ids.tolist() for ids in Encoder(backend).encode(texts)]
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

@@ -217,10 +217,7 @@ def trained_shape(recipe: Recipe) -> Shape:
     Where several sizes are compared, the largest is planned for: it needs the most memory.
     """
     base = base_shape(recipe)
-    size = max(recipe.tokenizer.vocab_sizes)
-    return replace(
-        base,
-        vocabulary={"base": base.vocabulary, "extend": base.vocabulary + size, "replace": size}[
-            recipe.tokenizer.strategy
-        ],
-    )
+    size, pad_to = recipe.tokenizer.largest_size, recipe.tokenizer.pad_to
+    sizes = {"extend": base.vocabulary + size, "replace": size}
+    rows = {strategy: -(-size // pad_to) * pad_to for strategy, size in sizes.items()}
+    return replace(base, vocabulary=rows.get(recipe.tokenizer.strategy, base.vocabulary))

@@ -317,10 +317,17 @@ def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
 
 def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
     recipe, assumptions = request.recipe, []
-    if len(recipe.tokenizer.vocab_sizes) > 1 and recipe.tokenizer.strategy != "base":
-        assumptions.append(
-            f"The vocabulary is the largest of {list(recipe.tokenizer.vocab_sizes)} (assumption: the most memory)."
-        )
+    tokenizer = recipe.tokenizer
+    if tokenizer.strategy in ("extend", "replace"):
+        if len(tokenizer.sizes) > 1:
+            assumptions.append(
+                f"The vocabulary is the largest of {list(tokenizer.sizes)} (assumption: the most memory)."
+            )
+        if not tokenizer.sizes:
+            assumptions.append(
+                f"tokenizer.vocab_sizes is auto: the size is {tokenizer.largest_size:,}, the most that the corpus may "
+                "support (assumption: the most memory)."
+            )
     if layout.batch_size != recipe.pretrain.batch_size:
         assumptions.append(
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "

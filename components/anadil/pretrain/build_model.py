@@ -21,7 +21,7 @@ from anadil.model.family_table import check_family
 from anadil.model.load import load_model
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch
-from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
+from anadil.pretrain.embedding_init import Weighted, fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import ParallelModel, check_layout, parallelize
@@ -52,7 +52,16 @@ TOLERANCE = 1e-3
 """Largest difference, as a share of the largest value; a leak gives 0.1 and more, rounding 1e-6."""
 
 
-def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device) -> ParallelModel:
+def build(
+    base: Path,
+    tokenizer: Path,
+    settings: Pretrain,
+    mesh: Mesh,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    similar: Weighted | None = None,
+) -> ParallelModel:
     """Load a base model, give it the tokenizer's vocabulary, and parallelize it.
 
     Args:
@@ -61,6 +70,8 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
         settings: Section `pretrain`.
         mesh: This process's place.
         device: Where it is to be trained.
+        seed: Of what is drawn for new embedding rows.
+        similar: For `embedding_init: focus`: from `similar_tokens`, the same on every process.
 
     Raises:
         DataError: The base model or the tokenizer cannot be used, or do not fit together.
@@ -73,14 +84,14 @@ def build(base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: t
     if not mesh.shares_model:
         model = load_model(base)
         check_layout(settings, model.config, mesh, device)
-        fit_vocabulary(model, tokenizer)
+        fit_vocabulary(model, tokenizer, settings.embedding_init, seed=seed, similar=similar)
         placed: Any = model
         placed.to(device)
         use_packed_attention(model)
         check_architecture(model)
         return parallelize(model, settings, mesh, device)
     config: Any = empty_model(base).config
-    rows = vocabulary_rows(tokenizer, config.vocab_size)
+    rows = vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed, similar=similar)
     model = empty_model(base, num_tokens=None if rows is None else len(rows))
     check_layout(settings, model.config, mesh, device)
     small: Any = _small(config)

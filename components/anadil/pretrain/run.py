@@ -28,6 +28,7 @@ from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import CHECKPOINTS, Tiers
 from anadil.pretrain.data.packing import Packed, packed_stream
 from anadil.pretrain.data.tokens import token_stream
+from anadil.pretrain.focus import similar_tokens
 from anadil.pretrain.loop import PROFILE, SCORE, Training, training_origin
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.tensorboard import FOLDER
@@ -214,7 +215,13 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Parall
             config=empty_model(base).config,
             kernels=settings.kernels,
         )
-    return build(base, job.inputs["tokenizer"], settings, mesh, device)
+    tokenizer, similar = job.inputs["tokenizer"], None
+    if settings.embedding_init == "focus":
+        # On one process, since sums of another number of threads differ in their last bits.
+        similar = processes.run_on_first(
+            lambda: similar_tokens(job.inputs["corpus"], tokenizer, job.recipe.seed)
+        )
+    return build(base, tokenizer, settings, mesh, device, seed=job.recipe.seed, similar=similar)
 
 
 def _base(job: Job, processes: Group) -> Path:

@@ -17,6 +17,8 @@ def _absolute(place: str) -> str:
     return place.rstrip("/") or "/"
 
 
+UNION_TAG = "*"
+"""Begins the names of the kinds of value that a key may hold; they are no part of the key's path."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 Place = Annotated[Text, AfterValidator(_not_home)]

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe import strict_yaml
+from anadil.recipe.fields import UNION_TAG
 from anadil.recipe.sections import Recipe
 
 NEAR = 0.7
@@ -159,8 +160,8 @@ def mistakes(
     texts = []
     found = error.errors(include_url=False)
     for mistake in found:
-        path = mistake["loc"]
-        inside = (other["loc"] for other in found if len(other["loc"]) > len(path))
+        path = _path(mistake["loc"])
+        inside = (each for each in map(_path, (other["loc"] for other in found)) if len(each) > len(path))
         if mistake["type"] == "too_short" and any(loc[: len(path)] == path for loc in inside):
             continue  # the list is short only because its wrong items do not count
         reason = mistake["msg"].removeprefix("Value error, ")
@@ -174,6 +175,11 @@ def mistakes(
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
+
+
+def _path(loc: strict_yaml.Path) -> strict_yaml.Path:
+    """The path of a mistake, without the names of kinds of value (`fields.UNION_TAG`)."""
+    return tuple(part for part in loc if not str(part).startswith(UNION_TAG))
 
 
 def _where(

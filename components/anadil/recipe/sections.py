@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
+    Discriminator,
     Field,
     PositiveFloat,
     PositiveInt,
+    Tag,
     field_validator,
     model_validator,
 )
@@ -19,16 +21,18 @@ from pydantic import (
 from anadil.core.format import MIB
 from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
-from anadil.recipe.fields import Fraction, Place, StrictModel, Text
+from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
 
-Strategy = Literal["base", "extend", "replace"]
+Strategy = Literal["base", "extend", "replace", "surgery"]
 ExtractMode = Literal["fast", "balanced", "precision"]
-PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "base")
+PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "surgery", "base")
 """What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
+PUBLISHED_VOCABULARY = 100_000
+"""The largest of the sizes that Azercell compared, and the one that it took; also the most that `auto` sizes are."""
 
 
 class Base(StrictModel):
@@ -42,6 +46,8 @@ class Base(StrictModel):
 
 CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
+TOKENIZER_NEUTRAL = frozenset({"workers"})
+"""The same of `tokenizer`."""
 
 
 class Clean(StrictModel):
@@ -98,17 +104,41 @@ class Clean(StrictModel):
     """Most bytes of the inputs that a process works on before it writes. The result does not depend on it."""
 
 
+def _kind_of_sizes(value: object) -> str:
+    return f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"
+
+
+VocabSizes = Annotated[
+    Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")]
+    | Annotated[tuple[PositiveInt, ...], Field(min_length=1), Tag(f"{UNION_TAG}sizes")],
+    Discriminator(_kind_of_sizes),
+]
+
+
 class Tokenizer(StrictModel):
     """corpus -> tokenizer."""
 
     strategies: Annotated[tuple[Strategy, ...], Field(min_length=1)] = ("base", "extend", "replace")
-    """Candidates: the base's own tokenizer, the base's extended, a new one. Source: Azercell."""
-    vocab_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (100_000,)
-    """For `replace`: size of the vocabulary; for `extend`: tokens added to the base's. Source: Azercell."""
-    choice: Literal["base", "extend", "replace", "auto"] = "auto"
-    """Which strategy goes on; `auto`: fewest held-out tokens a word, within 2 % one that keeps the base's."""
+    """Candidates: the base's own tokenizer, the base's extended, a new one, and `surgery`: the base's with tokens that nothing needs exchanged for new ones. Source: Azercell."""
+    vocab_sizes: VocabSizes = (PUBLISHED_VOCABULARY,)
+    """For `replace`: size of the vocabulary; for `extend`: tokens added to the base's; for `surgery`: tokens exchanged; `auto`: as many as the corpus supports, a half and a quarter of it. Source: Azercell."""
+    choice: Literal["base", "extend", "replace", "surgery", "auto"] = "auto"
+    """Which strategy goes on; `auto`: the cheapest by held-out tokens a word and compute a token, of those whose tokens the corpus uses enough."""
     min_frequency: PositiveInt = 2
     """Least count of a pair that is merged. Source: tokenizers, ByteLevelBPETokenizer.train."""
+    min_uses: PositiveInt = 100
+    """Times that the training text uses a token that can be learnt: 90 % of a candidate's own tokens should be; the least count of a pair where sizes are `auto`. Assumption."""
+    keep: tuple[Text, ...] = ("en",)
+    """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
+    min_word_count: PositiveInt = 1
+    """Different words that occur less often are left out of training: less memory and time for another vocabulary. 2 leaves out a half of them and some 7 % of the text."""
+    workers: PositiveInt | None = None
+    """Processes that count words side by side; left out, one for each CPU. The result does not depend on it."""
+
+    pad_to: PositiveInt = 128
+    """Embedding rows of `extend` and `replace` are a multiple of it: rows that no token has, for fast matrix products."""
+    prune: bool = False
+    """Whether `extend` leaves out the base's tokens that neither the corpus nor `keep` uses; needs files of 1 MiB and more in `keep`."""
 
     @model_validator(mode="after")
     def _choice_is_a_candidate(self) -> "Tokenizer":
@@ -122,6 +152,16 @@ class Tokenizer(StrictModel):
         if self.choice != "auto":
             return self.choice
         return next(name for name in PREFERENCE if name in self.strategies)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that the recipe names, each once; none for `auto`, which only the corpus tells."""
+        return () if self.vocab_sizes == "auto" else tuple(dict.fromkeys(self.vocab_sizes))
+
+    @property
+    def largest_size(self) -> int:
+        """The size that a plan counts with: the largest, which takes the most memory."""
+        return max(self.sizes, default=PUBLISHED_VOCABULARY)
 
 
 class Finetune(StrictModel):

@@ -32,6 +32,9 @@ class TextTable:
     keys: tuple[int, ...] = ()
     """Colours of the first rows in the chart beside it; the rows after them are sums."""
 
+    pinned: bool = False
+    """Whether the first column stays where it is while the others are scrolled."""
+
     @property
     def is_list(self) -> bool:
         """Whether it only pairs names with values, so that its header would say nothing."""

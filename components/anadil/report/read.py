@@ -39,6 +39,8 @@ class Facts:
     """Some of those that are in the corpus."""
     fertility: Json
     choice: Json
+    tokenizer_speed: Json
+    """Candidate -> tokens per CPU-second."""
     training: list[Json]
     training_summary: Json
     mask_audit: Json
@@ -70,6 +72,7 @@ def read_facts(job: Job) -> Facts:
         kept=_samples(corpus / "samples/kept.jsonl.zst", KEPT_SAMPLES),
         fertility=_table(tokenizer / "fertility.json"),
         choice=_table(tokenizer / "choice.json", needed=False),
+        tokenizer_speed=_table(tokenizer / "speed.json", needed=False),
         training=_lines(model / "training.jsonl"),
         training_summary=_table(model / "training.json"),
         mask_audit=_table(adapter / "mask_audit.json") if adapter else {},

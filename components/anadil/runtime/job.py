@@ -98,8 +98,15 @@ def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]
     for each in stage.side_files:
         names = _value(recipe, each.key) or ()
         if names and not (each.only_if and not _value(recipe, each.only_if)):
-            found[each.key] = (names,) if isinstance(names, str) else tuple(names)
+            listed = (names,) if isinstance(names, str) else tuple(names)
+            found[each.key] = tuple(_built_in(name, each) for name in listed)
     return found
+
+
+def _built_in(name: str, kind: SideFiles) -> str:
+    """The built-in text of a language that is named by its id; every other name is a place already."""
+    uri = f"{storage.BUILT_IN}{name}/{kind.of_language}"
+    return uri if kind.of_language and storage.built_in(uri).is_file() else name
 
 
 def side_files(pattern: str, kind: SideFiles) -> list[str]:

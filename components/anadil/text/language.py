@@ -72,6 +72,8 @@ class Language:
     """Whether a letter belongs to the language's script."""
     guard: Callable[[str], bool]
     """Whether a text surely is of this language, whatever an identifier says of short text."""
+    is_certain: Callable[[str], bool]
+    """The same with twice the evidence: no identifier needs to be asked."""
     labels: frozenset[str]
     """What CLD2 calls the language; empty where it does not know it."""
     second_label: str
@@ -99,6 +101,8 @@ class Language:
     """Questions that the finetuned model answers in the report."""
     sample_words: tuple[str, ...] = ()
     """Words that the report always cuts up, beside the most frequent long ones."""
+    suffixes: frozenset[str] = frozenset()
+    """Endings that words are glued together with, case folded; empty where no pack names them."""
     alphabet: str = field(default="", compare=False)
     """Letters of ordinary text, most frequent first; for people."""
 

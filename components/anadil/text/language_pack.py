@@ -21,7 +21,7 @@ from anadil.text.language import (
     UnknownLanguageError,
 )
 from anadil.text.scripts import WITHOUT_SPACES, script_test
-from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters
+from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_spaces, repair_characters
 
 GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 """Ends of sentences in the scripts that have signs of their own."""
@@ -29,6 +29,8 @@ CHARACTERS = re.compile(r"[^\W\d_]|\d+")
 """The units of a script without spaces: each letter, and each number."""
 
 MAX_SEARCHES = 20
+CERTAIN = 2.0
+"""Times the guard's share from which a text needs no other opinion."""
 
 
 class _Table(BaseModel):
@@ -104,6 +106,8 @@ class LanguagePack(_Table):
     prompts: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     sample_words: tuple[str, ...] = ()
+    suffixes: str = ""
+    """Endings that words are glued together with, separated by spaces: borders of tokens are compared with theirs."""
     learnt: dict[str, Any] = {}
     """How and on how much evidence the pack was made; for people."""
 
@@ -175,6 +179,7 @@ def to_language(pack: LanguagePack) -> Language:
         normalize=function("normalize", normalize),
         is_script=function("is_script", script_test(pack.script)),
         guard=_guard(identification.guard),
+        is_certain=_guard(identification.guard, CERTAIN),
         labels=frozenset(identification.cld2),
         second_label=identification.second,
         lookalikes=frozenset(identification.lookalikes),
@@ -190,13 +195,18 @@ def to_language(pack: LanguagePack) -> Language:
         prompts=pack.prompts,
         questions=pack.questions,
         sample_words=pack.sample_words,
+        suffixes=frozenset(map(fold, pack.suffixes.split())),
         alphabet=pack.alphabet,
     )
 
 
 def normalize(text: str) -> str:
     """NFC, misread bytes put right, no invisible characters, tidy spaces."""
-    return apply_until_stable(lambda each: normalize_spaces(repair_characters(each)), text)
+    return apply_until_stable(_normalize_once, text)
+
+
+def _normalize_once(text: str) -> str:
+    return text if is_sound(text) else normalize_spaces(repair_characters(text))
 
 
 def fold_turkic(text: str) -> str:
@@ -209,18 +219,19 @@ def fold_turkic(text: str) -> str:
     return one.lower()
 
 
-def _guard(table: Guard | None) -> Callable[[str], bool]:
+def _guard(table: Guard | None, times: float = 1.0) -> Callable[[str], bool]:
     if table is None:
         return lambda _: False
-    letters, min_share, absent = frozenset(table.letters), table.min_share, tuple(table.absent)
+    letters, min_share, absent = frozenset(table.letters), times * table.min_share, tuple(table.absent)
+    few = len(letters) <= MAX_SEARCHES
 
     def guard(text: str) -> bool:
-        if any(map(text.__contains__, absent)):
+        if absent and any(map(text.__contains__, absent)):
             return False
-        num_letters = sum(map(str.isalpha, text))
         # A search for each of few letters is far faster than a look at each character.
-        few = len(letters) <= MAX_SEARCHES
-        num_own = sum(map(text.count if few else letters.__contains__, letters if few else text))
-        return num_own > min_share * num_letters
+        num_own = sum(map(text.count, letters) if few else map(letters.__contains__, text))
+        if num_own > min_share * len(text):  # which has not fewer characters than letters
+            return True
+        return num_own > min_share * sum(map(str.isalpha, text))
 
     return guard

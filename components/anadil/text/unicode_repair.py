@@ -17,6 +17,12 @@ The zero-width joiner stays: it holds emoji together.
 """
 LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 BLANK_LINES = re.compile(r"\n{3,}")
+PLAIN_ASCII = bytes([0x0A, *range(0x20, 0x7F)])
+"""What needs no repair by itself."""
+OTHER_SPACE = "\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""White space, as `str.split` knows it, that is neither a space nor a line feed."""
+UNSOUND = re.compile(f"[{OTHER_SPACE}{INVISIBLE.pattern[1:]}")
+UNTIDY = ("  ", "\n ", " \n", "\n\n\n")
 
 MISREAD = re.compile(
     "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
@@ -127,6 +133,23 @@ def normalize_spaces(text: str) -> str:
     """Single spaces, no spaces at line ends, one blank line at most."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     return BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+def is_sound(text: str) -> bool:
+    """Whether neither `repair_characters` nor `normalize_spaces` changes a text; a fifth of their time.
+
+    Expressions look at what is beyond plain ASCII only: most texts have little of it. Where that brings characters
+    together that are apart in the text, the answer is no, and the repairs look closer.
+    """
+    try:
+        rest = text.encode().translate(None, PLAIN_ASCII).decode()
+    except UnicodeEncodeError:
+        return False
+    if UNSOUND.search(rest) or SUSPECT.search(rest) or CYRILLIC_SUSPECT.search(rest):
+        return False
+    if any(map(text.__contains__, UNTIDY)) or text.strip() != text:
+        return False
+    return unicodedata.is_normalized("NFC", text)
 
 
 def repair_characters(text: str) -> str:

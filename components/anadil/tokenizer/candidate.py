@@ -27,12 +27,12 @@ class TokenizerCandidate:
 
     strategy: Strategy
     asked: int
-    """The recipe's vocabulary size: of the whole (replace) or added (extend); for base its own size."""
+    """The recipe's vocabulary size: of the whole (replace), added (extend) or exchanged (surgery); for base its own."""
     got: int
     """The same, as it came out: a small corpus gives fewer tokens."""
     tokenizer: Tokenizer
     usage: TokenUsage | None = None
-    """How often the corpus uses its own tokens; None for the base, which has none."""
+    """How often the corpus uses its tokens; None where that was not counted."""
 
     @property
     def name(self) -> str:
@@ -41,8 +41,14 @@ class TokenizerCandidate:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding: the largest id and one more."""
+        """The largest id and one more."""
         return vocab_size(self.tokenizer)
+
+    def num_rows(self, pad_to: int) -> int:
+        """Rows of the embedding: a multiple of `pad_to` where the vocabulary does not keep the base's size."""
+        if self.strategy in ("base", "surgery"):
+            return self.vocab_size
+        return -(-self.vocab_size // pad_to) * pad_to
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
@@ -79,7 +85,7 @@ def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -
     for number, token in enumerate(content["added_tokens"]):
         token["id"] = ids[token["content"]] = len(vocab) + number
     content["post_processor"] = _renumbered(content["post_processor"], ids)
-    return _checked(content, ids)
+    return checked_tokenizer(content, ids)
 
 
 def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
@@ -93,7 +99,7 @@ def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
     vocab |= ids
     vocab |= {left + right: first + number for number, (left, right) in enumerate(merges)}
     content["model"]["merges"] += merges
-    return _checked(content, ids)
+    return checked_tokenizer(content, ids)
 
 
 def _renumbered(processor: JsonObject | None, ids: dict[str, int]) -> JsonObject | None:
@@ -114,7 +120,7 @@ def _renumbered(processor: JsonObject | None, ids: dict[str, int]) -> JsonObject
     )
 
 
-def _checked(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
+def checked_tokenizer(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
     """The tokenizer of a JSON object; the library renumbers tokens without a word, so ids are compared."""
     tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     for token, expected in (content["model"]["vocab"] | ids).items():

@@ -1,119 +1,216 @@
-"""What a tokenizer costs on held-out text, and whether it gives the text back."""
+"""What a tokenizer costs on text, by domain, how it cuts words, and whether it gives the text back."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import fmean
 
 from tokenizers import Tokenizer
 
-from anadil.core.errors import DataError
 from anadil.core.progress import track
 from anadil.text import metrics
-from anadil.text.language import Language
+from anadil.text.encoder import Encoder
+from anadil.tokenizer.samples import HeldoutSample, TextSample, core
 
 BATCH = 64
 """Documents encoded at a time."""
-NUM_SAMPLE_WORDS = 8
-MIN_SAMPLE_CHARS = 8
+WORD_BATCH = 4_096
+DIGITS = 4
+"""Decimals of figures in the tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutSample:
-    """The text that every candidate is measured on."""
+class TextFertility:
+    """What one tokenizer does to the texts of one kind; special tokens are left out everywhere."""
 
-    texts: tuple[str, ...]
     num_words: int
-    """As the language defines words."""
-    num_bytes: int
-    """In UTF-8."""
-    samples: tuple[str, ...]
-    """Words to cut up, with the space before them where the text has one there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fertility:
-    """What one tokenizer does to the held-out text; special tokens are left out everywhere."""
-
     num_tokens: int
     fertility: float
     """Tokens per word."""
     bytes_per_token: float
+    words_in_context: int
+    """Words of such text that a model of `context` tokens sees at a time."""
+    continued_words: float
+    """Share of words that are cut into several tokens, punctuation around them left out.
+    Source: Rust et al. 2021, arXiv:2012.15613, section 4."""
+    single_token_words: float
+    """Share of the different words that are one token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Morphology:
+    """How well borders of tokens agree with those of suffixes, over words that are cut at all and have suffixes.
+
+    Source: Arnett et al. 2025, arXiv:2507.06378, section 3: precision and recall of borders, one-token words left out.
+    """
+
+    score: float
+    """Harmonic mean of both shares, 0 to 1."""
+    borders_on_suffixes: float
+    """Share of the tokens' borders at which a suffix begins (precision)."""
+    suffixes_on_borders: float
+    """Share of suffixes that begin with a token (recall)."""
+    num_words: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fertility:
+    """What one tokenizer does to all of the text."""
+
+    num_tokens: int
+    fertility: float
+    """Tokens per word of all held-out text."""
+    mean_fertility: float
+    """Mean over the domains, so that a large or repetitive one does not decide."""
+    bytes_per_token: float
     unused_tokens: int
-    """Tokens of the vocabulary that the text never uses."""
+    """Tokens of the vocabulary that the held-out text never uses."""
     changed_documents: tuple[int, ...]
-    """Positions of the documents that decode to another text."""
-    samples: dict[str, list[str]]
+    """Positions of the held-out documents, domain after domain, that decode to another text."""
+    samples: Mapping[str, list[str]]
     """Word -> its pieces; a piece that is part of a letter shows as U+FFFD."""
+    domains: Mapping[str, TextFertility]
+    keep: Mapping[str, TextFertility]
+    morphology: Morphology | None
+    """None where the language's pack names no suffixes, or no word was cut that has one."""
+    tokens_per_cpu_s: float
+    """Speed of encoding; it varies from run to run, and so is left out of `as_json`."""
 
     def as_json(self) -> dict[str, object]:
         """The fields as `fertility.json` holds them."""
         fields = asdict(self)
         fields["round_trip"] = not fields.pop("changed_documents")
+        del fields["tokens_per_cpu_s"]
         return fields
 
 
-def sample_heldout(texts: Iterable[str], language: Language) -> HeldoutSample:
-    """Count words and bytes once, and choose the words to show.
-
-    Raises:
-        DataError: There is no text, or no word in it.
-    """
-    kept = tuple(texts)
-    counts: Counter[str] = Counter()
-    for text in kept:
-        counts.update(language.words(text))
-    if not counts:
-        raise DataError(
-            "tokenizer: the corpus has no held-out text, so nothing can be compared; "
-            "run clean with more inputs or a larger clean.heldout_fraction"
-        )
-    long = [word for word in counts if len(word) >= MIN_SAMPLE_CHARS and word.isalpha()]
-    frequent = sorted(long or counts, key=lambda word: (-counts[word], word))
-    words = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
-    spaced = any(f" {frequent[0]}" in text for text in kept)
-    return HeldoutSample(
-        texts=kept,
-        num_words=counts.total(),
-        num_bytes=sum(len(text.encode()) for text in kept),
-        samples=tuple(f" {word}" if spaced else word for word in words),
-    )
-
-
-def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str) -> Fertility:
-    """Encode and decode the held-out text.
+def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, context: int) -> Fertility:
+    """Encode and decode all of the text.
 
     Args:
-        tokenizer: With `encode_special_tokens`, as `read_tokenizer` opens it.
+        tokenizer: The candidate's.
         heldout: The text.
         name: The candidate, for the progress line.
+        context: Tokens that the model sees at a time.
     """
-    used: set[int] = set()
-    num_tokens = 0
-    changed: list[int] = []
-    starts = range(0, len(heldout.texts), BATCH)
-    for start in track(starts, f"measuring {name}", len(starts)):
-        texts = heldout.texts[start : start + BATCH]
-        ids = _encoded(tokenizer, texts)
-        decoded = tokenizer.decode_batch(ids, skip_special_tokens=False)
-        num_tokens += sum(map(len, ids))
-        used.update(*ids)
-        changed += [
-            start + offset
-            for offset, (before, after) in enumerate(zip(texts, decoded, strict=True))
-            if _normalized(tokenizer, before) != after
-        ]
+    run = _Run(tokenizer, context, " " if heldout.spaced else "")
+    domains = {each.name: run.measure(each, name) for each in heldout.domains}
+    unused, changed = tokenizer.get_vocab_size(with_added_tokens=True) - len(run.used), tuple(run.changed)
+    keep = {each.name: run.measure(each, name) for each in heldout.keep}
+    num_tokens = sum(each.num_tokens for each in domains.values())
     return Fertility(
         num_tokens=num_tokens,
-        fertility=round(metrics.fertility(num_tokens, heldout.num_words), 4),
-        bytes_per_token=round(heldout.num_bytes / num_tokens, 4),
-        unused_tokens=tokenizer.get_vocab_size(with_added_tokens=True) - len(used),
-        changed_documents=tuple(changed),
-        samples={word.strip(): _pieces(tokenizer, word) for word in heldout.samples},
+        fertility=round(metrics.fertility(num_tokens, heldout.num_words), DIGITS),
+        mean_fertility=round(fmean(each.fertility for each in domains.values()), DIGITS),
+        bytes_per_token=round(heldout.num_bytes / num_tokens, DIGITS),
+        unused_tokens=unused,
+        changed_documents=changed,
+        samples={word.strip(): pieces_of(tokenizer, word) for word in heldout.samples},
+        domains=domains,
+        keep=keep,
+        morphology=measure_morphology(tokenizer, heldout.borders),
+        tokens_per_cpu_s=run.num_tokens / max(run.cpu_s, 1e-9),
     )
 
 
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    return [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+class _Run:
+    """One tokenizer on one text after the other."""
+
+    def __init__(self, tokenizer: Tokenizer, context: int, space: str) -> None:
+        self.used: set[int] = set()
+        self.changed: list[int] = []
+        self.num_tokens = 0
+        self.cpu_s = 0.0
+        self._tokenizer, self._context, self._space = tokenizer, context, space
+        self._encoder = Encoder(tokenizer)
+        self._num_texts = 0
+
+    def measure(self, sample: TextSample, name: str) -> TextFertility:
+        num_tokens = 0
+        starts = range(0, len(sample.texts), BATCH)
+        for start in track(starts, f"measuring {name} on {sample.name}", len(starts)):
+            num_tokens += self._encode(sample.texts[start : start + BATCH])
+        fertility = metrics.fertility(num_tokens, sample.num_words)
+        continued, single = self._words(sample)
+        return TextFertility(
+            num_words=sample.num_words,
+            num_tokens=num_tokens,
+            fertility=round(fertility, DIGITS),
+            bytes_per_token=round(sample.num_bytes / num_tokens, DIGITS),
+            words_in_context=metrics.words_in_context(self._context, fertility),
+            continued_words=round(continued, DIGITS),
+            single_token_words=round(single, DIGITS),
+        )
+
+    def _encode(self, texts: Sequence[str]) -> int:
+        """Encode and decode some texts; how many tokens they are."""
+        begin = time.process_time()
+        ids = [one.tolist() for one in self._encoder.encode(texts)]
+        self.cpu_s += time.process_time() - begin
+        decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+        self.used.update(*ids)
+        self.changed += [
+            self._num_texts + offset
+            for offset, (before, after) in enumerate(zip(texts, decoded, strict=True))
+            if _normalized(self._tokenizer, before) != after
+        ]
+        self._num_texts += len(texts)
+        num_tokens = sum(map(len, ids))
+        self.num_tokens += num_tokens
+        return num_tokens
+
+    def _words(self, sample: TextSample) -> tuple[float, float]:
+        """Share of words that are cut, and share of the different words that are not."""
+        counts: dict[str, int] = {}
+        for word, count in sample.words.items():
+            if bare := core(word):
+                counts[bare] = counts.get(bare, 0) + count
+        if not counts:
+            return 0.0, 0.0
+        lengths = map(len, self._encoder.encode([f"{self._space}{word}" for word in counts]))
+        cut = [length > 1 for length in lengths]
+        num_cut = sum(count for count, is_cut in zip(counts.values(), cut, strict=True) if is_cut)
+        return num_cut / sum(counts.values()), 1 - sum(cut) / len(cut)
+
+
+def measure_morphology(tokenizer: Tokenizer, borders: Mapping[str, frozenset[int]]) -> Morphology | None:
+    """Compare borders of tokens with those of suffixes; see `Morphology`.
+
+    Args:
+        tokenizer: Byte level or not; a border inside a letter counts as one within the stem.
+        borders: Word, with the space before it -> places of its suffixes in it, the space not counted.
+    """
+    words = list(borders)
+    num_words = num_borders = num_suffixes = num_both = 0
+    for start in range(0, len(words), WORD_BATCH):
+        batch = words[start : start + WORD_BATCH]
+        encodings = tokenizer.encode_batch(batch, add_special_tokens=False)
+        for word, encoding in zip(batch, encodings, strict=True):
+            inner = _inner_borders(word, encoding.offsets)
+            if not inner:
+                continue
+            suffixes = borders[word]
+            num_words += 1
+            num_borders += len(inner)
+            num_suffixes += len(suffixes)
+            num_both += len(suffixes.intersection(inner))
+    if not num_words:
+        return None
+    return Morphology(
+        score=round(2 * num_both / (num_borders + num_suffixes), DIGITS),
+        borders_on_suffixes=round(num_both / num_borders, DIGITS),
+        suffixes_on_borders=round(num_both / num_suffixes, DIGITS),
+        num_words=num_words,
+    )
+
+
+def _inner_borders(word: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """Where tokens begin inside the word, the space before it left out; -1 for one inside a letter."""
+    space = len(word) - len(word.lstrip())
+    # The token after one that ends in the middle of a letter begins with that letter again.
+    begins = [-1 if start < end else start - space for (_, end), (start, _) in pairwise(offsets)]
+    return [begin for begin in begins if begin]
 
 
 def _normalized(tokenizer: Tokenizer, text: str) -> str:
@@ -121,7 +218,8 @@ def _normalized(tokenizer: Tokenizer, text: str) -> str:
     return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
 
 
-def _pieces(tokenizer: Tokenizer, word: str) -> list[str]:
-    (ids,) = _encoded(tokenizer, [word])
-    pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids]
+def pieces_of(tokenizer: Tokenizer, word: str) -> list[str]:
+    """How a word is cut, the space before it left out."""
+    (ids,) = Encoder(tokenizer).encode([word])
+    pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids.tolist()]
     return [pieces[0].lstrip(), *pieces[1:]] if pieces[0].strip() else pieces[1:]

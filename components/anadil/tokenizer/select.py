@@ -1,31 +1,33 @@
-"""Compare the candidates and choose one."""
+"""Choose one candidate by its figures, and say which of them decided."""
 
-import json
-import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Strategy
+from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.candidate import TokenizerCandidate
-from anadil.tokenizer.fertility import Fertility, HeldoutSample
-from anadil.tokenizer.usage import MIN_USES
+from anadil.tokenizer.cost import Cost
+from anadil.tokenizer.fertility import Fertility
+from anadil.tokenizer.usage import MIN_SHARE
 
-log = logging.getLogger(__name__)
-
-TABLES = ("fertility.json", "choice.json")
-"""What is written here beside the tokenizer itself."""
-CHOICE_TOLERANCE = 0.02
-"""The fewest held-out tokens per word win; so much worse, a candidate that keeps the base's vocabulary does,
-since the rest of what the base knows stays as it is. Assumption."""
+TIE = 0.02
+"""Costs so much apart are taken for equal, and the fewest tokens to learn win. Assumption."""
+MAX_KEEP_RATIO = 1.05
+"""Most tokens per word of a text of `tokenizer.keep`, over the base's, for what keeps the base's vocabulary. Assumption."""
+KEEPS_BASE: frozenset[Strategy] = frozenset({"base", "extend", "surgery"})
+"""Strategies that keep the base's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCandidate:
-    """A candidate and what it does to the held-out text."""
+    """A candidate, what it does to the text, and what that costs."""
 
     candidate: TokenizerCandidate
     fertility: Fertility
+    cost: Cost
+    unchanged: Mapping[str, float] = field(default_factory=dict)
+    """Text of `tokenizer.keep` -> share of its documents that are cut as the base cuts them."""
 
     def as_json(self) -> dict[str, object]:
         """Its entry in `fertility.json` and `choice.json`."""
@@ -37,7 +39,12 @@ class MeasuredCandidate:
             "vocab_size": found.vocab_size,
         }
         usage = asdict(found.usage) if found.usage else {}
-        return sizes | usage | self.fertility.as_json()
+        return (
+            sizes
+            | usage
+            | self.fertility.as_json()
+            | {"unchanged": dict(self.unchanged), "cost": asdict(self.cost)}
+        )
 
     @property
     def warning(self) -> str:
@@ -47,74 +54,175 @@ class MeasuredCandidate:
             return ""
         return (
             f"{found.name}: {usage.own_tokens_seen:,} of its own {usage.own_tokens:,} tokens "
-            f"({usage.own_tokens_seen / usage.own_tokens:.0%}) were seen {MIN_USES} times in the training text, and "
-            f"the others will be learnt badly; this corpus supports {found.strategy} {usage.supported_size:,}: "
+            f"({usage.own_tokens_seen / usage.own_tokens:.0%}) were seen {usage.min_uses} times in the training text, "
+            f"and the others will be learnt badly; this corpus supports {found.strategy} {usage.supported_size:,}: "
             "lower tokenizer.vocab_sizes, or give more text"
         )
 
 
-def choose_candidate(measured: Sequence[MeasuredCandidate], recipe: Recipe) -> tuple[MeasuredCandidate, str]:
-    """The chosen candidate, and why: see `CHOICE_TOLERANCE`."""
-    wanted = recipe.tokenizer.choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The candidate that goes on, and why."""
+
+    best: MeasuredCandidate
+    reason: str
+    """One sentence, with the numbers that decided."""
+    why_not: dict[str, str]
+    """Name of each other candidate -> what spoke against it."""
+
+
+def rule_text(settings: Settings, model: str) -> str:
+    """The rule of `tokenizer.choice: auto`, for people."""
+    return (
+        "The lowest cost wins: tokens per word, as the mean over the domains of the held-out text, x compute per token "
+        f"of {model}; within {TIE:.0%} of it, the fewest own tokens, which are to be learnt. A candidate goes on only if {MIN_SHARE:.0%} of "
+        f"its own tokens are seen {settings.min_uses} times in the training text, and if, where it keeps the base's "
+        f"vocabulary, no text of tokenizer.keep costs more than {MAX_KEEP_RATIO:g} times the base's tokens. Where no "
+        "candidate but the base has enough such tokens, those that keep the base's vocabulary are compared, because "
+        "most of their tokens are learnt already; without one, all are."
+    )
+
+
+def choose_candidate(
+    measured: Sequence[MeasuredCandidate], base: MeasuredCandidate, settings: Settings
+) -> Choice:
+    """The chosen candidate; see `rule_text`.
+
+    Args:
+        measured: The candidates, in the order of the recipe.
+        base: The base's tokenizer, with which texts of `tokenizer.keep` are compared.
+        settings: The recipe's section.
+    """
+    wanted = settings.choice
     rivals = [item for item in measured if wanted in ("auto", item.candidate.strategy)]
-    fewest = min(rivals, key=_cost)
-    near = [
-        item
-        for item in rivals
-        if item.fertility.fertility <= (1 + CHOICE_TOLERANCE) * fewest.fertility.fertility
-    ]
-    keeping = [item for item in near if item.candidate.strategy != "replace"]
-    best = min(keeping or near, key=_cost)
-    why = f"tokenizer.choice is {wanted}"
-    if len(rivals) > 1:
-        of = f"the {len(rivals)} candidates" if wanted == "auto" else f"its {len(rivals)} sizes"
-        why += f"; of {of} {fewest.candidate.name} has the fewest tokens per word ({fewest.fertility.fertility:.3f})"
-    if best is not fewest:
-        why += (
-            f", and within {CHOICE_TOLERANCE:.0%} of it {best.candidate.name} ({best.fertility.fertility:.3f}) keeps the "
-            "base's vocabulary"
-        )
-    return best, why
+    against = {item.candidate.name: _against(item, base, settings.min_uses) for item in rivals}
+    pool, relaxed = _pool(rivals, against)
+    cheapest = min(pool, key=_cost)
+    near = [item for item in pool if item.cost.relative <= (1 + TIE) * cheapest.cost.relative]
+    best = min(near, key=lambda item: (_own_tokens(item), *_cost(item)))
+    why_not = {
+        item.candidate.name: _why_not(item, best, against.get(item.candidate.name), wanted, item in pool)
+        for item in measured
+        if item is not best
+    }
+    reason = _reason(best, cheapest, rivals, pool, wanted)
+    return Choice(best=best, reason=reason + (f"; {relaxed}" if relaxed else ""), why_not=why_not)
 
 
 def _cost(item: MeasuredCandidate) -> tuple[float, int]:
-    return item.fertility.fertility, item.candidate.vocab_size
+    return item.cost.relative, item.candidate.vocab_size
 
 
-def write_tables(
-    out: Path,
-    base: MeasuredCandidate,
-    measured: Sequence[MeasuredCandidate],
-    best: MeasuredCandidate,
-    why: str,
-    heldout: HeldoutSample,
-    language: str,
-) -> None:
-    """Write `fertility.json` and, where there was a choice, `choice.json`.
+def _own_tokens(item: MeasuredCandidate) -> int:
+    """Tokens that the model does not know yet; all of the vocabulary where that was not counted."""
+    usage = item.candidate.usage
+    if item.candidate.strategy == "base":
+        return 0
+    return usage.own_tokens if usage else item.candidate.vocab_size
 
-    The base's tokenizer is in the first in any case, because the others are compared with it.
-    """
-    chosen = best.candidate.name
-    tables = {item.candidate.name: item.as_json() for item in (base, *measured)}
-    warnings = [item.warning for item in measured if item.warning]
-    summary = {
-        "language": language,
-        "chosen": chosen,
-        "num_words": heldout.num_words,
-        "num_bytes": heldout.num_bytes,
-        "candidates": tables,
-        "warnings": warnings,
-    }
-    _write_json(out / "fertility.json", summary)
-    if len(measured) > 1:
-        table = [{"name": name, **tables[name]} for name in (item.candidate.name for item in measured)]
-        for entry in table:
-            del entry["samples"]
-        _write_json(
-            out / "choice.json", {"chosen": chosen, "reason": why, "candidates": table, "warnings": warnings}
+
+def _pool(
+    rivals: Sequence[MeasuredCandidate], against: dict[str, dict[str, str]]
+) -> tuple[list[MeasuredCandidate], str]:
+    """Those that are compared by cost, and what is to be said where the rule of uses cannot be held."""
+
+    def without(*faults: str) -> list[MeasuredCandidate]:
+        return [
+            item for item in rivals if not any(against[item.candidate.name].get(fault) for fault in faults)
+        ]
+
+    sound = without("uses", "keep")
+    if any(item.candidate.strategy != "base" for item in sound):
+        return sound, ""
+    readable = without("keep")
+    if all(item.candidate.strategy == "base" for item in readable):
+        # Nothing but the base, or what the recipe's own choice left over.
+        return (readable or list(rivals)), ""
+    keeping = [item for item in readable if item.candidate.strategy in KEEPS_BASE]
+    if all(item.candidate.strategy == "base" for item in keeping):
+        keeping = readable
+    return keeping, (
+        f"no candidate has {MIN_SHARE:.0%} of its own tokens seen often enough: this corpus supports "
+        + ", ".join(_supported(readable))
+    )
+
+
+def _supported(items: Sequence[MeasuredCandidate]) -> list[str]:
+    """The size that the corpus supports, by strategy; the largest candidate tells most of it."""
+    found: dict[Strategy, int] = {}
+    for item in items:
+        if item.candidate.usage and item.candidate.strategy != "base":
+            size = item.candidate.usage.supported_size
+            found[item.candidate.strategy] = max(size, found.get(item.candidate.strategy, 0))
+    return [f"{strategy} {size:,}" for strategy, size in found.items()]
+
+
+def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) -> dict[str, str]:
+    """What the rule has against a candidate, whatever it costs: `uses` and `keep`."""
+    faults: dict[str, str] = {}
+    usage = item.candidate.usage
+    if usage and not usage.is_enough:
+        share = usage.own_tokens_seen / usage.own_tokens
+        # Down, so that 89.6 % does not read as 90 %.
+        faults["uses"] = (
+            f"{math.floor(100 * share)}% of its own tokens are seen {min_uses} times, and {MIN_SHARE:.0%} should be"
         )
-        log.info("chose %s: %s", chosen, why)
+    if item.candidate.strategy in KEEPS_BASE:
+        ratios = {
+            name: found.fertility / base.fertility.keep[name].fertility
+            for name, found in item.fertility.keep.items()
+            if base.fertility.keep[name].fertility
+        }
+        worst = max(ratios, key=lambda name: ratios[name], default="")
+        if worst and ratios[worst] > MAX_KEEP_RATIO:
+            faults["keep"] = (
+                f"{worst} costs {ratios[worst]:.3f} of the base's tokens, and {MAX_KEEP_RATIO:g} is the most"
+            )
+    return faults
 
 
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+def _reason(
+    best: MeasuredCandidate,
+    cheapest: MeasuredCandidate,
+    rivals: Sequence[MeasuredCandidate],
+    pool: Sequence[MeasuredCandidate],
+    wanted: str,
+) -> str:
+    why = f"tokenizer.choice is {wanted}"
+    if len(rivals) == 1:
+        return why
+    of = f"{len(rivals)} candidates" if wanted == "auto" else f"its {len(rivals)} sizes"
+    left = "" if len(pool) == len(rivals) else f", of which {len(pool)} could be compared,"
+    why += f"; of {of}{left} {cheapest.candidate.name} costs least, {_figures(cheapest)}"
+    if best is not cheapest:
+        why += f", and within {TIE:.0%} of it {best.candidate.name} has the fewest tokens to learn, {_figures(best)}"
+    return why
+
+
+def _figures(item: MeasuredCandidate) -> str:
+    return (
+        f"{item.cost.relative:.3f} of the base's compute per word ({item.cost.tokens_per_word:.3f} tokens per word, "
+        f"{item.candidate.vocab_size:,} rows)"
+    )
+
+
+def _why_not(
+    item: MeasuredCandidate,
+    best: MeasuredCandidate,
+    faults: dict[str, str] | None,
+    wanted: str,
+    compared: bool,
+) -> str:
+    """What spoke against a candidate that was not chosen."""
+    if faults is None:
+        return f"tokenizer.choice is {wanted}"
+    if not compared:
+        return "; ".join(faults.values()) or "others keep the base's vocabulary"
+    if item.cost.relative <= (1 + TIE) * best.cost.relative and _own_tokens(item) >= _own_tokens(best):
+        return (
+            f"{_figures(item)}: within {TIE:.0%} of {best.candidate.name}, and no fewer tokens to learn "
+            f"({_own_tokens(item):,} instead of {_own_tokens(best):,})"
+        )
+    return (
+        f"{_figures(item)}: {item.cost.relative / best.cost.relative - 1:.1%} more than {best.candidate.name}"
+    )

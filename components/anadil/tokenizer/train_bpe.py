@@ -1,22 +1,12 @@
 """A new byte-level BPE from the corpus: the strategy `replace`."""
 
-import json
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
-from tokenizers.trainers import BpeTrainer
+import numpy as np
 
-from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import MAX_PAIR_COUNT, largest_pair_count
-
-log = logging.getLogger(__name__)
-
-CHUNK_CHARS = 65_536
-"""Text handed to the trainer at a time; it works on 256 such pieces in parallel."""
+from anadil.tokenizer.merger import Merger, SegmentedWords, merges_of
+from anadil.tokenizer.word_counts import SYMBOLS, WordCounts, as_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,59 +18,33 @@ class TrainedVocabulary:
     merges: list[tuple[str, str]]
 
     def cut(self, num_tokens: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-        """Vocabulary (token -> id) and merges of at most `num_tokens` tokens."""
-        vocab = {symbol: index for index, symbol in enumerate(self.alphabet)}
-        for position, (left, right) in enumerate(self.merges):
-            if len(vocab) >= num_tokens:
-                return vocab, self.merges[:position]
-            # Two merges may give the same token.
-            vocab.setdefault(left + right, len(vocab))
-        return vocab, self.merges
+        """Vocabulary (token -> id) and merges of at most `num_tokens` tokens, the bytes always among them."""
+        merges = self.merges[: max(0, num_tokens - len(self.alphabet))]
+        tokens = [*self.alphabet, *(left + right for left, right in merges)]
+        return {token: index for index, token in enumerate(tokens)}, merges
 
 
-def train_vocabulary(counts: Mapping[str, int], num_tokens: int, min_frequency: int) -> TrainedVocabulary:
+def train_vocabulary(
+    counts: WordCounts | Mapping[str, int], num_tokens: int, min_frequency: int
+) -> TrainedVocabulary:
     """Train on a word-count table; every smaller vocabulary is a `cut` of the result.
+
+    The merges are those of tokenizers' trainer for the same pretokens.
 
     Args:
         counts: Pretoken in byte symbols -> how often it occurs.
         num_tokens: Most tokens, the 256 byte symbols included, special tokens not.
         min_frequency: Least count of a pair that is merged.
     """
-    alphabet = sorted(ByteLevel.alphabet())
-    if largest_pair_count(counts) > MAX_PAIR_COUNT:
-        log.warning(
-            "the corpus is too large for tokenizers' counters; training in Python, which takes longer"
-        )
-        bare = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
-        merges = continue_merges(bare, counts, num_tokens - len(alphabet), min_frequency)
-        return TrainedVocabulary(alphabet=alphabet, merges=merges)
-    tokenizer = Tokenizer(BPE())
-    # The pretokens are cut already, and no byte symbol is white space.
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    trainer = BpeTrainer(
-        vocab_size=num_tokens,
-        min_frequency=min_frequency,
-        initial_alphabet=alphabet,
-        show_progress=False,
+    table = as_table(counts)
+    alphabet = sorted(SYMBOLS)
+    ids = {symbol: number for number, symbol in enumerate(alphabet)}
+    words = SegmentedWords(
+        ids=table.text,
+        tokens=np.array([ids[symbol] for symbol in SYMBOLS], dtype=np.int32),
+        starts=table.starts,
+        counts=table.counts,
     )
-    tokenizer.train_from_iterator(_spelled_out(counts), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    return TrainedVocabulary(alphabet=alphabet, merges=[(left, right) for left, right in model["merges"]])
-
-
-def _spelled_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Every pretoken as often as it occurs: the trainer takes text, not counts."""
-    chunk: list[str] = []
-    size = 0
-    for pretoken, count in counts.items():
-        word = f"{pretoken} "
-        left = count
-        while left:
-            num = min(left, max(1, (CHUNK_CHARS - size) // len(word)))
-            chunk.append(word * num)
-            size += len(word) * num
-            left -= num
-            if size >= CHUNK_CHARS - len(word):
-                yield "".join(chunk)
-                chunk, size = [], 0
-    yield "".join(chunk)
+    merger = Merger(words, max(num_tokens, len(alphabet)), min_frequency)
+    merges = merges_of(merger, dict(enumerate(alphabet)), num_tokens - len(alphabet))
+    return TrainedVocabulary(alphabet=alphabet, merges=merges)

@@ -1,62 +1,85 @@
-"""How often the corpus uses the tokens that a candidate adds: too rare a token cannot be learnt."""
+"""How often the corpus uses the tokens of a candidate: too rare a token cannot be learnt."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
+from anadil.tokenizer.word_counts import WordCounts
+
 Merge = tuple[str, str]
 
-MIN_USES = 100
-"""Times that a token is seen in the training text from which on it counts as learnt. Assumption."""
 MIN_SHARE = 0.9
-"""Share of its own tokens that a candidate should have seen so often. Assumption."""
+"""Share of its own tokens that a candidate should have seen `tokenizer.min_uses` times. Assumption."""
+RARE = (10, 100, 1_000, 10_000)
+"""Uses below which tokens are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """The tokens that a candidate's own merges make, in the training text."""
+    """How often the training text uses a candidate's tokens; own ones are those that its own merges make."""
 
     own_tokens: int
-    """Those that the base does not have (extend), or all but bytes and special tokens (replace)."""
+    """Those that the base does not have (extend, surgery), or all but bytes and special tokens (replace)."""
     own_tokens_seen: int
-    """Of them, seen 100 times or more."""
+    """Of them, seen `min_uses` times or more."""
     supported_size: int
     """Largest size, as `tokenizer.vocab_sizes` means it, of which 90 % would be seen so often."""
+    min_uses: int
+    """`tokenizer.min_uses`, with which this was counted."""
+    uses: Mapping[str, int] = field(default_factory=dict)
+    """Of the whole vocabulary without special tokens: how many `tokens`, `never` used, and used `under_10` times,
+    `under_100` and so on, those never used included."""
 
     @property
     def is_enough(self) -> bool:
-        """Whether 90 % of the own tokens are seen 100 times."""
+        """Whether 90 % of the own tokens are seen `min_uses` times."""
         return self.own_tokens_seen >= MIN_SHARE * self.own_tokens
 
 
 def count_usage(
-    tokenizer: Tokenizer, counts: Mapping[str, int], own: Sequence[Merge], other: int = 0
+    tokenizer: Tokenizer,
+    counts: WordCounts | Mapping[str, int],
+    own: Sequence[Merge] = (),
+    other: int = 0,
+    *,
+    min_uses: int,
 ) -> TokenUsage:
-    """Count the uses of a candidate's own tokens.
+    """Count the uses of a candidate's tokens.
 
     Args:
         tokenizer: The candidate.
         counts: Pretoken in byte symbols -> how often it occurs in the training text.
         own: Its own merges, in order; a smaller size of the same corpus has the first of them.
         other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
+        min_uses: From how many uses on a token counts as seen.
     """
     uses: Counter[str] = Counter()
+    tokenize = tokenizer.model.tokenize
     for word, count in counts.items():
-        for token in tokenizer.model.tokenize(word):
+        for token in tokenize(word):
             uses[token.value] += count
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False).keys() - special
+    found = [uses[token] for token in vocabulary]
+    table = {"tokens": len(found), "never": found.count(0)}
+    table |= {f"under_{limit}": sum(number < limit for number in found) for limit in RARE}
     # Two merges may give the same token; the first one made it.
     merges = dict[str, Merge]()
     for left, right in own:
         merges.setdefault(left + right, (left, right))
-    seen = sum(uses[token] >= MIN_USES for token in merges)
+    seen = sum(uses[token] >= min_uses for token in merges)
     return TokenUsage(
-        own_tokens=len(merges), own_tokens_seen=seen, supported_size=other + _supported(merges, uses, seen)
+        own_tokens=len(merges),
+        own_tokens_seen=seen,
+        supported_size=other + _supported(merges, uses, seen, min_uses),
+        min_uses=min_uses,
+        uses=table,
     )
 
 
-def _supported(merges: Mapping[str, Merge], uses: Counter[str], seen: int) -> int:
+def _supported(merges: Mapping[str, Merge], uses: Counter[str], seen: int, min_uses: int) -> int:
     """How many of the merges, from the first on, the corpus supports.
 
     Without its last merge a BPE leaves that token's two parts where it stood, so the uses of every
@@ -66,8 +89,8 @@ def _supported(merges: Mapping[str, Merge], uses: Counter[str], seen: int) -> in
     while tokens and seen < MIN_SHARE * len(tokens):
         token = tokens.pop()
         freed = uses.pop(token, 0)
-        seen -= freed >= MIN_USES
+        seen -= freed >= min_uses
         for part in merges[token]:
-            seen += part in merges and uses[part] < MIN_USES <= uses[part] + freed
+            seen += part in merges and uses[part] < min_uses <= uses[part] + freed
             uses[part] += freed
     return len(tokens)

@@ -14,10 +14,11 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError, Retrya
 from anadil.launch.kubernetes.indexed_job import IndexedJob, Polling
 from anadil.launch.manifests.clean_pods import CONTAINER
 from anadil.recipe.sections import Recipe
-from tests.clean.test_shards import write_inputs
-from tests.kit.clean_stage import InThisProcess, clean, content
+from tests.kit.clean_inputs import write_inputs
+from tests.kit.clean_stage import InThisProcess, clean, content, stats
 from tests.kit.fake_batch import Batch, Object
 from tests.kit.fake_server import serving
+from tests.kit.harm import bad_and_harmful, install_harm
 
 
 class _Task:
@@ -189,10 +190,15 @@ def test_the_job_gives_the_same_bytes(batch: Batch, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.matrix
-def test_pods_that_are_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_that_are_processes_give_the_same_bytes_and_leave_out_a_record_that_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = write_inputs(tmp_path / "raw")
+    unreadable, harmful = bad_and_harmful(files[0])
+    files[0].write_bytes(unreadable)
     expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
+    files[0].write_bytes(harmful)
+    install_harm("crash", tmp_path / "site", monkeypatch)
     batch = Batch(run_in_a_process)
     with serving(batch, tmp_path) as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
@@ -200,6 +206,9 @@ def test_pods_that_are_processes_give_the_same_bytes(tmp_path: Path, monkeypatch
         corpus = clean(tmp_path / "job", *files, executor=executor, max_bad_records=0.5)
 
     assert content(corpus) == expected
+    assert stats(corpus)["bad_records"]["first"][0] == (
+        "0.jsonl:5: kills the process that works on it (SIGSEGV)"
+    )
 
 
 def test_a_ray_cluster_is_made_awaited_and_deleted(

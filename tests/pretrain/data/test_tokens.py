@@ -1,42 +1,28 @@
 import errno
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer
+import zstandard
+from tokenizers import Tokenizer, pre_tokenizers
 
 from anadil.artifacts import artifact, cache_dir, storage
-from anadil.artifacts.base_model import read_tokenizer, tiny_text
+from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data import encode, tokens
-from anadil.pretrain.data.encode import Encoder, separates_at_spaces
 from anadil.pretrain.data.tokens import Shards, TokenStream, token_stream
 from anadil.recipe.sections import Base
+from anadil.text import encoder
 from anadil.text.corpus import Document, document_files, write_documents
-from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer, make_tokenizer_artifact
+from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer_artifact
 
-DATA = os.environ.get("ANADIL_DATA", "")
 BOS, END = 297, 298
-ODD = (
-    "",
-    " ",
-    "  iki boşluq  qalır ",
-    "\n\n  sətir\n başı\t\tsəhifə \n",
-    "Bakı'nın don't I'LL 123456 12 3 4,5 .\n\nYeni  abzas",
-    "sıfır\0bayt \0 və \x1c ayırıcı",
-    "nbsp\u00a0 və\u00a0\u2003enli \u180e boşluq",
-    "<|eot_id|> mətn <|begin_of_text|> kimi",
-    "日本語の文。 空白 なし",
-    "e\u0301 \u0301 \U0001f600 son",
-)
 
 
 def documents(*texts: str) -> list[Document]:
@@ -73,11 +59,6 @@ def texts_of(stream: TokenStream, tokenizer: Path) -> list[str]:
         str(decoder.decode(stream.ids[begin + 1 : end - 1].tolist()))
         for begin, end in zip(stream.starts[:-1].tolist(), stream.starts[1:].tolist(), strict=True)
     ]
-
-
-def backend_json(tokenizer: Path) -> str:
-    backend: Any = load_tokenizer(tokenizer).backend_tokenizer
-    return str(backend.to_str())
 
 
 def test_documents_stand_one_after_another_between_begin_and_end(tmp_path: Path, tokenizer: Path) -> None:
@@ -295,89 +276,50 @@ def test_a_stretch_over_several_arrays_reads_as_one() -> None:
     assert np.shares_memory(shards[6:12], whole)
 
 
-def of_tiny(tmp_path: Path) -> Path:
-    from anadil.artifacts.base_model import base_tokenizer
-
-    return base_tokenizer(Base(model="tiny"), tmp_path)
-
-
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer that cuts with Llama 3's pattern, and one with GPT-2's."""
-    place = tmp_path_factory.mktemp("tokenizer")
-    return of_tiny(place) if request.param == "llama" else make_tokenizer(place)
-
-
-def as_ids(found: list[bytes]) -> list[list[int]]:
-    return [np.frombuffer(ids, dtype=np.int32).tolist() for ids in found]
-
-
-def test_words_looked_up_give_the_ids_of_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = Encoder(backend_json(folder))
-    paragraphs = [*ODD, *TEXTS, *tiny_text().splitlines()[:300], " ".join(ODD), "\n ".join(TEXTS), "a" * 300]
-    expected = encode_texts(load_tokenizer(folder), paragraphs)
-
-    assert encoder.splits
-    for most in (500_000, 10):
-        monkeypatch.setattr(encode, "MOST_WORDS", most)
-        assert as_ids(encoder.encode(paragraphs)) == expected
-        assert as_ids(encoder.encode(paragraphs[::-1])) == expected[::-1]
-
-
-@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and en/")
-@pytest.mark.parametrize("language", ["az", "en", "ja"])
-def test_on_real_text_words_looked_up_give_the_ids_of_the_text(folder: Path, language: str) -> None:
-    encoder = Encoder(backend_json(folder))
-    texts = [
-        json.loads(line)["text"][:3_000]
-        for file in sorted(Path(DATA, language).glob("*.jsonl"))
-        for line in file.read_text(encoding="utf-8").split("\n")[:10]
-        if line
-    ]
-
-    assert as_ids(encoder.encode(texts)) == encode_texts(load_tokenizer(folder), texts)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"normalizer": {"type": "Prepend", "prepend": "\u2581"}},
-        {"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581"}},
-        {"pre_tokenizer": None},
-        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}},
-        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}},
-        {"model": {"type": "Unigram"}},
-        {"model": {"type": "BPE", "dropout": 0.1}},
-        {"added_tokens": [{"content": "New York", "special": False}]},
-    ],
-)
-def test_a_tokenizer_that_may_look_beyond_a_word_gets_whole_texts(
-    tmp_path: Path, change: dict[str, Any]
+def test_a_difference_makes_the_shard_again_from_its_start_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_tokenizer(tmp_path)
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    folder = make_tokenizer_artifact(tmp_path / "tokenizer")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    # tiktoken joins any two neighbours that make a token: `a` and `bc` in `xabc`.
+    merges = [["b", "c"], ["a", "b"], ["ab", "c"]]
+    ends = {token["content"]: token["id"] for token in content["added_tokens"]}
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*symbols, *map("".join, merges)])}
+    content["model"] |= {"vocab": vocab | ends, "merges": merges, "ignore_merges": True}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    texts = ["salam", "xabc", *["abc"] * 98, "yabc xabc", "abc"]
+    corpus = make_parts(tmp_path / "corpus", tuple(texts), ("xabc",))
+    exact = encode_texts(load_tokenizer(folder), [*texts, "xabc"])
+    monkeypatch.setattr(encoder, "FAST_FROM_CHARS", 1)
+    monkeypatch.setattr(encoder, "_gigatoken_of", lambda _: None)
+    monkeypatch.setattr(encode, "BATCH_CHARS", 5)
+    monkeypatch.setattr(encode, "_encoders", {})
 
-    assert separates_at_spaces(content)
-    assert not separates_at_spaces({**content, **change})
+    stream = token_stream(corpus, folder, tmp_path / "work", write=True)
+
+    assert stream.ids[:].tolist() == [index for ids in exact for index in (BOS, *ids, END)]
+    assert caplog.text.count("the fast encoder gives other token ids than tokenizers for 'yabc xabc'") == 1
+    assert caplog.text.count("fast encoder") == 1
 
 
-def test_a_token_with_a_space_inside_is_found(tmp_path: Path) -> None:
-    make_tokenizer(tmp_path)
-    tokenizer = read_tokenizer(tmp_path)
-    tokenizer.add_tokens([AddedToken("böyük şəhər", normalized=False)])
-    encoder = Encoder(tokenizer.to_str())
+def test_a_document_that_is_no_unicode_names_its_file(tmp_path: Path, tokenizer: Path) -> None:
+    corpus = make_parts(tmp_path / "corpus", ("salam",))
+    file = document_files(corpus, "train")[0]
+    lines = "".join(json.dumps(document.as_row()) + "\n" for document in documents("ab\ud83d"))
+    file.write_bytes(zstandard.compress(lines.encode()))
+    artifact.seal(corpus, kind="corpus", origin={})
 
-    found = as_ids(encoder.encode(["ən böyük şəhər budur"]))[0]
-
-    assert tokenizer.token_to_id("böyük şəhər") in found
+    with pytest.raises(DataError, match=r"part-00000.jsonl.zst: text 'ab\\ud83d': character 2 is half"):
+        token_stream(corpus, tokenizer, tmp_path / "work", write=True)
 
 
 def test_the_text_of_the_built_in_data_survives(tmp_path: Path) -> None:
-    tokenizer = of_tiny(tmp_path)
+    tokenizer = base_tokenizer(Base(model="tiny"), tmp_path)
     lines = storage.built_in("builtin:az/prose.jsonl").read_text(encoding="utf-8").splitlines()[:20]
     texts = [json.loads(line)["text"] for line in lines]
 
-    found = as_ids(Encoder(backend_json(tokenizer)).encode(texts))
+    found = encode_texts(load_tokenizer(tokenizer), texts)
 
     decoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     assert [decoder.decode(ids) for ids in found] == texts

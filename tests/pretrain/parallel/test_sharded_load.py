@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.activation_checkpointing import decoder_layers
 from anadil.model.load import cast_parameters, load_model
-from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
+from anadil.pretrain.embedding_init import VocabularyRows, fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.process_group import Group
@@ -41,7 +41,7 @@ def make(folder: Path, *, tied: bool, whole_files: bool = False, num_new: int = 
     return folder
 
 
-def whole_and_empty(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel, Any, list[list[int]]]:
+def whole_and_empty(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel, Any, VocabularyRows]:
     """The model as one process makes it, an empty one, the files and the rows."""
     whole = load_model(folder / "model")
     fit_vocabulary(whole, folder / "tokenizer")

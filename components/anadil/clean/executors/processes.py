@@ -5,6 +5,7 @@ last one has left where it died.
 """
 
 import contextlib
+import gc
 import logging
 import multiprocessing
 import os
@@ -16,12 +17,15 @@ from typing import Any, Self
 from anadil.clean import process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
+from anadil.core.processes import die_with
 from anadil.runtime.job import Job
 from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+YOUNG_OBJECTS = 50_000
+"""Before the next look for cycles: what is held of a batch of documents is no garbage, and a tenth of the time."""
 MAX_DEATHS = 50
 """Processes that one task may take with it: each had another document, or something else is wrong."""
 Function = Callable[[Any], None]
@@ -146,15 +150,18 @@ class _LogToParent(logging.Handler):
 
 def _serve(connection: Connection, parent: int, level: int) -> None:
     """Run tasks as they come, until nobody sends any."""
-    process_limits.die_with(parent)
+    die_with(parent)
     process_limits.limit_process()
     logging.getLogger().addHandler(_LogToParent(connection))
     logging.getLogger().setLevel(level)
+    gc.set_threshold(YOUNG_OBJECTS)
     while True:
         try:
             function, task = connection.recv()
         except EOFError:
             return
+        # The hundred thousands of objects that imports have made stay: no collection needs to look at them.
+        gc.freeze()
         try:
             function(task)
         except MemoryError:
@@ -170,8 +177,10 @@ def _send_error(connection: Connection, error: BaseException) -> None:
     import traceback
 
     error.add_note("".join(traceback.format_exception(error)))
+    # An error is made again by calling its class with its `args`. A library's class may want other arguments, be one
+    # that no module holds, or raise anything else; the parent would then fail in `recv` and never see the error.
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
-    except Exception:  # noqa: BLE001  whatever its class does when it is made again
+    except Exception:  # noqa: BLE001  code of any library
         error = RuntimeError("".join(traceback.format_exception(error)))
     connection.send(error)

@@ -205,11 +205,15 @@ def _in_processes(tasks: Sequence[Task], total: int) -> None:
         progress("encoding the corpus, MB compressed", max(1, total // 10**6)) as shown,
     ):
         left = {pool.submit(encode.encode_file, task) for task in tasks}
+        differences: list[str] = []
         while left:
             done, left = wait(left, timeout=POLL_S)
             shown.advance(max(0, read.value // 10**6 - shown.done))
             for future in done:
                 _pass_on(future.exception())
+                differences += filter(None, [future.result()])
+    if differences:
+        log.warning("%s", differences[0])
 
 
 def _pass_on(error: BaseException | None) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import families
-from anadil.pretrain.embedding_init import means
+from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
 from anadil.pretrain.parallel.safetensors_slices import Weights
-
-MEANS_AT_A_TIME = 1_024
-"""New embedding rows that are made from one reading of base rows."""
 
 
 def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
@@ -53,13 +50,13 @@ def load_weights(
     weights: Weights,
     device: torch.device,
     *,
-    rows: Sequence[Sequence[int]] | None = None,
+    rows: VocabularyRows | None = None,
 ) -> None:
     """Give each parameter of a model on the meta device its memory, and this process's shard of its values.
 
     Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made.
     Parameters keep their precision, DTensors their layout, tied weights their tie. Each process
-    reads only what it keeps; a new embedding row is the mean of base rows, of which some are read
+    reads only what it keeps; new embedding rows are made of base rows, of which some are read
     at a time. Buffers become what transformers makes of them when it loads a model.
 
     Args:
@@ -67,8 +64,8 @@ def load_weights(
             model. Parameters are all on the meta device, or all elsewhere and filled in place.
         weights: Files of the base model.
         device: Where the parameters go.
-        rows: Base ids whose rows each token's embeddings are the mean of (`vocabulary_rows`); None
-            where the base's own vocabulary stays.
+        rows: What each row of the embeddings is made of (`vocabulary_rows`); None where the base's own
+            vocabulary stays.
 
     Raises:
         DataError: The architecture has a constant that neither its files nor transformers make.
@@ -76,20 +73,18 @@ def load_weights(
     """
     parameters = dict(part.named_parameters())
     config: Any = part.config
-    tables = dict.fromkeys(families()[config.model_type].names.tables, rows)
+    tables = {name: number for number, name in enumerate(families()[config.model_type].names.tables)}
     for name, parameter in parameters.items():
-        _check(name, parameter, weights, tables.get(name))
+        _check(name, parameter, weights, rows if name in tables else None)
     if any(parameter.is_meta for parameter in parameters.values()):
         _materialise(part, device)
         _make_buffers(part, weights)
     with torch.no_grad():
         for name, parameter in part.named_parameters():
-            _fill(name, parameter, weights, tables.get(name))
+            _fill(name, parameter, weights, rows if name in tables else None, tables.get(name, 0))
 
 
-def _check(
-    name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None
-) -> None:
+def _check(name: str, parameter: nn.Parameter, weights: Weights, rows: VocabularyRows | None) -> None:
     shape = weights.shape(name)
     expected = shape if rows is None else (len(rows), *shape[1:])
     if tuple(parameter.shape) != expected:
@@ -150,7 +145,9 @@ def _constants(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{prefix}.{name}", value
 
 
-def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[Sequence[int]] | None) -> None:
+def _fill(
+    name: str, parameter: nn.Parameter, weights: Weights, rows: VocabularyRows | None, number: int
+) -> None:
     local = parameter.data
     offset = tuple(0 for _ in parameter.shape)
     if isinstance(local, DTensor):
@@ -161,25 +158,13 @@ def _fill(name: str, parameter: nn.Parameter, weights: Weights, rows: Sequence[S
     if rows is None:
         local.copy_(weights.read(name, offset, local.shape))
         return
-    own = rows[offset[0] : offset[0] + len(local)]
-    for start in range(0, len(own), MEANS_AT_A_TIME):
-        chunk = own[start : start + MEANS_AT_A_TIME]
-        ids = sorted({piece for pieces in chunk for piece in pieces})
-        table = torch.cat(
-            [
-                weights.read(name, (first, *offset[1:]), (count, *local.shape[1:]))
-                for first, count in _runs(ids)
-            ]
-        )
-        place = {piece: number for number, piece in enumerate(ids)}
-        made = means([[place[piece] for piece in pieces] for pieces in chunk], table)
-        local[start : start + len(chunk)].copy_(made)
-
-
-def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as ranges without a gap: first number, and how many."""
-    start = 0
-    for end in range(1, len(ids) + 1):
-        if end == len(ids) or ids[end] != ids[end - 1] + 1:
-            yield ids[start], end - start
-            start = end
+    num_base, width = weights.shape(name)
+    columns = slice(offset[1], offset[1] + local.shape[1])
+    base = BaseTable(
+        lambda first, count: weights.read(name, (first, offset[1]), (count, local.shape[1])),
+        (num_base, width),
+        columns,
+        number,
+    )
+    for start, made in new_rows(rows, base, offset[0], len(local)):
+        local[start : start + len(made)].copy_(made)

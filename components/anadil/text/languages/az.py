@@ -2,7 +2,13 @@
 
 import re
 
-from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters, undo_latin_5
+from anadil.text.unicode_repair import (
+    apply_until_stable,
+    is_sound,
+    normalize_spaces,
+    repair_characters,
+    undo_latin_5,
+)
 
 SCHWAS = str.maketrans({"\u04d9": "ə", "\u04d8": "Ə", "\u01dd": "ə", "\u018e": "Ə"})
 SCHWA_WORD = re.compile("[^\\W\\d_]*[\u04d9\u04d8\u01dd\u018e][^\\W\\d_]*")
@@ -16,11 +22,12 @@ def normalize(text: str) -> str:
 
 
 def _normalize_once(text: str) -> str:
+    sound = is_sound(text)
     # i with a second dot is what lower-casing İ leaves behind in most programs.
-    text = undo_latin_5(repair_characters(text)).replace("i\u0307", "i")
+    text = undo_latin_5(text if sound else repair_characters(text)).replace("i\u0307", "i")
     if any(map(text.__contains__, map(chr, SCHWAS))):
         text = SCHWA_WORD.sub(_latin_schwa, text)
-    return normalize_spaces(text)
+    return text if sound else normalize_spaces(text)
 
 
 def _latin_schwa(match: re.Match[str]) -> str:

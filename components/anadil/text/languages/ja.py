@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 from anadil.text.japanese import remove_footer, unify_punctuation
-from anadil.text.unicode_repair import apply_until_stable, normalize_spaces, repair_characters
+from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_spaces, repair_characters
 
 RUNS = re.compile(
     "[\u3005\u3400-\u4dbf\u4e00-\u9fff]+|[\u3041-\u309f]+|[\u30a1-\u30ff]+|[^\\W\\d_\u3005\u3041-\u30ff\u3400-\u9fff]+"
@@ -27,8 +27,11 @@ def normalize(text: str) -> str:
 
 
 def _normalize_once(text: str) -> str:
-    unified = unify_punctuation(repair_characters(text))
-    return remove_footer(normalize_spaces(unicodedata.normalize("NFKC", unified)))
+    sound = is_sound(text)
+    unified = unify_punctuation(text if sound else repair_characters(text))
+    composed = unicodedata.normalize("NFKC", unified)
+    # NFKC may make spaces of what was none.
+    return remove_footer(composed if sound and composed == unified else normalize_spaces(composed))
 
 
 def is_script(letter: str) -> bool:

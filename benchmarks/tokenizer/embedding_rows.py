@@ -1,0 +1,174 @@
+"""Ways to make the embedding rows of new tokens: bits per byte after some steps of training.
+
+The base model `tiny`, a small Llama with tied embeddings that has learnt some English, is extended by
+tokens of a text in another language and then trained on it, with each of `pretrain.embedding_init` and
+with several seeds, which draw the noise of rows and the order of the text. All that share a seed see the
+same sequences.
+
+OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py
+OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py --text news.jsonl prose.jsonl --tokens 3000
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from anadil.artifacts import artifact
+from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.model.load import load_model
+from anadil.model.tiny import base_model
+from anadil.pretrain.embedding_init import Init, fit_vocabulary
+from anadil.pretrain.focus import similar_tokens
+from anadil.recipe.sections import Base
+from anadil.text.corpus import Document, write_documents
+from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
+from anadil.tokenizer.embedding_map import write_embedding_map
+from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.pretokens import count_pretokens
+
+BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"
+INITS: tuple[Init, ...] = get_args(Init)
+LENGTH = 64
+ROWS = 8
+HELDOUT_CHARS = 40_000
+WARMUP = 10
+STUDENT_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Number of seeds -> quantile .975 of Student's distribution with one degree of freedom less."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--text", nargs="+", type=Path, default=[BUILT_IN / "generated.jsonl", BUILT_IN / "prose.jsonl"]
+    )
+    parser.add_argument("--tokens", type=int, default=2_000, help="new tokens")
+    parser.add_argument(
+        "--steps", nargs="+", type=int, default=[50, 100, 300], help="where bits per byte are measured"
+    )
+    parser.add_argument("--seeds", type=int, default=5, choices=sorted(STUDENT_T))
+    parser.add_argument("--lr", type=float, default=5e-4)
+    settings = parser.parse_args()
+    began = time.process_time()
+    train, heldout = texts_of(settings.text)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_tokenizer(folder / "tokenizer", train, settings.tokens)
+        write_documents(folder / "corpus", "train", [document(text) for text in train])
+        artifact.seal(folder / "corpus", kind="corpus", origin={})
+        scores = {
+            init: [one(folder, init, seed, settings, (train, heldout)) for seed in range(settings.seeds)]
+            for init in INITS
+        }
+    print_table(scores, [0, *settings.steps])
+    print(f"\n{time.process_time() - began:.0f} CPU seconds")
+
+
+def texts_of(files: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """Texts to train on, and one in ten, by its hash, to measure."""
+    texts = [
+        json.loads(line)["text"] for file in files for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    train: list[str] = []
+    heldout: list[str] = []
+    for text in texts:
+        (train if hashlib.sha256(text.encode()).digest()[0] % 10 else heldout).append(text)
+    return train, heldout
+
+
+def document(text: str) -> Document:
+    """A document of a corpus."""
+    return Document(id=hashlib.sha256(text.encode()).hexdigest(), text=text, source="", url="", lang="az")
+
+
+def make_tokenizer(folder: Path, train: Sequence[str], num_tokens: int) -> None:
+    """The tokenizer artifact of an extension of `tiny`."""
+    place = base_tokenizer(Base(model="tiny"), cache())
+    base = read_tokenizer(place)
+    merges = continue_merges(base, count_pretokens(base, train).counts, num_tokens, 2)
+    tokenizer = extend_vocabulary(base, merges)
+    candidate = TokenizerCandidate(strategy="extend", asked=num_tokens, got=len(merges), tokenizer=tokenizer)
+    write_tokenizer(candidate, place, chat_template(place, base), folder)
+    write_embedding_map(candidate, base, folder, pad_to=128)
+
+
+def cache() -> Path:
+    """Where `tiny` is kept from run to run."""
+    return Path(tempfile.gettempdir()) / "anadil-embedding-rows"
+
+
+def one(
+    folder: Path, init: Init, seed: int, settings: argparse.Namespace, texts: tuple[list[str], list[str]]
+) -> list[float]:
+    """Bits per byte at step 0 and at each of `settings.steps`."""
+    train, heldout = texts
+    corpus, tokenizer = folder / "corpus", folder / "tokenizer"
+    model: Any = load_model(base_model(Base(model="tiny"), cache()))
+    similar = similar_tokens(corpus, tokenizer, seed) if init == "focus" else None
+    fit_vocabulary(model, tokenizer, init, seed=seed, similar=similar)
+    encoder = read_tokenizer(tokenizer)
+    ids = np.concatenate([encoding.ids for encoding in encoder.encode_batch(train, add_special_tokens=False)])
+    random = np.random.default_rng(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    scores = [bits_per_byte(model, encoder, heldout)]
+    for step in range(max(settings.steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.lr * min(1, (step + 1) / WARMUP)
+        starts = random.integers(0, len(ids) - LENGTH - 1, ROWS)
+        windows = torch.from_numpy(np.stack([ids[at : at + LENGTH + 1] for at in starts]))
+        loss = nats(model, windows).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step + 1 in settings.steps:
+            scores.append(bits_per_byte(model, encoder, heldout))
+    return scores
+
+
+def nats(model: Any, windows: torch.Tensor) -> torch.Tensor:
+    """Loss of each token but the first of each row."""
+    logits = model(input_ids=windows[:, :-1], use_cache=False).logits
+    return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
+
+
+@torch.no_grad()
+def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str]) -> float:
+    """Of the held-out text in windows of equal bytes, so that every tokenizer is measured on the same."""
+    text = "\n".join(texts)[:HELDOUT_CHARS]
+    ids = encoder.encode(text, add_special_tokens=False).ids
+    rows = [ids[at : at + LENGTH + 1] for at in range(0, len(ids) - LENGTH - 1, LENGTH)]
+    total = nats(model, torch.tensor(rows)).double().sum().item()
+    scored = encoder.decode([token for row in rows for token in row[1:]], skip_special_tokens=False)
+    return total / math.log(2) / len(scored.encode())
+
+
+def print_table(scores: dict[Init, list[list[float]]], steps: Sequence[int]) -> None:
+    """Means over seeds, and how far each way is from `mean`, with its interval of 95 %."""
+    print("| rows of new tokens | " + " | ".join(f"step {step}" for step in steps) + " |")
+    print("|---|" + "---:|" * len(steps))
+    for init, runs in scores.items():
+        cells = []
+        for number, _ in enumerate(steps):
+            cell = f"{statistics.mean(run[number] for run in runs):.3f}"
+            gaps = [run[number] - other[number] for run, other in zip(runs, scores["mean"], strict=True)]
+            if init != "mean":
+                half = STUDENT_T[len(gaps)] * statistics.stdev(gaps) / math.sqrt(len(gaps))
+                cell += f" ({statistics.mean(gaps):+.3f} ± {half:.3f})"
+            cells.append(cell)
+        print(f"| {init} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

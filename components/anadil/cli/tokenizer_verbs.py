@@ -1,0 +1,90 @@
+"""`anadil tokenizer inspect`: how tokenizers cut a text, side by side."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anadil.cli.output import add_output_option, print_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def add_inspect(name: str, commands: Any, text: str) -> None:
+    """Add the command with its options."""
+    from anadil.runtime.entry_point import add_recipe_options
+
+    command = commands.add_parser(name, help=text, description=text)
+    command.add_argument("text", metavar="TEXT", help="text to cut; `-` reads it from stdin")
+    command.add_argument(
+        "--tokenizer",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="DIR",
+        help="directory with a tokenizer.json, or a tokenizer artifact, whose candidates are all shown; "
+        "default: the base of the recipe",
+    )
+    add_recipe_options(command)
+    add_output_option(command)
+    command.set_defaults(command=inspect)
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Print how each tokenizer cuts the text.
+
+    Raises:
+        DataError: The text is empty, or a directory holds no tokenizer.
+    """
+    from anadil.core.errors import DataError
+
+    text = sys.stdin.read() if options.text == "-" else options.text
+    if not text.strip():
+        raise DataError("the text is empty; give one to cut")
+    rows = [_inspected(name, tokenizer, text) for name, tokenizer in _tokenizers(options)]
+    if options.output == "json":
+        print_json({"text": text, "tokenizers": rows})
+        return 0
+    width = max(len(row["name"]) for row in rows)
+    print(f"{'':<{width}}  {'rows':>8} {'tokens':>7} {'per word':>8} {'bytes':>6}")
+    for row in rows:
+        print(
+            f"{row['name']:<{width}}  {row['rows']:>8,} {row['tokens']:>7,} {row['tokens_per_word']:>8.3f} "
+            f"{row['bytes_per_token']:>6.2f}"
+        )
+    for row in rows:
+        print(f"\n{row['name']}\n  {'|'.join(row['pieces'])}")
+    return 0
+
+
+def _tokenizers(options: argparse.Namespace) -> Iterator[tuple[str, "Tokenizer"]]:
+    """Every tokenizer that is asked for, with a name."""
+    from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+    from anadil.artifacts.prefetch import fetch
+    from anadil.recipe.load import load_recipe
+    from anadil.runtime.execute import base_cache
+
+    if not options.tokenizer:
+        recipe = load_recipe(options.recipe, options.set)
+        yield recipe.base.model, read_tokenizer(base_tokenizer(recipe.base, base_cache(recipe)))
+    for place in options.tokenizer:
+        folder = fetch(place, "tokenizer")[0] if place.startswith("s3://") else Path(place).expanduser()
+        candidates = sorted(path.parent for path in folder.glob("candidates/*/tokenizer.json"))
+        for each in candidates or [folder]:
+            yield each.name if candidates else place.rstrip("/"), read_tokenizer(each)
+
+
+def _inspected(name: str, tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    ids = encoding.ids
+    return {
+        "name": name,
+        "rows": max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+        "tokens": len(ids),
+        "tokens_per_word": round(len(ids) / len(text.split()), 4),
+        "bytes_per_token": round(len(text.encode()) / len(ids), 4),
+        "pieces": [tokenizer.decode([index], skip_special_tokens=False) for index in ids],
+        "ids": ids,
+    }

@@ -1,0 +1,120 @@
+"""Functions compiled to machine code by numba, once for each machine and version of their source.
+
+numba looks at the file of the function that is called, not at those of the functions inside it. Here
+the folder of the compiled code is named by the digest of all kernels of a stage, so that none of them is
+ever stale.
+
+numba is loaded with the first call: of the processes of a run only those that work on texts call a kernel.
+"""
+
+import functools
+import hashlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Kernels:
+    """The compiled functions of one stage."""
+
+    def __init__(self, room: Path, modules: Sequence[str]) -> None:
+        """Name what compiled code is made of; the list itself, in its module, is part of it.
+
+        Args:
+            room: The stage's folder.
+            modules: Names of its modules that hold compiled functions, or constants that they use.
+        """
+        self.room = room
+        self.modules = tuple(modules)
+        self._kernels: list[_Kernel] = []
+
+    def compiled(self, function: F) -> F:
+        """Decorator: compile at the first call with its types, or load what an earlier process compiled."""
+        kernel = _Kernel(function, self._load)
+        self._kernels.append(kernel)
+        return cast("F", kernel)
+
+    def _load(self) -> None:
+        """Compile all of them, each under its own name wherever it is imported: there numba looks it up."""
+        for kernel in self._kernels:
+            kernel.dispatcher = kernel.dispatcher or self._dispatcher(kernel.function)
+        modules = {id(each.function.__globals__): each.function.__globals__ for each in self._kernels}
+        for kernel, module in itertools.product(self._kernels, modules.values()):
+            kernel.put_into(module)
+
+    def _dispatcher(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        import numba
+
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = before or str(self.folder)
+        try:
+            made: Callable[..., Any] = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+            return made
+        finally:
+            numba.config.CACHE_DIR = before
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the compiled code lies: beside the source, or a copy of it where that cannot be written.
+
+        An image bakes it with `python -m anadil.STAGE.warm_kernels`; its root is read-only when it runs.
+        """
+        sources = b"".join((self.room / f"{name}.py").read_bytes() for name in self.modules)
+        baked = self.room / "__pycache__" / f"kernels-{hashlib.sha256(sources).hexdigest()[:16]}"
+        if _is_writable(baked):
+            return baked
+        own = _user_folder() / baked.name
+        if baked.is_dir() and not own.exists():
+            copy = Path(tempfile.mkdtemp(dir=own.parent)) / baked.name
+            shutil.copytree(baked, copy)
+            try:
+                copy.rename(own)
+            except OSError:  # another process was first
+                shutil.rmtree(copy.parent)
+        return own
+
+
+class _Kernel:
+    """Stands for a function until one of its stage is called."""
+
+    def __init__(self, function: Callable[..., Any], load: Callable[[], None]) -> None:
+        self.function = function
+        self.dispatcher: Callable[..., Any] | None = None
+        self._load = load
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.dispatcher is None:
+            self._load()
+        assert self.dispatcher is not None
+        return self.dispatcher(*arguments)
+
+    def put_into(self, module: dict[str, Any]) -> None:
+        """Exchange it for what was compiled."""
+        for name, value in module.items():
+            if value is self:
+                module[name] = self.dispatcher
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _user_folder() -> Path:
+    """A folder of this user's own: compiled code that others may write would be theirs to run as us."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anadil" / "kernels"
+    if _is_writable(home):
+        return home
+    return Path(tempfile.mkdtemp(prefix="anadil-kernels-"))

@@ -1,0 +1,26 @@
+"""Where byte-level tokenizers cut a text before they merge: the patterns whose cuts we know."""
+
+import re
+
+LLAMA_3_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Source: meta-llama/llama-models, models/llama3/tokenizer.py."""
+QWEN_REGEX = LLAMA_3_REGEX.replace(r"\p{N}{1,3}", r"\p{N}")
+"""Source: Qwen/Qwen2.5-0.5B, tokenizer.json."""
+GPT_2_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What `ByteLevel` of the tokenizers library cuts by. Source: openai/gpt-2, src/encoder.py."""
+KNOWN_PATTERNS = (LLAMA_3_REGEX, QWEN_REGEX, GPT_2_REGEX)
+"""Those by which tiktoken and tokenizers cut alike round every code point, although their regular
+expressions come from different libraries; `tests/text/test_encoder.py` tries them."""
+NEW_LETTERS = re.compile(
+    "[\u088f\u0c5c\u0cdc\ua7ce\ua7cf\ua7d2\ua7d4\ua7f1\U00010940-\U00010959\U00010ec5-\U00010ec7\U00011db0-\U00011ddb"
+    "\U00011de0-\U00011de9\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3\U00016ff2-\U00016ff6\U000187f8-\U000187ff"
+    "\U00018d09-\U00018d1e\U00018d80-\U00018df2\U0001e6c0-\U0001e6de\U0001e6e0-\U0001e6e2\U0001e6e4\U0001e6e5"
+    "\U0001e6e7-\U0001e6ed\U0001e6f0-\U0001e6f4\U0001e6fe\U0001e6ff\U0002b73a-\U0002b73f\U0002cea2-\U0002cead"
+    "\U000323b0-\U00033479]"
+)
+"""Letters and digits of Unicode 17, which gigatoken knows and the two others do not; the same test found them."""
+NEW_LEADS = (0xE0, 0xEA, 0xF0)
+"""First bytes of them in UTF-8: a text without these is not searched."""

@@ -1,0 +1,67 @@
+"""Which domain a document belongs to: figures of one mixed text say little about each kind in it."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from anadil.text.corpus import Document
+
+MAX_DOMAINS = 12
+"""Most that are told apart; a crawl has thousands of hosts, and nobody reads a table of them."""
+OTHER = "other"
+"""The domain of all the rest."""
+PACKED = (".gz", ".zst", ".jsonl", ".txt", ".html", ".warc", ".parquet")
+"""Ends of file names that say nothing about the text."""
+SOURCE = re.compile(r"(?P<file>.*?):\d+(?: (?P<origin>.*))?", re.DOTALL)
+"""As `clean` writes sources: the file, the place in it, and what the record itself names as its source."""
+
+
+def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str, ...]:
+    """A domain for each document.
+
+    It is the file that the document came from. A file of several sources is split by them, and one that is a crawl
+    by host. The largest have a domain of their own, and the rest share one.
+
+    Args:
+        documents: In any order.
+        sizes: Of each document, in any unit.
+    """
+    parts = [_parts(document) for document in documents]
+    origins: dict[str, set[str]] = defaultdict(set)
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for file, origin, host in parts:
+        origins[file].add(origin)
+        hosts[file].add(host)
+    names = []
+    for file, origin, host in parts:
+        if origin and 1 < len(origins[file]) <= MAX_DOMAINS:
+            names.append(origin)
+        else:
+            names.append(host if host and len(hosts[file]) > 1 else name_of_file(file))
+    total: Counter[str] = Counter()
+    for name, size in zip(names, sizes, strict=True):
+        total[name] += size
+    ranked = sorted(total, key=lambda name: (-total[name], name))
+    own = frozenset(ranked if len(ranked) <= MAX_DOMAINS else ranked[: MAX_DOMAINS - 1])
+    return tuple(name if name in own else OTHER for name in names)
+
+
+def _parts(document: Document) -> tuple[str, str, str]:
+    """File, source that the record names, and host; empty where there is none."""
+    found = SOURCE.fullmatch(document.source)
+    file, origin = (found["file"], found["origin"] or "") if found else (document.source, "")
+    try:
+        host = (urlsplit(document.url).hostname or "").removeprefix("www.")
+    except ValueError:  # as in http://[
+        host = ""
+    return file, origin, host
+
+
+def name_of_file(file: str) -> str:
+    """The file's name without what says how it is packed: `/data/news.2024.jsonl.zst` is `news.2024`."""
+    path = PurePosixPath(file)
+    while path.suffix in PACKED:
+        path = path.with_suffix("")
+    return path.name or file or OTHER

@@ -1,0 +1,217 @@
+"""Texts -> token ids, one way for corpus, evaluation, fertility and chats: exact, then fast.
+
+The ids are those of the tokenizers library. gigatoken, and tiktoken for what it cuts otherwise, give them
+many times as fast where a tokenizer's merges can be written as ranks; a sample is compared each time.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anadil.core.errors import DataError
+from anadil.text.bpe_ranks import BpeRanks, ranks_of
+from anadil.text.cut_patterns import NEW_LEADS, NEW_LETTERS
+
+if TYPE_CHECKING:
+    import gigatoken
+    import tiktoken
+    from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+Ids = NDArray[np.int32]
+
+FAST_FROM_CHARS = 1_000_000
+"""Text from which on the fast way is worth its start, a second with 128,000 tokens."""
+COMPARED = 100
+"""One text of so many is encoded by both libraries, the first of all too."""
+WORDS_AT_ONCE = 10_000
+SHOWN_CHARS = 80
+NEVER = "\ufdd0anadil"
+"""A special token of tiktoken that is never asked for: without any it looks for the empty string."""
+
+
+class Encoder:
+    """Token ids of texts, without BOS and EOS; special tokens in a text are read as their letters.
+
+    Leaving out the special tokens that a tokenizer adds does not keep it from finding them in
+    the text, where anybody may have written them.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer", *, threads: int = 1) -> None:
+        """An encoder with the ids of a tokenizer.
+
+        Args:
+            tokenizer: What truncates or pads in it is taken out; else it is left as it is.
+            threads: Texts encoded at a time; `tokenizers` has a setting of its own.
+        """
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._threads = threads
+        self._fast: _FastEncoder | None = None
+        self._started = False
+        self._num_chars = self._num_texts = 0
+        self.difference = ""
+        """Where the fast way gave other ids, which ended it; empty where it did not."""
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether text goes the fast way: not before there is enough of it."""
+        return self._fast is not None
+
+    def begin_sample(self) -> None:
+        """Compare the next text: one file's sample says nothing of the next file."""
+        self._num_texts = 0
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text.
+
+        Raises:
+            DataError: A text holds half a surrogate pair, which UTF-8 cannot write.
+        """
+        _refuse_surrogates(texts)
+        first = -self._num_texts % COMPARED
+        self._num_texts += len(texts)
+        self._num_chars += sum(map(len, texts))
+        if not self._started and self._num_chars >= FAST_FROM_CHARS:
+            self._start()
+        if self._fast is None:
+            return self._exact(texts)
+        found = self._fast.encode(texts, self._threads)
+        chosen = range(first, len(texts), COMPARED)
+        compared = self._exact([texts[index] for index in chosen])
+        for index, expected in zip(chosen, compared, strict=True):
+            if not np.array_equal(found[index], expected):
+                self._give_up(texts[index])
+                return self._exact(texts)
+        return found
+
+    def check(self, texts: Iterable[str]) -> bool:
+        """Whether the fast way, if there is one, gives the ids of `tokenizers` for every text; see `difference`.
+
+        Raises:
+            DataError: A text holds half a surrogate pair.
+        """
+        if not self._started:
+            self._start()
+        rest = iter(texts)
+        while self._fast is not None and (some := list(islice(rest, WORDS_AT_ONCE))):
+            _refuse_surrogates(some)
+            found = self._fast.encode(some, self._threads)
+            for text, ids, expected in zip(some, found, self._exact(some), strict=True):
+                if not np.array_equal(ids, expected):
+                    self._give_up(text)
+                    break
+        return not self.difference
+
+    def _start(self) -> None:
+        self._started = True
+        ranks = ranks_of(self._tokenizer)
+        if isinstance(ranks, str):
+            log.debug("encoding by tokenizers: %s", ranks)
+            return
+        self._fast = _FastEncoder(ranks, self._tokenizer, self._exact)
+
+    def _give_up(self, text: str) -> None:
+        self._fast = None
+        self.difference = (
+            f"the fast encoder gives other token ids than tokenizers for {_shortened(text)}; encoding by tokenizers, "
+            "which takes several times as long"
+        )
+        log.warning("%s", self.difference)
+
+    def _exact(self, texts: Sequence[str]) -> list[Ids]:
+        tokenizer = self._tokenizer
+        before = tokenizer.encode_special_tokens
+        # Without it `<|eot_id|>` in a text is found as a token.
+        tokenizer.encode_special_tokens = True
+        try:
+            encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        finally:
+            tokenizer.encode_special_tokens = before
+        return [np.array(one.ids, dtype=np.int32) for one in encoded]
+
+
+class _FastEncoder:
+    """gigatoken and tiktoken with the ranks of a tokenizer; what neither can do is done by `tokenizers`."""
+
+    def __init__(
+        self, ranks: BpeRanks, tokenizer: "Tokenizer", exact: Callable[[Sequence[str]], list[Ids]]
+    ) -> None:
+        from tiktoken import Encoding
+
+        self._ids = ranks.ids
+        self._are_ranks = bool((ranks.ids == np.arange(len(ranks.ids))).all())
+        self._gigatoken = _gigatoken_of(ranks)
+        self._tiktoken: tiktoken.Encoding = Encoding(
+            "anadil",
+            pat_str=ranks.pattern,
+            mergeable_ranks=ranks.ranks,
+            special_tokens={NEVER: len(ranks.ids)},
+        )
+        self._normalizer = tokenizer.normalizer
+        self._exact = exact
+        added = tokenizer.get_added_tokens_decoder().values()
+        sought = [token.content for token in added if not token.special]
+        sought += [self._normalized(content) for content in sought]
+        self._sought = re.compile("|".join(map(re.escape, sought))) if sought else None
+
+    def encode(self, texts: Sequence[str], threads: int) -> list[Ids]:
+        """The ids of each text."""
+        if threads == 1 or len(texts) == 1:
+            return list(map(self._encode, texts))
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(self._encode, texts))
+
+    def _normalized(self, text: str) -> str:
+        return text if self._normalizer is None else str(self._normalizer.normalize_str(text))
+
+    def _encode(self, text: str) -> Ids:
+        normalized = self._normalized(text)
+        if self._sought is not None and (self._sought.search(text) or self._sought.search(normalized)):
+            return self._exact([text])[0]
+        utf8 = normalized.encode()
+        is_known = not any(map(utf8.__contains__, NEW_LEADS)) or not NEW_LETTERS.search(normalized)
+        if self._gigatoken is not None and is_known:
+            ranks = self._gigatoken.encode(utf8)
+        else:
+            try:
+                ranks = self._tiktoken.encode_to_numpy(normalized, disallowed_special=())
+            except ValueError:
+                # A million blanks on end are too many for its regular expressions.
+                return self._exact([text])[0]
+        return ranks.view(np.int32) if self._are_ranks else self._ids[ranks]
+
+
+def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | None":
+    """Gigatoken with these ranks, where it is installed and knows what it is given."""
+    try:
+        from gigatoken import Tokenizer as Gigatoken
+
+        return Gigatoken.from_json(ranks.content)
+    except (ImportError, ValueError) as error:
+        log.debug("encoding by tiktoken: %s", error)
+        return None
+
+
+def _refuse_surrogates(texts: Iterable[str]) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"text {_shortened(text)}: character {error.start} is half a surrogate pair, U+{ord(text[error.start]):04X}; "
+                "write the text as UTF-8"
+            ) from None
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a text, in ASCII."""
+    return ascii(text[:SHOWN_CHARS]) + ("..." if len(text) > SHOWN_CHARS else "")

@@ -1,0 +1,171 @@
+"""How each strategy makes its candidates of a corpus's word counts: trained once, cut to every size."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from tokenizers import Tokenizer
+
+from anadil.core.errors import DataError, RecipeError
+from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
+from anadil.recipe.sections import Tokenizer as Settings
+from anadil.tokenizer.ban_list import BanList
+from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary, vocab_size
+from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.pretokens import Pretokens
+from anadil.tokenizer.prune import pruned_base
+from anadil.tokenizer.surgery import plan_surgery
+from anadil.tokenizer.train_bpe import train_vocabulary
+from anadil.tokenizer.usage import TokenUsage, count_usage
+
+log = logging.getLogger(__name__)
+
+NUM_BYTE_SYMBOLS = 256
+AUTO_SHARES = (4, 2, 1)
+"""What `vocab_sizes: auto` compares: these parts of the size that the corpus supports. Assumption."""
+SIZE_STEP = 128
+"""Sizes of `auto` are multiples of it, as fast matrix products want them. Source: NVIDIA, "Matrix Multiplication
+Background User's Guide", section 4.1 (64 for bf16 on A100; 128 leaves it to be shared by two devices)."""
+
+Kept = Mapping[str, int]
+"""Word counts of the texts of `tokenizer.keep`: pretoken in byte symbols -> how often it occurs."""
+Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings, Kept], Iterator[TokenizerCandidate]]
+"""Called with the base, the counts, the sizes (none: as many as the corpus supports), the recipe's section and what is kept."""
+
+
+def extensions(
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+) -> Iterator[TokenizerCandidate]:
+    """Candidates that add `sizes` tokens to the base's."""
+    if settings.prune:
+        base = pruned_base(base, counts.counts.items(), kept.items())
+    floor = settings.min_frequency if sizes else settings.min_uses
+    largest = max(sizes, default=PUBLISHED_VOCABULARY)
+    merges = continue_merges(base, counts.counts, largest, floor, BanList(kept))
+    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
+    if not sizes:
+        sizes = _auto_sizes("extend", usage(extend_vocabulary(base, merges), own=merges), 0)
+    for size in sizes:
+        tokenizer = extend_vocabulary(base, merges[:size])
+        yield TokenizerCandidate(
+            strategy="extend",
+            asked=size,
+            got=warn_of_fewer("extend", size, min(size, len(merges)), floor),
+            tokenizer=tokenizer,
+            usage=usage(tokenizer, own=merges[:size]),
+        )
+
+
+def surgeries(
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+) -> Iterator[TokenizerCandidate]:
+    """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold.
+
+    Raises:
+        DataError: There are none.
+    """
+    surgery = plan_surgery(base, counts.counts.items(), kept.items())
+    most = len(surgery.removable)
+    log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
+    if not most:
+        raise DataError(
+            "tokenizer.strategies: surgery: the base has no token of a script that neither the corpus nor tokenizer.keep "
+            "uses, so nothing can be exchanged; leave it out"
+        )
+    floor = settings.min_frequency if sizes else settings.min_uses
+    largest = min(most, max(sizes, default=most))
+    merges = continue_merges(surgery.reduced, counts.counts, largest, floor, surgery.is_banned)
+    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
+    if not sizes:
+        sizes = _auto_sizes("surgery", usage(surgery.exchanged(merges), own=merges), 0)
+    for size in sizes:
+        if size > most:
+            log.warning(
+                "surgery: asked for %d tokens, but only %d of the base's can be exchanged", size, most
+            )
+        tokenizer = surgery.exchanged(merges[:size])
+        yield TokenizerCandidate(
+            strategy="surgery",
+            asked=size,
+            got=warn_of_fewer("surgery", min(size, most), min(size, len(merges)), floor),
+            tokenizer=tokenizer,
+            usage=usage(tokenizer, own=merges[:size]),
+        )
+
+
+def replacements(
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+) -> Iterator[TokenizerCandidate]:
+    """Candidates of `sizes` tokens that replace the base's, special tokens included."""
+    del kept  # nothing of the base's vocabulary is
+    num_special = len(base.get_added_tokens_decoder())
+    least = NUM_BYTE_SYMBOLS + num_special
+    floor = settings.min_frequency if sizes else settings.min_uses
+    largest = max(sizes, default=PUBLISHED_VOCABULARY)
+    log.info("training a vocabulary of %d tokens", largest)
+    trained = train_vocabulary(counts.counts, largest - num_special, floor)
+    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses, other=least)
+    if not sizes:
+        vocab, merges = trained.cut(largest - num_special)
+        sizes = _auto_sizes("replace", usage(replace_vocabulary(base, vocab, merges), own=merges), least)
+    for size in sizes:
+        vocab, merges = trained.cut(size - num_special)
+        tokenizer = replace_vocabulary(base, vocab, merges)
+        yield TokenizerCandidate(
+            strategy="replace",
+            asked=size,
+            got=warn_of_fewer("replace", size, vocab_size(tokenizer), floor),
+            tokenizer=tokenizer,
+            usage=usage(tokenizer, own=merges),
+        )
+
+
+MAKERS: Mapping[Strategy, Maker] = {"extend": extensions, "replace": replacements, "surgery": surgeries}
+
+
+def require_room(base: Tokenizer, sizes: tuple[int, ...]) -> None:
+    """Check that vocabularies of these sizes can replace the base's.
+
+    Raises:
+        RecipeError: One has no room for the bytes and the base's special tokens.
+    """
+    num_special = len(base.get_added_tokens_decoder())
+    least = NUM_BYTE_SYMBOLS + num_special
+    if sizes and min(sizes) < least:
+        raise RecipeError(
+            f"tokenizer.vocab_sizes: {min(sizes)} is too small to replace this base's vocabulary; "
+            f"{NUM_BYTE_SYMBOLS} bytes and {num_special} special tokens need at least {least}"
+        )
+
+
+def _auto_sizes(strategy: Strategy, usage: TokenUsage, least: int) -> tuple[int, ...]:
+    """The size that the corpus supports, and parts of it, ascending; none where it supports no token.
+
+    Args:
+        strategy: Which candidates are made.
+        usage: Of the largest vocabulary, none of whose pairs occurs less often than a token should be used.
+        least: Size of a vocabulary without tokens of its own.
+    """
+    supported = usage.supported_size
+    parts = {supported // share // SIZE_STEP * SIZE_STEP or supported // share for share in AUTO_SHARES}
+    sizes = tuple(sorted(size for size in parts if size > least))
+    if sizes:
+        log.info("%s: the corpus supports %d; sizes %s", strategy, supported, ", ".join(map(str, sizes)))
+    else:
+        log.warning(
+            "%s: the corpus uses no new token %d times, so there is no candidate; give more text or name "
+            "tokenizer.vocab_sizes",
+            strategy, usage.min_uses,
+        )  # fmt: skip
+    return sizes
+
+
+def warn_of_fewer(strategy: Strategy, asked: int, got: int, min_frequency: int) -> int:
+    """`got`, after a warning where it is less than asked for: no library says so."""
+    if got < asked:
+        log.warning(
+            "%s: asked for %d tokens, the corpus gives %d (no other pair occurs %d times); "
+            "give more text or smaller tokenizer.vocab_sizes",
+            strategy, asked, got, min_frequency,
+        )  # fmt: skip
+    return got

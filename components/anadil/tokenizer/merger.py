@@ -1,0 +1,178 @@
+"""Byte-pair merges from a word-count table: one inner loop for `replace` and `extend`.
+
+Pairs are merged in the order of tokenizers' trainer: the most frequent first, of equal ones the one with
+the lower ids. Counts have 64 bits, time does not depend on how long a pretoken is, and memory follows the
+number of different pretokens: some 30 bytes for each of their bytes.
+
+Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1; tokenizers 0.23, models/bpe/trainer.rs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anadil.core.errors import DataError
+from anadil.core.progress import progress
+from anadil.tokenizer import merge_kernel as kernel
+from anadil.tokenizer.merge_kernel import Array
+
+Merge = tuple[str, str]
+GROWTH = 1.25
+MAX_CELLS = 2**31 - 1
+FIRST_PAIRS = 2**17
+"""Different pairs of the beginning that there is room for at first; of bytes there are 65,536 at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentedWords:
+    """The pretokens of a table as the tokens that training begins with."""
+
+    ids: Array
+    """All pretokens, one after another."""
+    tokens: Array
+    """int32: what stands in `ids` -> id of the token."""
+    starts: Array
+    """int64, one more than pretokens: where in `ids` each begins and the last one ends."""
+    counts: Array
+    """int64: how often each occurs."""
+
+
+class Merger:
+    """The state of a training: all pretokens as the tokens that they are made of by now."""
+
+    def __init__(self, words: SegmentedWords, num_ids: int, least: int) -> None:
+        """Lay the pretokens out and count the pairs.
+
+        Args:
+            words: Pretokens of two tokens or more; those of one are passed over.
+            num_ids: One more than the largest id that will be.
+            least: How often a pair has to occur to be merged, at least 1.
+
+        Raises:
+            DataError: The table is too large for positions of 32 bits.
+        """
+        words = _of_several_tokens(words)
+        num_cells = len(words.ids) + len(words.starts)
+        if num_cells > MAX_CELLS:
+            raise DataError(
+                f"tokenizer: the different words of the corpus have {len(words.ids):,} bytes, of which training "
+                "takes 2 billion; leave rare ones out with tokenizer.min_word_count"
+            )
+        self._least = least
+        self._counts = words.counts
+        self._cells = np.empty((num_cells, 3), dtype=np.int32)
+        kernel.lay_out(words.ids, words.tokens, words.starts, self._cells)
+        self._lengths = np.ones(num_ids, dtype=np.int32)
+        self._groups = np.empty((2 * num_ids, 4), dtype=np.int64)
+        self._group_of = np.full((2, num_ids), kernel.NONE, dtype=np.int32)
+        self._state = np.zeros(kernel.STATE, dtype=np.int64)
+        self._list_pairs()
+        self._merge(kernel.NONE)
+
+    @property
+    def pair(self) -> tuple[int, int] | None:
+        """The pair that comes next; None where no pair occurs often enough."""
+        entry = int(self._state[kernel.CHOSEN])
+        return None if entry < 0 else divmod(int(self._entries[entry, kernel.PAIR]), 2**kernel.RIGHT_BITS)
+
+    def discard(self) -> None:
+        """Leave the pair as it is, for good."""
+        self._merge(kernel.NONE)
+
+    def merge(self, new: int) -> None:
+        """Write a token that was not there before wherever the pair stands."""
+        pair = self.pair
+        assert pair is not None, "no pair is left to merge"
+        self._lengths[new] = self._lengths[pair[0]] + self._lengths[pair[1]]
+        self._merge(new)
+
+    def _list_pairs(self) -> None:
+        num, room = -1, FIRST_PAIRS
+        while num < 0:
+            slots = np.full(4 * room, kernel.NONE, dtype=np.int32)
+            pairs = np.empty((room, 4), dtype=np.int64)
+            num = kernel.count_pairs(self._cells, self._counts, slots, pairs, 0)
+            room *= 4
+        pairs = pairs[:num]
+        size = int(pairs[:, kernel.NUM][pairs[:, kernel.WEIGHT] >= self._least].sum())
+        self._pool = np.empty(max(1, int(size * GROWTH)), dtype=np.int32)
+        self._entries = np.empty((2 * num + 2, 3), dtype=np.int64)
+        self._heap = np.empty((2 * num + 2, 2), dtype=np.int64)
+        kernel.list_pairs(self._cells, pairs, self._entries, self._pool, self._state, self._least)
+
+    def _merge(self, new: int) -> None:
+        while not kernel.merge_and_choose(
+            self._cells, self._counts, self._lengths, self._entries, self._pool, self._heap, self._groups,
+            self._group_of, self._state, new, self._least,
+        ):  # fmt: skip
+            self._make_room(int(self._state[kernel.ROOM]))
+
+    def _make_room(self, num: int) -> None:
+        """Room for so many more cells in the pool, and for as many pairs as may begin at them."""
+        size, entries = int(self._state[kernel.POOL_SIZE]), int(self._state[kernel.NUM_ENTRIES])
+        if size + num > len(self._pool):
+            self._pool = _longer(self._pool, size, num)
+        num = min(num, len(self._groups)) + 1
+        if entries + num > len(self._entries):
+            self._entries = _longer(self._entries, entries + 1, num)
+            self._heap = _longer(self._heap, int(self._state[kernel.HEAP_SIZE]), len(self._entries))
+
+
+def _longer(array: Array, size: int, num: int) -> Array:
+    """A copy with room for `num` rows after the first `size`; memory that is not written to costs nothing."""
+    copy = np.empty((max(int(len(array) * GROWTH), size + num), *array.shape[1:]), dtype=array.dtype)
+    copy[:size] = array[:size]
+    return copy
+
+
+def _of_several_tokens(words: SegmentedWords) -> SegmentedWords:
+    lengths = np.diff(words.starts)
+    chosen = lengths > 1
+    if chosen.all():
+        return words
+    starts = np.zeros(int(chosen.sum()) + 1, dtype=np.int64)
+    np.cumsum(lengths[chosen], out=starts[1:])
+    return SegmentedWords(
+        ids=words.ids[np.repeat(chosen, lengths)],
+        tokens=words.tokens,
+        starts=starts,
+        counts=words.counts[chosen],
+    )
+
+
+def merges_of(
+    merger: Merger,
+    symbols: dict[int, str],
+    num_tokens: int,
+    is_banned: Callable[[str], bool] | None = None,
+) -> list[Merge]:
+    """Merge until there are enough new tokens or no pair occurs often enough; merge k makes new token k.
+
+    A pair whose joined text is a token already is left out for good: a second way to an old token would
+    change how the base encodes. Begun at single bytes, training never meets one: as no merge is undone and
+    pairs of a run are taken from the left, the same bytes become a token in the same way everywhere.
+
+    Args:
+        merger: At its beginning.
+        symbols: Id -> token in byte symbols, of all tokens; the new ones, which have the ids above, are added.
+        num_tokens: Most tokens to add.
+        is_banned: Whether a token must not be made, by its byte symbols.
+    """
+    first = max(symbols) + 1
+    taken = set(symbols.values())
+    merges: list[Merge] = []
+    with progress("merging", num_tokens) as bar:
+        while len(merges) < num_tokens and (pair := merger.pair) is not None:
+            left, right = symbols[pair[0]], symbols[pair[1]]
+            joined = left + right
+            if joined in taken or (is_banned is not None and is_banned(joined)):
+                merger.discard()
+                continue
+            new = first + len(merges)
+            symbols[new] = joined
+            taken.add(joined)
+            merges.append((left, right))
+            merger.merge(new)
+            bar.advance()
+    return merges

@@ -1,0 +1,444 @@
+"""The ids of tokenizers, by whatever library they are made."""
+
+import json
+import logging
+import os
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from anadil.artifacts.base_model import base_tokenizer, read_tokenizer, tiny_text
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Base
+from anadil.text import encoder as encoder_module
+from anadil.text.bpe_ranks import BpeRanks, byte_symbols, ranks_of
+from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, QWEN_REGEX
+from anadil.text.encoder import COMPARED, NEVER, Encoder
+from tests.kit.pretraining import TEXTS, make_tokenizer
+
+DATA = os.environ.get("ANADIL_DATA", "")
+ODD = (
+    "",
+    " ",
+    "  iki boşluq  qalır ",
+    "\n\n  sətir\n başı\t\tsəhifə \n",
+    "Bakı'nın don't I'LL '\u017f 123456 12 3 4,5 .\n\nYeni  abzas",
+    "sıfır\0bayt \0 və \x1c ayırıcı",
+    "nbsp\u00a0 və\u00a0\u2003enli \u180e boşluq",
+    "<|eot_id|> mətn <|begin_of_text|> kimi",
+    "日本語の文。 空白 なし",
+    "e\u0301 \u0301 \U0001f600 son",
+    f"{NEVER} kimi <tool> <to ol>",
+    "ab" * 3_000,
+)
+
+
+def qwen_like() -> Tokenizer:
+    """NFC, another pattern, tokens that are no control tokens, and ids with gaps in another order."""
+    with_merges = json.loads(Tokenizer.from_str(tiny()).to_str())
+    vocab = with_merges["model"]["vocab"]
+    content = with_merges | {
+        "normalizer": {"type": "NFC"},
+        "added_tokens": [],
+        "post_processor": None,
+        "model": with_merges["model"]
+        | {
+            "vocab": {token: 3 * (len(vocab) - index) for token, index in vocab.items()},
+            "ignore_merges": False,
+        },
+    }
+    content["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": QWEN_REGEX}
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.add_special_tokens([AddedToken("<|eot_id|>", special=True, normalized=False)])
+    tokenizer.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("Ölkə bu", rstrip=True)])
+    return tokenizer
+
+
+_tiny: list[str] = []
+
+
+def tiny() -> str:
+    return _tiny[0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _made(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _tiny[:] = [read_tokenizer(base_tokenizer(Base(model="tiny"), tmp_path_factory.mktemp("base"))).to_str()]
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "qwen"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    if request.param == "gpt2":
+        return read_tokenizer(make_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+    return qwen_like() if request.param == "qwen" else Tokenizer.from_str(tiny())
+
+
+def fast(tokenizer: Tokenizer, **options: int) -> Encoder:
+    """An encoder that does not wait for more text."""
+    encoder = Encoder(tokenizer, **options)
+    encoder.check(())
+    assert encoder.is_fast
+    return encoder
+
+
+@pytest.fixture
+def without_gigatoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
+
+
+def exactly(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """What tokenizers gives, asked in its own words."""
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.encode_special_tokens = True
+    return [other.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def lists(found: Sequence[Any]) -> list[list[int]]:
+    assert all(ids.dtype == np.int32 for ids in found)
+    return [ids.tolist() for ids in found]
+
+
+def random_texts(num: int) -> list[str]:
+    """Strings of all planes: letters, marks, blanks, controls, private use, what nobody has assigned."""
+    chance = random.Random(16)
+    common = "aəıİ 1'sŞ\n\r\t.,!語かﷺ\u0301\u00a0\u3000\u2028٣\U0001f600"
+
+    def letter() -> str:
+        if chance.random() < 0.5:
+            return chance.choice(common)
+        while (
+            0xD800
+            <= (point := chance.choice((0x3000, 0x11000, 0x32000, sys.maxunicode + 1)) * chance.random())
+            < 0xE000
+        ):
+            pass
+        return chr(int(point))
+
+    return ["".join(letter() for _ in range(chance.randrange(1, 40))) for _ in range(num)]
+
+
+@pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
+def test_the_fast_way_gives_the_ids_of_tokenizers(
+    tokenizer: Tokenizer, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "tiktoken":
+        monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
+    texts = [
+        *ODD,
+        *TEXTS,
+        *tiny_text().splitlines()[:100],
+        " ".join(ODD),
+        "\n ".join(TEXTS),
+        *random_texts(1_000),
+    ]
+    encoder = fast(tokenizer)
+
+    found = encoder.encode(texts)
+
+    assert lists(found) == exactly(tokenizer, texts)
+    assert encoder.is_fast
+
+
+@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, ja/ and en/")
+@pytest.mark.parametrize("language", ["az", "ja", "en"])
+def test_the_fast_way_gives_the_ids_of_tokenizers_on_real_text(tokenizer: Tokenizer, language: str) -> None:
+    texts = [
+        json.loads(line)["text"][:3_000]
+        for file in sorted(Path(DATA, language).glob("*.jsonl"))
+        for line in file.read_text(encoding="utf-8").split("\n")[:10]
+        if line
+    ]
+
+    assert lists(fast(tokenizer).encode(texts)) == exactly(tokenizer, texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
+@pytest.mark.parametrize("pattern", KNOWN_PATTERNS)
+def test_a_known_pattern_cuts_alike_round_every_code_point(
+    pattern: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "tiktoken":
+        monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
+    symbols = sorted(byte_symbols())
+    pairs = [(left, right) for left in symbols for right in symbols]
+    vocab = {token: index for index, token in enumerate([*symbols, *map("".join, pairs)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == GPT_2_REGEX)
+    cut: list[Any] = [] if pattern == GPT_2_REGEX else [pre_tokenizers.Split(Regex(pattern), "isolated")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cut, byte_level])
+    every = [
+        point
+        for point in range(sys.maxunicode + 1)
+        if not 0xD800 <= point < 0xE000 and (point < 0x20000 or point % 16 == 0)
+    ]
+    texts = (
+        f"a{c}a {c}1{c}'s{c} {c} b{c}\n{c}!{c}  '{c}A{c}b" for c in map(chr, every)
+    )  # each pair of bytes is a token, so that ids show where the text was cut
+
+    assert fast(tokenizer).check(texts)
+
+
+def test_ids_may_stand_in_any_order_with_gaps() -> None:
+    ranks = ranks_of(qwen_like())
+
+    assert isinstance(ranks, BpeRanks)
+    assert (np.diff(ranks.ids) < 0).any()
+    assert list(ranks.ranks.values()) == list(range(len(ranks.ids)))
+
+
+@given(st.text())
+@settings(max_examples=200, deadline=None)
+def test_the_bytes_of_the_tokens_are_those_of_the_text(text: str) -> None:
+    of_symbol = byte_symbols()
+    encoder = shared_encoder()
+
+    ids = encoder.encode([text])[0].tolist()
+
+    shown = [encoder._tokenizer.id_to_token(index) or "" for index in ids]
+    tokens = [bytes(map(of_symbol.__getitem__, symbols)) for symbols in shown]
+    assert sum(map(len, tokens)) == len(text.encode())
+    assert b"".join(tokens).decode() == text
+
+
+_shared: list[Encoder] = []
+
+
+def shared_encoder() -> Encoder:
+    if not _shared:
+        _shared.append(fast(Tokenizer.from_str(tiny())))
+    return _shared[0]
+
+
+def test_control_text_is_never_a_control_id_and_the_tokenizer_stays_as_it_was() -> None:
+    tokenizer = Tokenizer.from_str(tiny())
+    control = tokenizer.get_added_tokens_decoder()
+    text = " ".join(token.content for token in control.values())
+    waiting, ready = Encoder(tokenizer), fast(tokenizer)
+
+    for encoder in (waiting, ready):
+        ids = encoder.encode([text])[0].tolist()
+        assert not set(ids) & control.keys()
+        assert tokenizer.decode(ids) == text
+    assert not waiting.is_fast
+    assert set(tokenizer.encode(text).ids) & control.keys()
+
+
+def test_a_control_token_that_a_word_could_be_has_no_rank() -> None:
+    content = json.loads(tiny())
+    content["model"]["vocab"]["ovşar"] = len(content["model"]["vocab"]) + 900
+    content["model"]["ignore_merges"] = True
+    plain = ranks_of(Tokenizer.from_str(json.dumps(content)))
+    content["added_tokens"][0]["content"] = "qxz"
+    content["post_processor"] = None
+    content["model"]["vocab"]["qxz"] = content["added_tokens"][0]["id"]
+    control = ranks_of(Tokenizer.from_str(json.dumps(content)))
+
+    assert isinstance(plain, BpeRanks)
+    assert isinstance(control, BpeRanks)
+    assert b"qxz" not in control.ranks
+
+
+def test_half_a_surrogate_pair_is_refused_with_its_place() -> None:
+    waiting, ready = Encoder(Tokenizer.from_str(tiny())), shared_encoder()
+
+    for ask in (waiting.encode, ready.encode, ready.check):
+        with pytest.raises(DataError, match=r"text 'ab\\ud83d': character 2 is half .* U\+D83D; write"):
+            ask(["salam", "ab\ud83d"])
+
+
+def test_an_added_token_with_a_space_inside_is_found_also_where_it_was_not_normalized() -> None:
+    tokenizer = qwen_like()
+    whole, tool = tokenizer.token_to_id("Ölkə bu"), tokenizer.token_to_id("<tool>")
+
+    found = fast(tokenizer).encode(["ən O\u0308lkə bu  dur", "bir <tool> var", "ölkə"])
+
+    assert whole in found[0]
+    assert tool in found[1]
+    assert lists(found) == exactly(tokenizer, ["ən O\u0308lkə bu  dur", "bir <tool> var", "ölkə"])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581"}}, "cut by a pattern"),
+        ({"pre_tokenizer": None}, "cut by a pattern"),
+        (
+            {
+                "pre_tokenizer": {
+                    "type": "ByteLevel",
+                    "add_prefix_space": True,
+                    "trim_offsets": True,
+                    "use_regex": True,
+                }
+            },
+            "cut by a pattern",
+        ),
+        (
+            {
+                "pre_tokenizer": {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "trim_offsets": True,
+                    "use_regex": False,
+                }
+            },
+            "cut by a pattern",
+        ),
+        ({"model": {"dropout": 0.1}}, "has dropout"),
+        ({"model": {"byte_fallback": True}}, "has byte_fallback"),
+        ({"model": {"end_of_word_suffix": "</w>"}}, "has end_of_word_suffix"),
+    ],
+)
+def test_a_tokenizer_of_another_kind_is_left_to_its_own_library(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    content = json.loads(read_tokenizer(make_tokenizer(tmp_path)).to_str())
+    assert isinstance(ranks_of(Tokenizer.from_str(json.dumps(content))), BpeRanks)
+    changed = {
+        name: value | change.get(name, {}) if name == "model" else value for name, value in content.items()
+    }
+    if "pre_tokenizer" in change:
+        changed["pre_tokenizer"] = change["pre_tokenizer"]
+    tokenizer = Tokenizer.from_str(json.dumps(changed))
+
+    found = ranks_of(tokenizer)
+
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_sentencepiece_with_byte_fallback_and_its_normalizer_are_encoded_exactly() -> None:
+    pieces = [("<unk>", 0.0), ("\u2581", -2.0), ("\u2581salam", -1.0), ("a", -3.0)]
+    tokenizer = Tokenizer(
+        models.Unigram(
+            [*pieces, *((f"<0x{byte:02X}>", -9.0) for byte in range(256))], unk_id=0, byte_fallback=True
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    encoder = Encoder(tokenizer)
+
+    assert encoder.check(["salam"])
+    assert not encoder.is_fast
+    assert lists(encoder.encode(["salam a", "ə"])) == exactly(tokenizer, ["salam a", "ə"])
+
+
+def test_a_vocabulary_without_every_byte_is_left_to_tokenizers() -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    assert "lacks some of the 256 bytes" in str(ranks_of(tokenizer))
+
+
+def unlike(*, ignore_merges: bool = True) -> Tokenizer:
+    """Its `abc` is made of `ab` and `c` only, and `xabc` has `bc` first; tiktoken joins `a` and `bc` too."""
+    symbols = sorted(byte_symbols())
+    merges = [("b", "c"), ("a", "b"), ("ab", "c")]
+    vocab = {token: index for index, token in enumerate([*symbols, *map("".join, merges)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def test_a_token_that_its_text_is_not_merged_to_keeps_tiktoken_out() -> None:
+    assert "not what their own text is merged to" in str(ranks_of(unlike(ignore_merges=False)))
+
+
+@pytest.mark.usefixtures("without_gigatoken")
+def test_a_difference_ends_the_fast_way_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = unlike()
+    encoder = fast(tokenizer)
+    texts = ["yabc xabc", *["abc salam"] * (COMPARED - 2), "xabc"]
+
+    with caplog.at_level(logging.WARNING):
+        found = [encoder.encode(["salam"]), encoder.encode(texts), encoder.encode(["xabc"])]
+
+    expected = [exactly(tokenizer, some) for some in (["salam"], texts, ["xabc"])]
+    assert [lists(ids) for ids in found] == expected
+    assert [record.message.partition(" for ")[0] for record in caplog.records] == [
+        "the fast encoder gives other token ids than tokenizers"
+    ]
+    assert not encoder.is_fast
+
+
+@pytest.mark.usefixtures("without_gigatoken")
+def test_a_check_of_all_words_finds_the_one_that_differs() -> None:
+    encoder = fast(unlike())
+    words = ["abc", "salam"] * 6_000
+
+    assert encoder.check(words)
+    assert not encoder.check([*words, "xabc", *words])
+    assert "for 'xabc'; encoding by tokenizers" in encoder.difference
+    assert not encoder.check([])
+
+
+@pytest.mark.usefixtures("without_gigatoken")
+def test_each_file_has_a_sample_of_its_own() -> None:
+    encoder = fast(unlike())
+    encoder.encode(["salam"])
+    assert lists(encoder.encode(["xabc"])) != exactly(unlike(), ["xabc"])  # is not compared
+
+    encoder.begin_sample()
+
+    assert lists(encoder.encode(["xabc"])) == exactly(unlike(), ["xabc"])
+
+
+def test_little_text_does_not_start_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(Tokenizer.from_str(tiny()))
+    monkeypatch.setattr(encoder_module, "FAST_FROM_CHARS", 10)
+
+    states = []
+    for text in ("salam", "sağ ol", "a"):
+        encoder.encode([text])
+        states.append(encoder.is_fast)
+
+    assert states == [False, True, True]
+
+
+@pytest.mark.usefixtures("without_gigatoken")
+def test_more_blanks_than_tiktoken_can_cut_are_cut_by_tokenizers() -> None:
+    text = " " * 1_000_000 + "a"
+    encoder = fast(Tokenizer.from_str(tiny()))
+    assert encoder._fast is not None
+    with pytest.raises(ValueError, match="stack"):
+        encoder._fast._tiktoken.encode_to_numpy(text, disallowed_special=())
+
+    (ids,) = encoder._fast.encode([text], threads=1)
+    assert encoder._tokenizer.decode(ids.tolist()) == text
+    assert encoder.is_fast
+
+
+def test_letters_that_only_gigatoken_knows_are_left_to_tiktoken() -> None:
+    text = "salam\U000323b0's \u088f1"
+    encoder = shared_encoder()
+    assert encoder._fast is not None
+    assert encoder._fast._gigatoken is not None
+
+    assert lists(encoder.encode(["", text])[1:]) == exactly(encoder._tokenizer, [text])
+    assert encoder._fast._gigatoken.encode(text).tolist() != encoder.encode([text])[0].tolist()
+
+
+def test_threads_give_the_ids_of_one(tokenizer: Tokenizer) -> None:
+    texts = [*ODD, *TEXTS] * 3
+
+    assert lists(fast(tokenizer, threads=3).encode(texts)) == lists(fast(tokenizer).encode(texts))
+
+
+def test_what_would_truncate_or_pad_is_taken_out() -> None:
+    tokenizer = Tokenizer.from_str(tiny())
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=50)
+
+    (ids,) = Encoder(tokenizer).encode(["bir iki üç dörd"])
+
+    assert lists([ids]) == exactly(Tokenizer.from_str(tiny()), ["bir iki üç dörd"])
