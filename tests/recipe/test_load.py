@@ -114,27 +114,6 @@ def test_a_list_of_wrong_items_is_not_also_called_too_short() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ("all", "tokenizer.vocab_sizes: Input should be 'auto' (got \"all\")"),
-        ("[0]", "tokenizer.vocab_sizes.0: Input should be greater than 0 (got 0)"),
-        ("[]", "tokenizer.vocab_sizes: Tuple should have at least 1 item"),
-        ("4096", "tokenizer.vocab_sizes: Input should be a valid array (got 4096)"),
-    ],
-)
-def test_sizes_are_a_list_or_auto_and_the_message_names_the_key_alone(sizes: str, message: str) -> None:
-    assert message in refused(f"tokenizer: {{vocab_sizes: {sizes}}}")
-
-
-def test_auto_sizes_are_planned_with_the_published_one() -> None:
-    recipe = load_recipe("smoke", ["tokenizer.vocab_sizes=auto"])
-
-    assert recipe.tokenizer.sizes == ()
-    assert recipe.tokenizer.largest_size == 100_000
-    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
-
-
 def test_a_long_value_is_cut_in_the_message() -> None:
     told = refused(f"seed: {'x' * 500}")
 
