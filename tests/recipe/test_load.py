@@ -108,7 +108,10 @@ def test_a_list_of_wrong_items_is_not_also_called_too_short() -> None:
     told = refused("tokenizer: {strategies: [foo]}")
 
     assert told.count("\n") == 1
-    assert "tokenizer.strategies.0: Input should be 'base', 'extend', 'replace' or 'surgery' (got \"foo\")" in told
+    assert (
+        "tokenizer.strategies.0: Input should be 'base', 'extend', 'replace' or 'surgery' (got \"foo\")"
+        in told
+    )
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
