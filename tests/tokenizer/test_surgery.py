@@ -62,7 +62,7 @@ def counts(base: Tokenizer) -> Pretokens:
 
 @pytest.fixture(scope="module")
 def surgery(base: Tokenizer, counts: Pretokens) -> Surgery:
-    kept = count_pretokens(base, ENGLISH).counts
+    kept = dict(count_pretokens(base, ENGLISH).counts.items())
     return plan_surgery(base, counts.counts.items(), kept.items())
 
 
@@ -205,7 +205,7 @@ def test_a_smaller_exchange_is_the_start_of_a_larger_one(
     base: Tokenizer, counts: Pretokens, merges: list[tuple[str, str]]
 ) -> None:
     settings = Settings(strategies=("surgery",), vocab_sizes=(10, NUM_NEW))
-    kept = count_pretokens(base, ENGLISH).counts
+    kept = dict(count_pretokens(base, ENGLISH).counts.items())
 
     small, large = surgeries(base, counts, (10, NUM_NEW), settings, kept)
 
@@ -229,7 +229,9 @@ def test_more_than_can_be_exchanged_is_said(
 ) -> None:
     settings = Settings(strategies=("surgery",), vocab_sizes=(5_000,))
 
-    (candidate,) = surgeries(base, counts, (5_000,), settings, count_pretokens(base, ENGLISH).counts)
+    (candidate,) = surgeries(
+        base, counts, (5_000,), settings, dict(count_pretokens(base, ENGLISH).counts.items())
+    )
 
     assert candidate.got == len(surgery.removable)
     assert (

@@ -147,8 +147,10 @@ def _auto_sizes(strategy: Strategy, usage: TokenUsage, least: int) -> tuple[int,
         least: Size of a vocabulary without tokens of its own.
     """
     supported = usage.supported_size
-    parts = {supported // share // SIZE_STEP * SIZE_STEP or supported // share for share in AUTO_SHARES}
-    sizes = tuple(sorted(size for size in parts if size > least))
+    parts = (supported // share for share in AUTO_SHARES)
+    # Of few tokens a step would be a large share.
+    rounded = {size // SIZE_STEP * SIZE_STEP if size >= 8 * SIZE_STEP else size for size in parts}
+    sizes = tuple(sorted(size for size in rounded if size > least))
     if sizes:
         log.info("%s: the corpus supports %d; sizes %s", strategy, supported, ", ".join(map(str, sizes)))
     else:

@@ -31,7 +31,7 @@ from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
 from anadil.tokenizer.makers import MAKERS, require_room
-from anadil.tokenizer.pretokens import Pretokens
+from anadil.tokenizer.pretokens import Pretokens, count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
@@ -131,7 +131,7 @@ class _Candidates:
     @cached_property
     def _kept(self) -> Mapping[str, int]:
         texts = [text for sample in self._heldout.keep for text in sample.texts]
-        return count_pretokens(self._tokenizer, texts).counts if texts else {}
+        return dict(count_texts(self._tokenizer, texts).items())
 
 
 class _Measure:
