@@ -24,7 +24,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def recipe(base: Path, steps: int = 3, **trial: Any) -> Recipe:
+def recipe(base: Path, steps: int = 20, **trial: Any) -> Recipe:
     return Recipe.model_validate(
         {
             "base": {"model": str(base)},
@@ -66,18 +66,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def trial_job(root: Path, folder: Path, **trial: Any) -> Job:
+    """A trial of the tokenizers below `root`; a second one in the same folder goes on with the first."""
+    settings = recipe(root / "model", **trial)
+    (folder / "out").mkdir(parents=True, exist_ok=True)
+    return Job(
+        recipe=settings,
+        inputs={"corpus": root / "corpus", "tokenizer": root / "tokenizer"},
+        side_files=external_side_files(STAGES["trial"], settings),
+        out=folder / "out",
+        work=folder / "work",
+        base_cache=folder / "base",
+    )
+
+
 @pytest.fixture
 def make_job(root: Path, tmp_path: Path) -> MakeJob:
-    def make(name: str = "a", steps: int = 3, **trial: Any) -> Job:
-        settings = recipe(root / "model", steps, **trial)
-        (tmp_path / name / "out").mkdir(parents=True, exist_ok=True)
-        return Job(
-            recipe=settings,
-            inputs={"corpus": root / "corpus", "tokenizer": root / "tokenizer"},
-            side_files=external_side_files(STAGES["trial"], settings),
-            out=tmp_path / name / "out",
-            work=tmp_path / name / "work",
-            base_cache=tmp_path / "base",
-        )
+    def make(**trial: Any) -> Job:
+        return trial_job(root, tmp_path, **trial)
 
     return make

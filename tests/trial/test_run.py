@@ -8,12 +8,19 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import recipe_origin
-from anadil.runtime.job import Job, is_left_out
+from anadil.runtime.job import Figures, Job, is_left_out
 from anadil.trial import run as trial_run
 from anadil.trial.reuse import FOLDER
 from anadil.trial.run import run
 
-from .conftest import MakeJob
+from .conftest import MakeJob, trial_job
+
+
+@pytest.fixture(scope="session")
+def whole(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Figures]:
+    """A trial that nothing interrupts."""
+    job = trial_job(root, tmp_path_factory.mktemp("whole"))
+    return job, run(job)
 
 
 def table(folder: Path) -> Any:
@@ -36,12 +43,9 @@ def tried(monkeypatch: pytest.MonkeyPatch, most: int = 99) -> list[str]:
 
 
 def test_finalists_are_trained_at_equal_compute_and_the_winners_tokenizer_is_the_artifact(
-    make_job: MakeJob, root: Path
+    whole: tuple[Job, Figures], root: Path
 ) -> None:
-    job = make_job(steps=20)
-
-    figures = run(job)
-
+    job, figures = whole
     shown = table(job.out)
     by_name = {each["name"]: each for each in shown["finalists"]}
     winner = root / "tokenizer" / "candidates" / str(figures["winner"])
@@ -63,19 +67,18 @@ def test_finalists_are_trained_at_equal_compute_and_the_winners_tokenizer_is_the
 
 
 def test_a_killed_trial_begins_with_the_first_unfinished_finalist(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob, whole: tuple[Job, Figures], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = make_job("whole")
-    run(whole)
     before = tried(monkeypatch, most=1)
     with pytest.raises(KeyboardInterrupt):
-        run(make_job("killed"))
+        run(make_job())
     monkeypatch.undo()
     after = tried(monkeypatch)
+    again = make_job()
 
-    run(make_job("killed"))
+    run(again)
 
-    first, second = table(whole.out), table(whole.out.parents[1] / "killed" / "out")
+    first, second = table(whole[0].out), table(again.out)
     for each in [*first["finalists"], *second["finalists"]]:
         del each["seconds"]
     assert before == ["base"]
@@ -83,11 +86,12 @@ def test_a_killed_trial_begins_with_the_first_unfinished_finalist(
     assert first == second
 
 
-def test_a_pod_of_one_strategy_gives_what_the_trial_of_all_gives_for_it(make_job: MakeJob) -> None:
-    alone, every = make_job("alone", strategies=["extend"]), make_job("every")
+def test_a_pod_of_one_strategy_gives_what_the_trial_of_all_gives_for_it(
+    make_job: MakeJob, whole: tuple[Job, Figures]
+) -> None:
+    alone, every = make_job(strategies=["extend"]), whole[0]
 
     run(alone)
-    run(every)
 
     [own] = table(alone.out)["finalists"]
     [same] = [each for each in table(every.out)["finalists"] if each["name"] == own["name"]]
