@@ -28,7 +28,8 @@ def result(name: str, rows: int, nats: list[float]) -> FinalistResult:
 
 
 def noisy(mean: float, seed: int) -> list[float]:
-    return (mean + np.random.default_rng(seed).normal(0, 10, DOCUMENTS)).tolist()
+    values: list[float] = (mean + np.random.default_rng(seed).normal(0, 10, DOCUMENTS)).tolist()
+    return values
 
 
 @pytest.fixture
