@@ -81,8 +81,7 @@ def test_a_step_runs_the_entry_point_of_its_image(compiled: dict[str, Any], name
 
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
-    image = "tools" if name == "report" else name
-    assert container["image"] == f"registry.example/{image}:{__version__}-cuda"
+    assert container["image"] == f"registry.example/{STAGES[name].image}:{__version__}-cuda"
 
 
 def test_the_default_of_the_one_parameter_is_the_recipe(compiled: dict[str, Any]) -> None:
@@ -136,7 +135,7 @@ def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
 def test_without_chats_there_is_no_finetuning_step() -> None:
     found = tasks(spec_of("finetune.inputs=[]"))
 
-    assert set(found) == {stage.name for stage in FLOW} - {"finetune"}
+    assert set(found) == {stage.name for stage in FLOW} - {"finetune", "trial"}
     assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}
 
 
