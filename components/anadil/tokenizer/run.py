@@ -5,7 +5,7 @@ Run: python -m anadil.tokenizer --recipe R --corpus URI --out URI
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -31,12 +31,13 @@ from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
 from anadil.tokenizer.makers import MAKERS, require_room
-from anadil.tokenizer.pretokens import Pretokens
+from anadil.tokenizer.pretokens import Pretokens, count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
 from anadil.tokenizer.tables import TABLES, write_choice, write_tables
 from anadil.tokenizer.usage import count_usage
+from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +130,8 @@ class _Candidates:
         return corpus_counts(self._job, self._tokenizer)
 
     @cached_property
-    def _kept(self) -> Mapping[str, int]:
-        texts = [text for sample in self._heldout.keep for text in sample.texts]
-        return count_pretokens(self._tokenizer, texts).counts if texts else {}
+    def _kept(self) -> WordCounts:
+        return count_texts(self._tokenizer, (text for sample in self._heldout.keep for text in sample.texts))
 
 
 class _Measure:
