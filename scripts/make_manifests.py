@@ -44,7 +44,14 @@ cluster:
     pretrain: {cpu: 200m, memory: 1536Mi}
     finetune: {cpu: 200m, memory: 1536Mi}
 """
-PREPARE = tuple(stage.name for stage in FLOW if stage.writes in STAGES["pretrain"].reads)
+
+
+def needed(stage: str) -> tuple[str, ...]:
+    """What a stage cannot do without."""
+    return tuple(word for word in STAGES[stage].reads if word not in STAGES[stage].optional)
+
+
+PREPARE = tuple(stage.name for stage in FLOW if stage.writes in needed("pretrain"))
 """Stages that the laptop runs in the training pod, before training."""
 RAY_WORKERS = 2
 PREPARE_RESOURCES = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -61,7 +68,7 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
     job = TrainingJob(
         stage=stage,
         recipe=recipe,
-        inputs={word: f"{PLACE}/{word}" for word in STAGES[stage].reads},
+        inputs={word: f"{PLACE}/{word}" for word in needed(stage)},
         target=f"{PLACE}/{STAGES[stage].writes}",
     )
     text = json.dumps(pytorchjob.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
@@ -83,7 +90,7 @@ def init_container(stage: str, recipe: Recipe) -> dict[str, Any]:
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     container: dict[str, Any] = copy.deepcopy(pod["containers"][0])
     image = recipe.cluster.image_of(stage)
-    inputs = [word for name in STAGES[stage].reads for word in (f"--{name}", f"{PLACE}/{name}")]
+    inputs = [word for name in needed(stage) for word in (f"--{name}", f"{PLACE}/{name}")]
     container |= {
         "name": stage,
         "image": image,

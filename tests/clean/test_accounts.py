@@ -206,3 +206,20 @@ def test_rows_that_do_not_add_up_end_the_run(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(AssertionError):
         clean(tmp_path, raw)
     shutil.rmtree(tmp_path / "corpus")
+
+
+def test_stricter_and_looser_limits_are_tried_on_the_rows(tmp_path: Path) -> None:
+    lines = [*texts(4), " ".join(AZERBAIJANI.split()[:30]) + ".", TURKISH]
+    corpus = clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", lines), rules={"max_words": 1_000})
+
+    found = stats(corpus)["limits_tried"]
+
+    # The Turkish text breaks another rule, so that no limit of these changes its verdict.
+    words = found["min_words"]
+    assert (words["rule"], words["in_force"], words["documents"]) == ("short", 50, 5)
+    assert [limit for limit, _ in words["tried"]] == [25, 38, 50, 75, 100]
+    lengths = [row["words"] for row in rows(corpus) if not row["fails_language"]]
+    assert [count for _, count in words["tried"]] == [
+        sum(words < limit for words in lengths) for limit in (25, 38, 50, 75, 100)
+    ]
+    assert "max_words" not in found, "none of its multiples drops anything"

@@ -97,6 +97,7 @@ HALF_WIDTH = "ﾃﾚﾋﾞで昨日の風を見た。"
         (AZERBAIJANI.encode("utf-16-le"), "", AZERBAIJANI),
         (RUSSIAN.encode("utf-16-be"), "utf-8", RUSSIAN),
         (AZERBAIJANI.encode() + b"\0\0\0", "", AZERBAIJANI + "\0\0\0"),
+        (AZERBAIJANI.encode() + b"\0" * 400, "", AZERBAIJANI + "\0" * 400),
         (f"<p>{AZERBAIJANI}".encode("utf-16-be"), "", f"<p>{AZERBAIJANI}"),
         (b"\xef\xbb\xbf" + AZERBAIJANI.encode(), "shift_jis", AZERBAIJANI),
         (AZERBAIJANI.encode(), "utf-16", AZERBAIJANI),

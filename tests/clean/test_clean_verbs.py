@@ -86,9 +86,10 @@ def test_a_document_is_named_by_its_place_where_the_record_names_a_source_of_its
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpus, recipe = make("one"), str(tmp_path / "one.yaml")
 
+    alone = said(capsys, "explain", "a.jsonl:1", "--recipe", recipe)
     found = said(capsys, "explain", "a.jsonl:1", "--recipe", recipe, "--corpus", str(corpus))
 
-    assert found["source"] == "a.jsonl:1 https://a.az/0"
+    assert alone["source"] == found["source"] == "a.jsonl:1 https://a.az/0"
     assert [row["source"] for row in found["in_corpus"]] == [found["source"]]
 
 

@@ -63,6 +63,24 @@ def test_a_language_without_a_pack_is_refused(
     assert "az" in capsys.readouterr().err
 
 
+def test_a_language_of_a_pack_of_the_user_is_fitted(
+    good_and_bad: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "qaa.yaml").write_text("code: qaa\nname: X\nscript: Latn\n", encoding="utf-8")
+
+    assert main(["clean", "fit", *good_and_bad, "--language", str(tmp_path / "qaa.yaml")]) == 0
+    assert "clean:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("share", ["7", "1", "-0.1", "nan"])
+def test_a_share_beyond_all_documents_is_refused(
+    share: str, good_and_bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["clean", "fit", *good_and_bad, "--max-good-loss", share])
+    assert "is no share" in capsys.readouterr().err
+
+
 def test_web_pages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.html").write_text("<p>salam", encoding="utf-8")
     page = str(tmp_path / "a.html")

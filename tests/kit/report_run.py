@@ -52,6 +52,13 @@ def corpus() -> Json:
             "language": {"mode": "enforce", "marginal": 1_804, "unique": 1_502, "chosen": 1_804, "bytes": 9_112_004},
             "short": {"mode": "report", "marginal": 1_263, "unique": 301, "chosen": 0, "bytes": 0},
         },
+        "limits_tried": {
+            "min_words": {
+                "rule": "short", "in_force": 50, "documents": 400,
+                "tried": [[25, 2], [38, 10], [50, 40], [75, 100], [100, 200]],
+            },
+            "min_script": {"rule": "script", "in_force": 0.5, "documents": 0, "tried": [[0.25, 0], [0.375]]},
+        },
         "lengths": [{"bytes": 2**n, "kept": 40 * n, "dropped": 300 - 20 * n} for n in range(9, 14)],
         "bytes_in": 71_002_113, "bytes_out": 33_871_204, "words_out": 4_182_331,
     }  # fmt: skip

@@ -110,6 +110,15 @@ def test_the_corpus_is_told_by_rule_and_length_with_samples_of_both_kinds(outcom
     assert "only counted" in short
 
 
+def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome) -> None:
+    page = outcome[0]
+    row = page[page.index('<th scope="row">min_words</th>') :].split("</tr>")[0]
+
+    cells = re.findall(r"<td>(.*?)</td>", row)
+
+    assert cells == ["25: 0.500 %", "38: 2.50 %", "50: 10.0 %", "75: 25.0 %", "100: 50.0 %"]
+
+
 def test_every_anchor_leads_somewhere(outcome: Outcome) -> None:
     page = Page(outcome[0])
 

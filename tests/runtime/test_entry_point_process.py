@@ -17,6 +17,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, environment, execute, termination
 from anadil.runtime.execute import MadeArtifact
 from tests.kit.harness import CLEAN, COMMAND, PATIENCE_S, again, arguments, partials, start, wait_for
+from tests.kit.marks import slow
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_who_waits_too_long_for_another_process_says_so(
     ("number", "code", "words"),
     [
         (signal.SIGTERM, 143, "stopped by SIGTERM; run the same command again to resume"),
-        (signal.SIGINT, 130, "interrupted; run the same command again to resume"),
+        slow(signal.SIGINT, 130, "interrupted; run the same command again to resume"),
     ],
 )
 def test_a_signal_ends_a_stage_cleanly(
@@ -113,6 +114,7 @@ def test_a_full_disk_is_told_as_such(recipe: Recipe, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("manifest.json"))
 
 
+@pytest.mark.slow
 def test_a_full_file_system_is_told_as_such(recipe: Recipe, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -10,6 +10,7 @@ from anadil.core.stages import STAGES
 from anadil.runtime.entry_point import _has_rendezvous
 from anadil.runtime.termination import exit_code_of
 from tests.kit.machines import free_port
+from tests.kit.marks import slow
 from tests.kit.ranks import Fork
 
 
@@ -110,7 +111,7 @@ def test_processes_that_are_started_again_find_each_other(
 @pytest.mark.parametrize(
     ("ends", "code"),
     [
-        ("raise RetryableError('lost')", 138),
+        slow("raise RetryableError('lost')", 138),
         ("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
     ],
 )

@@ -3,9 +3,7 @@
 import json
 import logging
 import os
-import random
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +17,13 @@ from anadil.artifacts.base_model import base_tokenizer, read_tokenizer, tiny_tex
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Base
 from anadil.text import encoder as encoder_module
-from anadil.text.bpe_ranks import BpeRanks, byte_symbols, ranks_of
+from anadil.text.bpe_ranks import BpeRanks, byte_symbols, pretoken_texts, ranks_of
 from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, QWEN_REGEX
-from anadil.text.encoder import COMPARED, NEVER, Encoder
+from anadil.text.encoder import COMPARED, Encoder
+from tests.kit.encoding import ODD, exactly, lists, random_texts, unlike
 from tests.kit.pretraining import TEXTS, make_tokenizer
 
 DATA = os.environ.get("ANADIL_DATA", "")
-ODD = (
-    "",
-    " ",
-    "  iki boşluq  qalır ",
-    "\n\n  sətir\n başı\t\tsəhifə \n",
-    "Bakı'nın don't I'LL '\u017f 123456 12 3 4,5 .\n\nYeni  abzas",
-    "sıfır\0bayt \0 və \x1c ayırıcı",
-    "nbsp\u00a0 və\u00a0\u2003enli \u180e boşluq",
-    "<|eot_id|> mətn <|begin_of_text|> kimi",
-    "日本語の文。 空白 なし",
-    "e\u0301 \u0301 \U0001f600 son",
-    f"{NEVER} kimi <tool> <to ol>",
-    "ab" * 3_000,
-)
 
 
 def qwen_like() -> Tokenizer:
@@ -92,37 +77,6 @@ def fast(tokenizer: Tokenizer, **options: int) -> Encoder:
 @pytest.fixture
 def without_gigatoken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
-
-
-def exactly(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """What tokenizers gives, asked in its own words."""
-    other = Tokenizer.from_str(tokenizer.to_str())
-    other.encode_special_tokens = True
-    return [other.encode(text, add_special_tokens=False).ids for text in texts]
-
-
-def lists(found: Sequence[Any]) -> list[list[int]]:
-    assert all(ids.dtype == np.int32 for ids in found)
-    return [ids.tolist() for ids in found]
-
-
-def random_texts(num: int) -> list[str]:
-    """Strings of all planes: letters, marks, blanks, controls, private use, what nobody has assigned."""
-    chance = random.Random(16)
-    common = "aəıİ 1'sŞ\n\r\t.,!語かﷺ\u0301\u00a0\u3000\u2028٣\U0001f600"
-
-    def letter() -> str:
-        if chance.random() < 0.5:
-            return chance.choice(common)
-        while (
-            0xD800
-            <= (point := chance.choice((0x3000, 0x11000, 0x32000, sys.maxunicode + 1)) * chance.random())
-            < 0xE000
-        ):
-            pass
-        return chr(int(point))
-
-    return ["".join(letter() for _ in range(chance.randrange(1, 40))) for _ in range(num)]
 
 
 @pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
@@ -266,56 +220,6 @@ def test_an_added_token_with_a_space_inside_is_found_also_where_it_was_not_norma
     assert lists(found) == exactly(tokenizer, ["ən O\u0308lkə bu  dur", "bir <tool> var", "ölkə"])
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581"}}, "cut by a pattern"),
-        ({"pre_tokenizer": None}, "cut by a pattern"),
-        (
-            {
-                "pre_tokenizer": {
-                    "type": "ByteLevel",
-                    "add_prefix_space": True,
-                    "trim_offsets": True,
-                    "use_regex": True,
-                }
-            },
-            "cut by a pattern",
-        ),
-        (
-            {
-                "pre_tokenizer": {
-                    "type": "ByteLevel",
-                    "add_prefix_space": False,
-                    "trim_offsets": True,
-                    "use_regex": False,
-                }
-            },
-            "cut by a pattern",
-        ),
-        ({"model": {"dropout": 0.1}}, "has dropout"),
-        ({"model": {"byte_fallback": True}}, "has byte_fallback"),
-        ({"model": {"end_of_word_suffix": "</w>"}}, "has end_of_word_suffix"),
-    ],
-)
-def test_a_tokenizer_of_another_kind_is_left_to_its_own_library(
-    tmp_path: Path, change: dict[str, Any], why: str
-) -> None:
-    content = json.loads(read_tokenizer(make_tokenizer(tmp_path)).to_str())
-    assert isinstance(ranks_of(Tokenizer.from_str(json.dumps(content))), BpeRanks)
-    changed = {
-        name: value | change.get(name, {}) if name == "model" else value for name, value in content.items()
-    }
-    if "pre_tokenizer" in change:
-        changed["pre_tokenizer"] = change["pre_tokenizer"]
-    tokenizer = Tokenizer.from_str(json.dumps(changed))
-
-    found = ranks_of(tokenizer)
-
-    assert isinstance(found, str)
-    assert why in found
-
-
 def test_sentencepiece_with_byte_fallback_and_its_normalizer_are_encoded_exactly() -> None:
     pieces = [("<unk>", 0.0), ("\u2581", -2.0), ("\u2581salam", -1.0), ("a", -3.0)]
     tokenizer = Tokenizer(
@@ -331,27 +235,6 @@ def test_sentencepiece_with_byte_fallback_and_its_normalizer_are_encoded_exactly
     assert encoder.check(["salam"])
     assert not encoder.is_fast
     assert lists(encoder.encode(["salam a", "ə"])) == exactly(tokenizer, ["salam a", "ə"])
-
-
-def test_a_vocabulary_without_every_byte_is_left_to_tokenizers() -> None:
-    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-    assert "lacks some of the 256 bytes" in str(ranks_of(tokenizer))
-
-
-def unlike(*, ignore_merges: bool = True) -> Tokenizer:
-    """Its `abc` is made of `ab` and `c` only, and `xabc` has `bc` first; tiktoken joins `a` and `bc` too."""
-    symbols = sorted(byte_symbols())
-    merges = [("b", "c"), ("a", "b"), ("ab", "c")]
-    vocab = {token: index for index, token in enumerate([*symbols, *map("".join, merges)])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return tokenizer
-
-
-def test_a_token_that_its_text_is_not_merged_to_keeps_tiktoken_out() -> None:
-    assert "not what their own text is merged to" in str(ranks_of(unlike(ignore_merges=False)))
 
 
 @pytest.mark.usefixtures("without_gigatoken")
@@ -382,6 +265,12 @@ def test_a_check_of_all_words_finds_the_one_that_differs() -> None:
     assert not encoder.check([])
 
 
+def test_the_words_of_a_count_table_are_checked_as_text() -> None:
+    shown = [piece for piece, _ in Tokenizer.from_str(tiny()).pre_tokenizer.pre_tokenize_str("Ölkə bu gün")]
+
+    assert list(pretoken_texts([*shown, "Ã"])) == ["Ölkə", " bu", " gün", "\ufffd"]
+
+
 @pytest.mark.usefixtures("without_gigatoken")
 def test_each_file_has_a_sample_of_its_own() -> None:
     encoder = fast(unlike())
@@ -391,6 +280,23 @@ def test_each_file_has_a_sample_of_its_own() -> None:
     encoder.begin_sample()
 
     assert lists(encoder.encode(["xabc"])) == exactly(unlike(), ["xabc"])
+
+
+def test_after_much_text_the_next_file_begins_anew_but_a_difference_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder, differing = fast(Tokenizer.from_str(tiny())), fast(unlike())
+    differing._give_up("xabc")
+    first = encoder._fast
+    monkeypatch.setattr(encoder_module, "FORGET_CHARS", 3)
+
+    for one in (encoder, differing):
+        one.encode(["salam"])
+        one.begin_sample()
+        one.encode(["salam"])
+
+    assert encoder._fast not in (first, None)
+    assert not differing.is_fast
 
 
 def test_little_text_does_not_start_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,17 +125,19 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
         "Kitaplardan öğrendiklerini arkadaşlarına anlatırdı.", encoding="utf-8"
     )
     job = make_job(
-        strategies=["base", "extend"], vocab_sizes=[100], keep=["en", str(tmp_path / "turkish.txt")]
+        strategies=["base", "extend"], vocab_sizes=[100], pad_to=1, keep=["en", str(tmp_path / "turkish.txt")]
     )
 
     run(job)
 
     table = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    base_rows = table["base"]["vocab_size"]
+    padded = -(-(base_rows + 100) // 128) * 128
     speed = json.loads((job.out / SPEED).read_text(encoding="utf-8"))
     assert list(table["base"]["keep"]) == list(table["extend-100"]["keep"]) == ["en", "turkish"]
     assert table["base"]["keep"]["en"]["num_words"] > 900
     assert table["base"]["keep"]["turkish"]["num_words"] == 4
-    assert table["extend-100"]["cost"]["embedding_parameters_added"] == 100 * 192
+    assert table["extend-100"]["cost"]["embedding_parameters_added"] == (padded - base_rows) * 192
     assert set(table["extend-100"]["uses"]) == {
         "tokens", "never", "under_10", "under_100", "under_1000", "under_10000",
     }  # fmt: skip

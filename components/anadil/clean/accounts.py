@@ -1,6 +1,7 @@
 """What the rows of documents add up to: in = kept + dropped, by rule, by file, by host, by length."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anadil.clean.rows import BIT_OF
+from anadil.clean.tried_limits import count_tried, tried_json
 
 KEPT_NAME = "kept"
 MAX_HOSTS = 10_000
@@ -25,9 +27,17 @@ Json = dict[str, Any]
 class Accounts:
     """Sums over rows; those of several parts are added."""
 
-    def __init__(self, reported: frozenset[str] = frozenset()) -> None:
-        """Begin with nothing; the rules named drop nothing."""
+    def __init__(
+        self, reported: frozenset[str] = frozenset(), limits: Mapping[str, float] | None = None
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            reported: Rules that drop nothing.
+            limits: In force, of which multiples are tried; by key.
+        """
         self._reported = reported
+        self._limits = limits or {}
         self._enforced = np.uint64(sum(bit for name, bit in BIT_OF.items() if name not in reported))
         self.documents = 0
         self.reasons: Counter[str] = Counter()
@@ -44,6 +54,8 @@ class Accounts:
         """`kept 10`: kept documents of 2 ** 10 bytes of text up to twice as many."""
         self.clusters: Counter[str] = Counter()
         """Kept documents that stand for others, by the least size of the group."""
+        self.tried: Counter[str] = Counter()
+        """What other limits would drop; see `count_tried`."""
         self.hosts: Counter[str] = Counter()
         self.kept_hosts: Counter[str] = Counter()
         self.by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -66,6 +78,7 @@ class Accounts:
             self.bytes_in[name] += int(sizes["bytes_in"][chosen].sum())
         self.bytes_out[KEPT_NAME] += int(sizes["bytes_out"][is_kept].sum())
         self._count_rules(rows["failed"].to_numpy())
+        self.tried.update(count_tried(rows, self._limits, int(self._enforced)))
         self._count_lengths(sizes["bytes_out"], is_kept, rows["is_judged"].to_numpy(zero_copy_only=False))
         standing = cluster_size[is_kept & (cluster_size > 1)]
         groups = np.searchsorted(CLUSTER_BOUNDS, standing, side="right") - 1
@@ -134,6 +147,10 @@ class Accounts:
             if self.failed[name]
         }
 
+    def tried_json(self) -> Json:
+        """What stricter and looser limits would drop, by key of `clean.rules`."""
+        return tried_json(self.tried, self._limits)
+
     def lengths_json(self) -> list[Json]:
         """Kept and dropped documents by the length of their text, in powers of two of bytes."""
         powers = sorted({int(name.split()[1]) for name in self.lengths})
@@ -180,4 +197,4 @@ class Accounts:
         return {str(bound): count for bound in CLUSTER_BOUNDS if (count := self.clusters[str(bound)])}
 
 
-COUNTERS = ("reasons", "bytes_in", "bytes_out", "failed", "only", "lengths", "clusters")
+COUNTERS = ("reasons", "bytes_in", "bytes_out", "failed", "only", "lengths", "clusters", "tried")

@@ -71,6 +71,8 @@ class RowsTask:
     verdicts: Path
     reported: frozenset[str]
     """Rules that drop nothing."""
+    limits: dict[str, float]
+    """In force, by key of `clean.rules`."""
     folder: Path
     key: str
 
@@ -115,7 +117,7 @@ def write_rows(task: RowsTask) -> None:
     if markers.is_done(task.folder, task.key):
         return
     verdicts, signatures = Verdicts(task.verdicts), Signatures(task.shards, task.held)
-    accounts = Accounts(task.reported)
+    accounts = Accounts(task.reported, task.limits)
     with markers.written_whole(task.folder, task.key) as draft:
         with pq.ParquetWriter(draft / task.name, SCHEMA, compression="zstd") as file:
             for table in _groups(_tables(task, verdicts, signatures, accounts)):

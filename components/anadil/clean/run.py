@@ -23,6 +23,7 @@ from anadil.clean.row_files import ACCOUNTS, STATS, write_rows
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import earlier_corpus, link, write_index
 from anadil.clean.stats_file import make_stats, write_samples, write_stats
+from anadil.clean.tried_limits import limits_in_force
 from anadil.clean.workspace import Workspace
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
@@ -166,9 +167,9 @@ def _write_rows(
     job: Job, workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings
 ) -> Accounts:
     """Write a row for every document of the inputs; what they add up to."""
-    tasks = workspace.rows_tasks(signatures, settings.reported)
+    tasks = workspace.rows_tasks(signatures, settings)
     executor.map(write_rows, tasks)
-    accounts = Accounts(settings.reported)
+    accounts = Accounts(settings.reported, limits_in_force(settings.judge.limits))
     for task in tasks:
         link(task.folder / task.name, job.out / STATS / task.name)
         job.varying.append(f"{STATS}/{task.name}")

@@ -53,6 +53,9 @@ class Stats:
     rules: dict[str, dict[str, object]]
     """Of each rule that a document breaks: mode; documents that it would drop alone (`marginal`), that no other enforced
     rule drops (`unique`), and that it is the first reason for (`chosen`). Pages that were dropped unread break one rule."""
+    limits_tried: dict[str, dict[str, object]]
+    """By key of `clean.rules`: documents that break no rule but this, and how many of them stricter and looser limits
+    would drop."""
     lengths: list[dict[str, int]]
     """Kept and dropped documents by bytes of their text, from this power of two up to the next."""
     clusters: dict[str, int]
@@ -114,6 +117,7 @@ def make_stats(
         words_out=sum(file.num_words for file in files),
         bytes_dropped={name: accounts.bytes_in[name] for name in accounts.dropped},
         rules=accounts.rules_json(),
+        limits_tried=accounts.tried_json(),
         lengths=accounts.lengths_json(),
         clusters=accounts.clusters_json(),
         hosts=accounts.hosts_json(),

@@ -9,6 +9,7 @@ from typing import Any
 
 from anadil.clean import markers
 from anadil.clean.corpus_parts import CorpusFile, FirstLines, first_lines_of
+from anadil.clean.judge_record import Settings
 from anadil.clean.lists import compile_lists
 from anadil.clean.map_shard import FACTS, MapTask
 from anadil.clean.row_files import RowsTask, cut_rows
@@ -16,6 +17,7 @@ from anadil.clean.shards import Shard, correct_starts, plan_shards, read_plan, v
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import EarlierCorpus
 from anadil.clean.suspects import forget_suspects
+from anadil.clean.tried_limits import limits_in_force
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
 from anadil.runtime.job import Job
@@ -106,15 +108,16 @@ class Workspace:
         """Hash of what decides it."""
         return markers.origin_hash(self.dedup_key, asdict(file))
 
-    def rows_tasks(self, signatures: Signatures, reported: frozenset[str]) -> list[RowsTask]:
+    def rows_tasks(self, signatures: Signatures, settings: Settings) -> list[RowsTask]:
         """A task for each file of rows."""
         num_rows = [facts["clean"]["documents_in"] for facts in self.facts()]
+        reported, limits = settings.reported, limits_in_force(settings.judge.limits)
         starts = signatures.starts[len(self.held_folders) :].tolist()
         return [
             RowsTask(
                 number=number, slices=slices, shards=tuple(self.shard_folders), held=tuple(self.held_folders),
-                verdicts=self.dedup_folder, reported=reported, folder=self._folder / f"rows-{number:05}",
-                key=markers.origin_hash(self.dedup_key, number, sorted(reported)),
+                verdicts=self.dedup_folder, reported=reported, limits=limits, folder=self._folder / f"rows-{number:05}",
+                key=markers.origin_hash(self.dedup_key, number, sorted(reported), limits),
             )
             for number, slices in enumerate(cut_rows(self.shard_folders, num_rows, starts, self.first_lines()))
         ]  # fmt: skip

@@ -15,26 +15,35 @@ def add_fit(name: str, commands: Any, text: str) -> None:
     files = {"nargs": "+", "required": True, "metavar": "FILE"}
     command.add_argument("--good", **files, help="`.jsonl`, `.txt` or `.parquet` files of text to keep")
     command.add_argument("--bad", **files, help="files of text to drop")
-    command.add_argument("--language", default="az", help="of both; default: %(default)s")
+    command.add_argument(
+        "--language", default="az", help="of both: an id or the path of a pack; default: %(default)s"
+    )
     command.add_argument(
         "--text-field", default="text", help="key or column of the text; default: %(default)s"
     )
     command.add_argument(
         "--max-good-loss",
-        type=float,
+        type=_share,
         default=0.005,
         metavar="SHARE",
         help="of the good documents, that one limit may drop; default: %(default)s",
     )
     command.add_argument(
         "--max-total-loss",
-        type=float,
+        type=_share,
         default=0.03,
         metavar="SHARE",
         help="that all limits together may drop; default: %(default)s",
     )
     add_output_option(command, "yaml", "json")
     command.set_defaults(command=fit)
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share: 0 up to 1")
+    return share
 
 
 def fit(options: argparse.Namespace) -> int:
@@ -47,11 +56,12 @@ def fit(options: argparse.Namespace) -> int:
     from anadil.clean import fit as fitting
     from anadil.clean.judge import Judge
     from anadil.core.errors import RecipeError
-    from anadil.text.language import language_codes, load_language
+    from anadil.text.language import load_language
 
-    if options.language not in language_codes():
-        raise RecipeError(f"--language {options.language}: known are {', '.join(language_codes())}")
-    language = load_language(options.language)
+    try:
+        language = load_language(options.language)
+    except ValueError as error:
+        raise RecipeError(f"--language: {error}") from None
     judge = Judge(language)
     good, bad = (
         fitting.read_statistics(files, options.text_field, judge, language)

@@ -103,7 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from anadil.runtime.entry_point import main as run_stage
 
         name = arguments[first]
-        return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0)
+        verbs = "|".join(STAGE_VERBS.get(name, {}))
+        also = f" Beside it: anadil {name} {verbs}, each with --help." if verbs else ""
+        return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0, verbs=also)
     return _run(command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments))
 
 

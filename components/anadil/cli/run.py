@@ -57,7 +57,12 @@ def _run(options: argparse.Namespace) -> int:
     stages = FLOW[: FLOW.index(STAGES[options.until]) + 1]
     for stage in stages:
         if stage.name != options.until and is_left_out(stage, recipe):
-            log.info("%s: left out, because %s names no %s", stage.name, stage.files, stage.files_flag)
+            why = (
+                f"{stage.only_if} is not set"
+                if stage.only_if
+                else f"{stage.files} names no {stage.files_flag}"
+            )
+            log.info("%s: left out, because %s", stage.name, why)
             continue
         if stage.files:  # what is wrong with it should be told now, not after hours of training
             look_at_files(stage, recipe).say()

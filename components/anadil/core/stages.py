@@ -54,6 +54,8 @@ class Stage:
     """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """What becomes of the stage where the recipe names none of them."""
+    only_if: str = ""
+    """Recipe key (`section.key`) that must be set, or a run goes without the stage."""
     image: str
     """Name of the image that holds it."""
     rooms: tuple[str, ...] = ()
@@ -126,10 +128,31 @@ FLOW = (
         summary="train, extend and compare tokenizers",
     ),
     Stage(
+        name="trial",
+        image="pretrain",
+        reads=("corpus", "tokenizer"),
+        writes="trial",
+        sections=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
+        side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
+        only_if="tokenizer.trial",
+        uses_model=True,
+        # All candidates lie beside the tokenizer that was chosen.
+        reads_beside=True,
+        distributed=True,
+        cpu="4",
+        memory="16Gi",
+        launchable=True,
+        progress_name="pre-training",
+        figures=("loss", "tokens_per_s"),
+        summary="train with each strategy's best tokenizer for a short while, and choose by bits per byte",
+    ),
+    Stage(
         name="pretrain",
         image="pretrain",
-        rooms=("model", "plan", "cli/calibrate"),
-        reads=("corpus", "tokenizer"),
+        # The trial of tokenizers trains with this stage's loop, and so shares its image.
+        rooms=("model", "plan", "cli/calibrate", "trial", "tokenizer", "evaluate"),
+        reads=("corpus", "tokenizer", "trial"),
+        optional=("trial",),
         writes="model",
         sections=("base", "pretrain", "seed"),
         uses_model=True,
@@ -183,8 +206,8 @@ FLOW = (
     Stage(
         name="report",
         image="tools",
-        reads=("corpus", "tokenizer", "model", "adapter", "scores"),
-        optional=("adapter",),
+        reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
+        optional=("trial", "adapter"),
         writes="report",
         reads_beside=True,
         sections=(
@@ -224,6 +247,7 @@ NEW_KEYS: dict[str, str] = {
     "pretrain.embedding_init": '"mean"',
     "tokenizer.min_uses": "100",
     "tokenizer.keep": '["en"]',
+    "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,25 @@ def run(job: Job) -> Figures:
 
 
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
+    if "trial" in job.inputs:  # its choice, as a tokenizer artifact holds one
+        job = replace(job, inputs={**job.inputs, "tokenizer": job.inputs["trial"]})
+    training, state = train(job, processes, device)
+    figures = _write(job, training, state) if processes.is_first else {}
+    processes.wait()
+    return figures
+
+
+def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, State]:
+    """Do all steps of the recipe, from the last checkpoint in `job.work` on; write no artifact.
+
+    Args:
+        job: With `corpus` and `tokenizer` among its inputs.
+        processes: All that train together; each of them calls it.
+        device: That of this process.
+
+    Raises:
+        AnadilError: As `run`.
+    """
     settings = job.recipe.pretrain
     metrics = metrics_of(job, processes, device)
     watchdog = Watchdog(
@@ -107,9 +127,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
                 state = training.resumed()
             state = training.train(state)
         tiers.finished()
-    figures = _write(job, training, state) if processes.is_first else {}
-    processes.wait()
-    return figures
+    return training, state
 
 
 def _trainer(

@@ -46,7 +46,7 @@ class Base(StrictModel):
 
 CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
-TOKENIZER_NEUTRAL = frozenset({"workers"})
+TOKENIZER_NEUTRAL = frozenset({"trial", "workers"})
 """The same of `tokenizer`."""
 
 
@@ -115,6 +115,15 @@ VocabSizes = Annotated[
 ]
 
 
+class Trial(StrictModel):
+    """A short continued pre-training with each strategy's best tokenizer, at equal compute."""
+
+    steps: PositiveInt
+    """Optimizer steps with the base's tokenizer; others take as many as cost the same FLOPs."""
+    strategies: tuple[Strategy, ...] = ()
+    """Those of `tokenizer.strategies` that are tried; left out, all. Pods that try one each set it."""
+
+
 class Tokenizer(StrictModel):
     """corpus -> tokenizer."""
 
@@ -130,6 +139,8 @@ class Tokenizer(StrictModel):
     """Times that the training text uses a token that can be learnt: 90 % of a candidate's own tokens should be; the least count of a pair where sizes are `auto`. Assumption."""
     keep: tuple[Text, ...] = ("en",)
     """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
+    trial: Trial | None = None
+    """Choose by bits per byte after a short training with each strategy, as `{steps: 200}`; left out, by `cost` alone."""
     min_word_count: PositiveInt = 1
     """Different words that occur less often are left out of training: less memory and time for another vocabulary. 2 leaves out a half of them and some 7 % of the text."""
     workers: PositiveInt | None = None
@@ -144,6 +155,20 @@ class Tokenizer(StrictModel):
     def _choice_is_a_candidate(self) -> "Tokenizer":
         if self.choice != "auto" and self.choice not in self.strategies:
             raise ValueError(f"choice {self.choice!r} is not one of strategies {list(self.strategies)}")
+        return self
+
+    @model_validator(mode="after")
+    def _trial_has_a_choice(self) -> "Tokenizer":
+        if self.trial is None:
+            return self
+        if len(set(self.strategies)) < 2:
+            raise ValueError(
+                f"trial compares strategies, and strategies {list(self.strategies)} has one; name another, or leave trial out"
+            )
+        if self.choice != "auto":
+            raise ValueError(f"choice {self.choice!r} leaves trial nothing to choose; set choice to auto")
+        if strange := [name for name in self.trial.strategies if name not in self.strategies]:
+            raise ValueError(f"trial.strategies {strange} are not among strategies {list(self.strategies)}")
         return self
 
     @property

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars, facts_table
-from anadil.report.format import clip, figure, percent, plain_value, words_of
+from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
 from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, table_of
 
 PARTS = {"train": "training", "heldout": "held out"}
-CHARTED = ("in", "kept", "dropped", "rules", "lengths", "by_source", "hosts", "bytes_dropped")
+CHARTED = ("in", "kept", "dropped", "rules", "limits_tried", "lengths", "by_source", "hosts", "bytes_dropped")
 """What charts and tables of their own show."""
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
@@ -40,6 +40,7 @@ class CorpusView:
     funnel: Chart | None
     dropped: Chart | None
     rules: TextTable
+    limits: TextTable
     lengths: tuple[Chart, ...]
     rejected: tuple[Rejected, ...]
     samples: tuple[Rejected, ...]
@@ -61,6 +62,7 @@ def corpus_view(facts: Facts) -> CorpusView:
         dropped=_dropped(stats),
         extent=_extent(stats),
         rules=_rules(stats),
+        limits=_limits(stats),
         lengths=_lengths(stats),
         rejected=_rejected(facts),
         samples=tuple(_sample("kept", line, None) for line in facts.kept),
@@ -126,11 +128,30 @@ def _rules(stats: Json) -> TextTable:
         mode = "only counted" if counts.get("mode") == "report" else "drops"
         rows.append((words_of(rule), mode, *map(figure, (marginal, unique, chosen)), share))
     return TextTable(
-        caption="What each rule would drop alone, what no other rule drops, and what it dropped first",
+        caption="Documents that each rule drops",
         columns=("rule", "", "alone", "no other", "first", "alone, of all"),
         rows=tuple(rows),
         words=(1,),
-        note="Pages that were dropped unread were judged by one rule.",
+        note="Alone: as if it were the only rule. No other: kept without it. First: it is their reason. Pages that were dropped unread were judged by one rule.",
+    )
+
+
+def _limits(stats: Json) -> TextTable:
+    """Limits beside those in force, each with the share of the documents that it would drop."""
+    rows = []
+    for key, found in named_tables(stats.get("limits_tried")):
+        documents = number(found.get("documents"))
+        cells = []
+        for limit, count, *_ in ([*list_of(pair), None, None] for pair in list_of(found.get("tried"))):
+            dropped = number(count)
+            share = percent(dropped / documents if documents and dropped is not None else None)
+            cells.append(f"{setting(limit)}: {share}")
+        rows.append((key, *cells))
+    return TextTable(
+        caption="What other limits would drop",
+        columns=("clean.rules", "half", "three quarters", "in force", "1.5 times", "twice"),
+        rows=tuple(rows),
+        note="Of the documents that no other rule drops, before duplicates are taken out. A limit with max_ drops more the smaller it is, one with min_ the larger it is.",
     )
 
 

@@ -25,22 +25,32 @@ from anadil.runtime.threads import wait_asleep
 log = logging.getLogger(__name__)
 
 
-def main(name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False) -> int:
-    """Run one stage from its command line and return the exit code."""
+def main(
+    name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False, verbs: str = ""
+) -> int:
+    """Run one stage from its command line and return the exit code.
+
+    Args:
+        name: Of the stage.
+        argv: Its options; left out, those of this process.
+        prog: What the help calls the program; left out, this is a container.
+        verbose: Whether to log more.
+        verbs: What the help says of commands beside the stage.
+    """
     stage = STAGES[name]
     arguments = list(sys.argv[1:] if argv is None else argv)
     wait_asleep()
-    options = stage_parser(stage, prog).parse_args(arguments)
+    options = stage_parser(stage, prog, verbs).parse_args(arguments)
     logs.set_up(name, container=not prog, verbose=verbose)
     return exit_code_of(lambda: _start(stage, options, arguments))
 
 
-def stage_parser(stage: Stage, prog: str = "") -> argparse.ArgumentParser:
+def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.ArgumentParser:
     """The command line of a stage: a recipe, a URI for each input, one for the output."""
     built = argparse.ArgumentParser(
         prog=prog or f"python -m anadil.{stage.name}",
         description=f"{stage.name}: {stage.summary}",
-        epilog="Prints the URI of the artifact. An artifact that is there already is not made again.",
+        epilog="Prints the URI of the artifact. An artifact that is there already is not made again." + verbs,
     )
     add_recipe_options(built)
     for word in stage.reads:

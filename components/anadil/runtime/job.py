@@ -61,6 +61,8 @@ class Job:
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:
     """Whether a run goes without the stage: without chats it is one of continued pre-training only."""
+    if stage.only_if and not _value(recipe, stage.only_if):
+        return True
     return stage.without_files == "skipped" and not named_files(stage, recipe)
 
 

@@ -39,11 +39,13 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
     try:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
-        inputs = {word: str(values[word]) for word in stage.reads}
-        # A step that was left out gives no URI; Kubeflow Pipelines has no absent parameter.
-        inputs = {word: uri for word, uri in inputs.items() if uri or word not in stage.optional}
+        # A step that was left out gives no URI; a pipeline of an earlier release lacks the parameter.
+        inputs = {
+            word: str(values[word]) for word in stage.reads if word not in stage.optional or values.get(word)
+        }
+        recipe = _of_one_size(str(values["recipe"]), str(values.get("size", "")))
         return ExecutorInput(
-            recipe=_of_one_size(str(values["recipe"]), str(values.get("size", ""))),
+            recipe=_of_one_strategy(recipe, str(values.get("strategy", ""))),
             inputs=inputs,
             outputs=dict(given["outputs"]),
             run=str(values.get("run", "")),
@@ -58,6 +60,15 @@ def _of_one_size(recipe: str, size: str) -> str:
         return recipe
     data = json.loads(recipe)
     data["tokenizer"] = data.get("tokenizer", {}) | {"vocab_sizes": [int(size)]}
+    return json.dumps(data)
+
+
+def _of_one_strategy(recipe: str, strategy: str) -> str:
+    """The recipe of a pod of the trial, which trains with one strategy's tokenizer only."""
+    if not strategy:
+        return recipe
+    data = json.loads(recipe)
+    data["tokenizer"]["trial"] |= {"strategies": [strategy]}
     return json.dumps(data)
 
 

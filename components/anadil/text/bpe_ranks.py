@@ -1,7 +1,7 @@
 """A byte-level BPE of the tokenizers library, as the ranks that tiktoken works with."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,13 @@ def byte_symbols() -> dict[str, int]:
     shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+def pretoken_texts(pretokens: Iterable[str]) -> Iterator[str]:
+    """The texts of pretokens that are shown in byte symbols, as a word-count table holds them."""
+    byte_of = byte_symbols()
+    for pretoken in pretokens:
+        yield bytes(map(byte_of.__getitem__, pretoken)).decode(errors="replace")
 
 
 def _merged(merges: list[list[str] | str]) -> Iterator[str]:

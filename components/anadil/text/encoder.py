@@ -29,6 +29,8 @@ Ids = NDArray[np.int32]
 
 FAST_FROM_CHARS = 1_000_000
 """Text from which on the fast way is worth its start, a second with 128,000 tokens."""
+FORGET_CHARS = 1_000_000_000
+"""Text after which the fast way is begun anew: gigatoken keeps each different word, some 80 bytes of it."""
 COMPARED = 100
 """One text of so many is encoded by both libraries, the first of all too."""
 WORDS_AT_ONCE = 10_000
@@ -69,6 +71,8 @@ class Encoder:
     def begin_sample(self) -> None:
         """Compare the next text: one file's sample says nothing of the next file."""
         self._num_texts = 0
+        if self._num_chars > FORGET_CHARS:
+            self._started, self._fast, self._num_chars = bool(self.difference), None, FAST_FROM_CHARS
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text.

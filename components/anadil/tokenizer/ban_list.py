@@ -36,6 +36,6 @@ def unchanged_share(base: Tokenizer, candidate: Tokenizer, texts: Sequence[str])
         candidate: One made from it.
         texts: At least one.
     """
-    before, after = (each.encode_batch(list(texts), add_special_tokens=False) for each in (base, candidate))
-    num_alike: int = sum(one.tokens == two.tokens for one, two in zip(before, after, strict=True))
-    return num_alike / len(texts)
+    cuts = [each.encode_batch(list(texts), add_special_tokens=False) for each in (base, candidate)]
+    same = sum(bool(before.tokens == after.tokens) for before, after in zip(*cuts, strict=True))
+    return same / len(texts)

@@ -17,7 +17,6 @@ from anadil.tokenizer.prune import pruned_base
 from anadil.tokenizer.surgery import plan_surgery
 from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.usage import TokenUsage, count_usage
-from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ SIZE_STEP = 128
 """Sizes of `auto` are multiples of it, as fast matrix products want them. Source: NVIDIA, "Matrix Multiplication
 Background User's Guide", section 4.1 (64 for bf16 on A100; 128 leaves it to be shared by two devices)."""
 
-Kept = WordCounts | Mapping[str, int]
+Kept = Mapping[str, int]
 """Word counts of the texts of `tokenizer.keep`: pretoken in byte symbols -> how often it occurs."""
 Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings, Kept], Iterator[TokenizerCandidate]]
 """Called with the base, the counts, the sizes (none: as many as the corpus supports), the recipe's section and what is kept."""
@@ -42,7 +41,7 @@ def extensions(
         base = pruned_base(base, counts.counts.items(), kept.items())
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
-    merges = continue_merges(base, counts.counts, largest, floor, BanList(word for word, _ in kept.items()))
+    merges = continue_merges(base, counts.counts, largest, floor, BanList(kept))
     usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
     if not sizes:
         sizes = _auto_sizes("extend", usage(extend_vocabulary(base, merges), own=merges), 0)
@@ -148,8 +147,10 @@ def _auto_sizes(strategy: Strategy, usage: TokenUsage, least: int) -> tuple[int,
         least: Size of a vocabulary without tokens of its own.
     """
     supported = usage.supported_size
-    parts = {supported // share // SIZE_STEP * SIZE_STEP or supported // share for share in AUTO_SHARES}
-    sizes = tuple(sorted(size for size in parts if size > least))
+    parts = (supported // share for share in AUTO_SHARES)
+    # Of few tokens a step would be a large share.
+    rounded = {size // SIZE_STEP * SIZE_STEP if size >= 8 * SIZE_STEP else size for size in parts}
+    sizes = tuple(sorted(size for size in rounded if size > least))
     if sizes:
         log.info("%s: the corpus supports %d; sizes %s", strategy, supported, ", ".join(map(str, sizes)))
     else:

@@ -5,7 +5,7 @@ Run: python -m anadil.tokenizer --recipe R --corpus URI --out URI
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -37,7 +37,6 @@ from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
 from anadil.tokenizer.tables import TABLES, write_choice, write_tables
 from anadil.tokenizer.usage import count_usage
-from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +129,9 @@ class _Candidates:
         return corpus_counts(self._job, self._tokenizer)
 
     @cached_property
-    def _kept(self) -> WordCounts:
-        return count_texts(self._tokenizer, (text for sample in self._heldout.keep for text in sample.texts))
+    def _kept(self) -> Mapping[str, int]:
+        texts = [text for sample in self._heldout.keep for text in sample.texts]
+        return dict(count_texts(self._tokenizer, texts).items())
 
 
 class _Measure:

@@ -1,0 +1,83 @@
+"""Equal compute: how many steps each finalist gets, and what its recipe is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anadil.plan.model_shape import Shape, base_shape
+from anadil.pretrain.embedding_init import vocabulary_rows
+from anadil.recipe.pretrain import Copies, Phase
+from anadil.recipe.sections import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a trial may spend: the FLOPs of `tokenizer.trial.steps` with the base's vocabulary."""
+
+    shape: Shape
+    context: int
+    tokens_per_step: int
+    """Of a batch, padding included."""
+    steps: int
+    """With the base's vocabulary."""
+
+    @property
+    def flops(self) -> float:
+        """Of each finalist's training, but for whole steps."""
+        return self.steps * self.flops_per_step(self.shape.vocabulary)
+
+    def flops_per_step(self, rows: int) -> float:
+        """Of an optimizer step with so many embedding rows; layers, attention and softmax, see `Shape.flops_per_token`."""
+        return self.tokens_per_step * replace(self.shape, vocabulary=rows).flops_per_token(self.context)
+
+    def steps_of(self, rows: int) -> int:
+        """Optimizer steps that cost as much with so many embedding rows, at least 1."""
+        return max(1, round(self.flops / self.flops_per_step(rows)))
+
+    def rows_of(self, tokenizer: Path) -> int:
+        """Embedding rows of the model under a tokenizer."""
+        rows = vocabulary_rows(tokenizer, self.shape.vocabulary)
+        return self.shape.vocabulary if rows is None else len(rows)
+
+
+def budget_of(recipe: Recipe, steps: int) -> Budget:
+    """The budget of a recipe's trial.
+
+    Raises:
+        AnadilError: The model's sizes are not known, so that compute cannot be told.
+    """
+    settings = recipe.pretrain
+    return Budget(
+        shape=base_shape(recipe),
+        context=settings.sequence_length,
+        tokens_per_step=settings.batch_size * settings.sequence_length,
+        steps=steps,
+    )
+
+
+def scaled_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
+    """The phases in as many steps, each with its share; one whose share is no step is left out."""
+    total = sum(phase.steps for phase in phases)
+    done = taken = 0
+    scaled = []
+    for phase in phases:
+        done += phase.steps
+        border = round(steps * done / total)
+        if border > taken:
+            scaled.append(phase.model_copy(update={"steps": border - taken}))
+        taken = border
+    return tuple(scaled)
+
+
+def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe of a finalist: pretrain's, shorter, and without what only a long run needs."""
+    settings = recipe.pretrain
+    faults = settings.faults.model_copy(update={"budget_hours": None, "budget_usd": None, "burn_in": "never"})
+    changed = {
+        "phases": scaled_phases(settings.phases, steps),
+        "copies": Copies(),
+        "faults": faults,
+        "validate_every": 0,
+        "profile_steps": 0,
+    }
+    return recipe.model_copy(update={"pretrain": settings.model_copy(update=changed)})

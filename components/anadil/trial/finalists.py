@@ -1,0 +1,109 @@
+"""Who takes part: the best size of each strategy, by the rule that the tokenizer stage chooses by."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anadil.artifacts import artifact
+from anadil.artifacts.base_model import read_tokenizer
+from anadil.core.errors import DataError
+from anadil.recipe.sections import Strategy
+from anadil.recipe.sections import Tokenizer as Settings
+from anadil.tokenizer.candidate import TokenizerCandidate
+from anadil.tokenizer.cost import Cost
+from anadil.tokenizer.fertility import Fertility, TextFertility
+from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
+from anadil.tokenizer.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """The candidate that stands for a strategy."""
+
+    strategy: Strategy
+    name: str
+    """As `fertility.json` calls it."""
+    folder: Path
+    """Its directory in the tokenizer artifact."""
+    reason: str
+    """Why it, of the strategy's sizes."""
+
+
+def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
+    """The best candidate of each strategy, in the order of the recipe.
+
+    Args:
+        artifact_folder: The tokenizer artifact, which holds all candidates.
+        settings: The recipe's section.
+
+    Raises:
+        DataError: A strategy has no candidate in the artifact.
+    """
+    table = json.loads((artifact_folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    measured = {
+        name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
+    }
+    chosen = []
+    for strategy in dict.fromkeys(settings.strategies):
+        sizes = [
+            item for item in measured.values() if item is not None and item.candidate.strategy == strategy
+        ]
+        base = _measured(table["base"], artifact_folder) if measured["base"] is None else measured["base"]
+        if not sizes or base is None:
+            raise DataError(
+                f"{artifact_folder}: holds no candidate of the strategy {strategy}; take it out of tokenizer.strategies, "
+                "or make the tokenizer again with this recipe"
+            )
+        choice = choose_candidate(
+            sizes, base, settings.model_copy(update={"choice": strategy, "trial": None})
+        )
+        name = choice.best.candidate.name
+        chosen.append(
+            Finalist(
+                strategy=strategy,
+                name=name,
+                folder=artifact_folder / "candidates" / name,
+                reason=choice.reason,
+            )
+        )
+    return tuple(chosen)
+
+
+def sealed_copy(finalist: Finalist, target: Path) -> Path:
+    """Its tokenizer as an artifact of its own, which is what pretrain reads."""
+    if artifact.read_manifest(str(target)) is None:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(finalist.folder, target)
+        artifact.seal(target, kind="tokenizer", origin={"candidate": finalist.name})
+    return target
+
+
+def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | None:
+    """A candidate as the tokenizer stage measured it; None where its tokenizer was not kept."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer: Tokenizer = read_tokenizer(folder)
+    candidate = TokenizerCandidate(
+        strategy=entry["strategy"],
+        asked=entry["asked"],
+        got=entry["got"],
+        tokenizer=tokenizer,
+        usage=TokenUsage(**_fields(TokenUsage, entry)) if "own_tokens" in entry else None,
+    )
+    kinds = {
+        kind: {name: TextFertility(**found) for name, found in entry[kind].items()}
+        for kind in ("domains", "keep")
+    }
+    told = _fields(Fertility, entry) | kinds
+    fertility = Fertility(**told | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
+    return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=Cost(**entry["cost"]))
+
+
+def _fields(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: entry[field.name] for field in fields(kind) if field.name in entry}

@@ -1,0 +1,162 @@
+"""corpus, tokenizer -> trial: train with each strategy's best tokenizer at equal compute, and choose by bits per byte.
+
+python -m anadil.trial --recipe R --corpus URI --tokenizer URI --out URI
+torchrun --nproc-per-node 8 -m anadil.trial ...the same
+"""
+
+import gc
+import json
+import logging
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from anadil.core.errors import RecipeError
+from anadil.model.load import pick_device
+from anadil.model.loss import uses_liger
+from anadil.pretrain.parallel.process_group import Group, group
+from anadil.pretrain.resilience.peer_failure import peers
+from anadil.pretrain.run import train
+from anadil.runtime.job import Figures, Job
+from anadil.runtime.mlflow_spool import Tracker
+from anadil.trial.budget import Budget, budget_of, trial_recipe
+from anadil.trial.finalists import Finalist, find_finalists, sealed_copy
+from anadil.trial.outcome import FinalistResult, choose_winner, outcome_table
+from anadil.trial.reuse import FOLDER, find_result, keep_result
+from anadil.trial.score import document_nats
+from anadil.trial.texts import TARGET, TrialTexts, read_texts
+
+log = logging.getLogger(__name__)
+
+TABLE = "trial.json"
+
+
+def run(job: Job) -> Figures:
+    """Fill `job.out` with the winner's tokenizer, `trial.json`, and what each finalist gave.
+
+    Raises:
+        AnadilError: As `pretrain`, and where there is no held-out text or the model's compute is not known.
+    """
+    if job.recipe.tokenizer.trial is None:
+        raise RecipeError(
+            "tokenizer.trial: not set, so there is nothing to try; set it, such as {steps: 200}"
+        )
+    device = pick_device()
+    uses_liger(job.recipe.pretrain.kernels, device)
+    with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
+        return _run(job, processes, device)
+
+
+def _run(job: Job, processes: Group, device: torch.device) -> Figures:
+    settings, trial = job.recipe.tokenizer, job.recipe.tokenizer.trial
+    assert trial is not None
+    finalists = find_finalists(job.inputs["tokenizer"], settings)
+    texts = read_texts(job, finalists)
+    budget = budget_of(job.recipe, trial.steps)
+    wanted = [each for each in finalists if each.strategy in (trial.strategies or settings.strategies)]
+    results = []
+    for finalist in wanted:
+
+        def found(finalist: Finalist = finalist) -> FinalistResult | None:
+            return find_result(job, finalist)
+
+        result = processes.run_on_first(found)
+        results.append(result or _try(job, finalist, texts, budget, processes, device))
+        job.stop.check()
+    figures = _write(job, wanted, results, texts, budget) if processes.is_first else {}
+    processes.wait()
+    return figures
+
+
+def _try(
+    job: Job, finalist: Finalist, texts: TrialTexts, budget: Budget, processes: Group, device: torch.device
+) -> FinalistResult:
+    """Train with a finalist's tokenizer and score what came out; its weights are not kept."""
+    work = job.work / finalist.name
+    tokenizer = work / "tokenizer"
+    if processes.local_rank == 0:
+        sealed_copy(finalist, tokenizer)
+    processes.wait()
+    rows = budget.rows_of(tokenizer)
+    steps = budget.steps_of(rows)
+    log.info("%s: %s steps with %s embedding rows", finalist.name, f"{steps:,}", f"{rows:,}")
+    alone = replace(
+        job,
+        recipe=trial_recipe(job.recipe, steps),
+        inputs={"corpus": job.inputs["corpus"], "tokenizer": tokenizer},
+        work=work,
+        out=work / "out",
+        tracker=Tracker(None),
+        records={},
+        varying=[],
+        contents={},
+    )
+    training, state = train(alone, processes, device)
+    net, journal = training.trainer.net, training.journal
+    loss = processes.run_on_first(lambda: 0.0 if journal is None else float(journal.lines[-1]["loss"]))
+    nats = {
+        kind: document_nats(
+            net, encoded.ids[finalist.name],
+            prefix=texts.prefixes[finalist.name], length=budget.context, name=f"{finalist.name}, {kind}",
+        ).tolist()
+        for kind, encoded in texts.kinds.items()
+    }  # fmt: skip
+    result = FinalistResult(
+        name=finalist.name,
+        strategy=finalist.strategy,
+        steps=state.step,
+        tokens=state.tokens,
+        flops=state.step * budget.flops_per_step(rows),
+        rows=rows,
+        parameters=sum(math.prod(shape) for shape in net.shapes.values()),
+        loss=loss,
+        seconds=round(state.seconds, 1),
+        nats=nats,
+    )
+    del net, training
+    _free(device)
+    if processes.is_first:
+        keep_result(job.work / FOLDER, result)
+    processes.wait()
+    if processes.local_rank == 0:
+        shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _write(
+    job: Job, finalists: list[Finalist], results: list[FinalistResult], texts: TrialTexts, budget: Budget
+) -> Figures:
+    """The winner's tokenizer is the content: what is beside it says why, and changes no key of pretrain."""
+    winner = choose_winner(results, texts, job.recipe.seed)
+    table = outcome_table(finalists, results, texts, budget, winner, job.recipe.seed)
+    [folder] = [each.folder for each in finalists if each.name == winner.name]
+    for file in sorted(folder.iterdir()):
+        shutil.copyfile(file, job.out / file.name)
+    for result in results:
+        keep_result(job.out / FOLDER, result)
+    text = json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False)
+    (job.out / TABLE).write_text(text + "\n", encoding="utf-8")
+    job.varying.extend([*(Path(FOLDER, f"{each.name}.json").as_posix() for each in results), TABLE])
+    job.records.update(heldout_documents=len(texts.kinds[TARGET].documents))
+    for entry in table["finalists"]:
+        log.info(
+            "%s: %.4f bits per byte after %d steps", entry["name"], entry["bits_per_byte"], entry["steps"]
+        )
+        job.tracker.metrics(
+            {f"{entry['strategy']}_bits_per_byte": entry["bits_per_byte"]}, step=entry["steps"]
+        )
+    for name, why in winner.why_not.items():
+        log.info("not %s: %s", name, why)
+    log.info("%s goes on: %s", winner.name, winner.reason)
+    [best] = [entry for entry in table["finalists"] if entry["name"] == winner.name]
+    return {"winner": winner.name, "bits_per_byte": best["bits_per_byte"], "finalists": len(results)}

@@ -1,0 +1,64 @@
+"""Nats of each held-out document under a model as it was trained, however it is spread over processes.
+
+Documents are `[prefix] + ids`, each alone in its sequences, with the trainer's own forward pass. A document longer than a
+sequence is cut into pieces of which the later ones see only themselves, as when training is validated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anadil.core.errors import RecipeError
+from anadil.core.progress import progress
+from anadil.model.loss import IGNORED
+from anadil.pretrain.data.packing import Packed, batch_of, cut
+from anadil.pretrain.data.tokens import TokenStream
+from anadil.pretrain.parallel.parallelize import ParallelModel
+
+
+def document_nats(
+    net: ParallelModel, encoded: Sequence[NDArray[np.int32]], *, prefix: int, length: int, name: str
+) -> NDArray[np.float64]:
+    """Sum of -ln p over the tokens of each document, the same on every process.
+
+    All processes make equally many forward passes, since a sharded model is gathered in each.
+
+    Args:
+        net: The model.
+        encoded: Token ids of each document, without special tokens.
+        prefix: Token before each document; not scored.
+        length: Tokens of a sequence.
+        name: What is scored, for progress and messages.
+
+    Raises:
+        RecipeError: The model gives no numbers any more.
+    """
+    documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
+    stream = TokenStream(ids=np.concatenate(documents), starts=starts, digest="")
+    pieces = cut(starts, length)
+    packed = Packed(stream=stream, pieces=pieces, rows=np.arange(len(pieces) + 1), length=length)
+    document_of = np.searchsorted(starts, pieces[:, 0], side="right") - 1
+    mesh = net.mesh
+    mine = np.arange(mesh.data_rank, len(pieces), mesh.data)
+    nats = torch.zeros(len(documents), dtype=torch.float64, device=net.device)
+    net.model.eval()
+    passes = -(-len(pieces) // mesh.data)
+    with torch.no_grad(), progress(f"score {name}", total=passes) as bar:
+        for number in range(passes):
+            if number < len(mine):
+                document = int(document_of[mine[number]])
+                nats[document] += net.nats(batch_of(packed, mine[number : number + 1])).double()
+            else:  # it goes through the model with the others, and counts for nothing
+                batch = batch_of(packed, np.zeros(1, dtype=np.int64))
+                net.nats(replace(batch, labels=torch.full_like(batch.labels, IGNORED)))
+            bar.advance()
+    found: NDArray[np.float64] = net.add_up(nats).cpu().numpy()
+    if not np.isfinite(found).all():
+        raise RecipeError(
+            f"{name}: the held-out loss is no number; lower the learning rate in pretrain.phases"
+        )
+    return found

@@ -1,0 +1,73 @@
+"""The text that every finalist is scored on: the corpus's held-out part, and what `tokenizer.keep` names."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anadil.evaluate.heldout import refuse_no_heldout
+from anadil.evaluate.models import EncodedDocuments, encode_for_all, open_model
+from anadil.runtime.job import Job
+from anadil.text.corpus import Document, read_documents
+from anadil.text.language import load_language
+from anadil.tokenizer.keep import read_keep_texts
+from anadil.trial.finalists import Finalist
+
+TARGET = "target"
+"""What the held-out text of the corpus is called beside the names of `tokenizer.keep`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTexts:
+    """Documents that every finalist's tokenizer gives back unchanged, in its tokens."""
+
+    kinds: Mapping[str, EncodedDocuments]
+    """`target`, and each name of `tokenizer.keep`."""
+    prefixes: Mapping[str, int]
+    """Finalist -> token before each document."""
+    num_words: int
+    """Of the held-out text, as its language counts them."""
+
+    def num_bytes(self, kind: str) -> NDArray[np.int64]:
+        """UTF-8 bytes of each document."""
+        return np.array([len(each.text.encode()) for each in self.kinds[kind].documents], dtype=np.int64)
+
+    def num_tokens(self, kind: str, finalist: str) -> int:
+        """Tokens of all documents under a finalist, without special tokens."""
+        return sum(len(ids) for ids in self.kinds[kind].ids[finalist])
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the held-out texts in order."""
+        digest = hashlib.sha256()
+        for document in self.kinds[TARGET].documents:
+            digest.update(hashlib.sha256(document.text.encode()).digest())
+        return digest.hexdigest()
+
+
+def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
+    """The texts, encoded by all finalists, so that each is scored on the same bytes.
+
+    Raises:
+        DataError: There is no held-out text, or a tokenizer alters more than 1 % of the documents.
+    """
+    models = [open_model(each.name, each.folder) for each in finalists]
+    corpus = job.inputs["corpus"]
+    heldout = [document for document in read_documents(corpus, "heldout") if document.text]
+    refuse_no_heldout(len(heldout), [f"{corpus}/heldout"])
+    kinds = {TARGET: encode_for_all(models, heldout)}
+    for name, texts in read_keep_texts(job).items():
+        kinds[name] = encode_for_all(models, list(_documents(name, texts)))
+    words = load_language(job.recipe.language).words
+    return TrialTexts(
+        kinds=kinds,
+        prefixes={model.name: model.prefix for model in models},
+        num_words=sum(len(words(document.text)) for document in kinds[TARGET].documents),
+    )
+
+
+def _documents(name: str, texts: Iterable[str]) -> Iterable[Document]:
+    for number, text in enumerate(texts):
+        yield Document(id=f"{name}-{number}", text=text, source=name, url="", lang=name)

@@ -1,0 +1,240 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
+from anadil.core.errors import DataError, IntegrityError
+from anadil.recipe.sections import Tokenizer as Settings
+from anadil.text.cut_patterns import LLAMA_3_REGEX
+from anadil.tokenizer.ban_list import unchanged_share
+from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, write_tokenizer
+from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
+from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.makers import surgeries
+from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.surgery import Surgery, plan_surgery
+
+from .conftest import SENTENCES
+
+ENGLISH = (
+    "The statement is used to wrap the execution of a block with methods defined by a context manager.",
+    "Newspapers said that the river had not been so high since the bridge was built.",
+)
+RUSSIAN = (
+    "Мы долго шли вдоль реки и говорили о том, что видели на ярмарке в городе.",
+    "Бабушка говорила, что зимой в городе было очень холодно и темно.",
+    "Слово за слово разговор затянулся до вечера, и все забыли о времени.",
+)
+JAPANESE = ("図書館で新しい本を借りて、電車の中で読みました。", "彼は新しい図書館で働いています。")
+NUM_NEW = 40
+TEXT = "Kitablardan <|eot_id|> için Azərbaycan  dilində , it 's 12345 😀 слово\n\n"
+
+
+def trained(*, ignore_merges: bool) -> Tokenizer:
+    """A base that has learnt English, Russian and Japanese."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    split = pre_tokenizers.Split(Regex(LLAMA_3_REGEX), "isolated")
+    levels = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, levels])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([*ENGLISH, *RUSSIAN, *JAPANESE] * 2, trainer)
+    tokenizer.add_special_tokens(
+        [AddedToken(each, special=True, normalized=False) for each in LLAMA_3_SPECIALS]
+    )
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["ignore_merges", "merges"])
+def base(request: pytest.FixtureRequest) -> Tokenizer:
+    return trained(ignore_merges=request.param)
+
+
+@pytest.fixture(scope="module")
+def counts(base: Tokenizer) -> Pretokens:
+    return count_pretokens(base, [f"{one} {two}" for one in SENTENCES for two in SENTENCES])
+
+
+@pytest.fixture(scope="module")
+def surgery(base: Tokenizer, counts: Pretokens) -> Surgery:
+    kept = dict(count_pretokens(base, ENGLISH).counts.items())
+    return plan_surgery(base, counts.counts.items(), kept.items())
+
+
+@pytest.fixture(scope="module")
+def merges(surgery: Surgery, counts: Pretokens) -> list[tuple[str, str]]:
+    return continue_merges(surgery.reduced, counts.counts, NUM_NEW, 2, surgery.is_banned)
+
+
+@pytest.fixture(scope="module")
+def made(surgery: Surgery, merges: list[tuple[str, str]]) -> Tokenizer:
+    return surgery.exchanged(merges)
+
+
+def test_the_vocabulary_keeps_its_size_and_all_other_tokens_their_ids(
+    base: Tokenizer, made: Tokenizer, surgery: Surgery, merges: list[tuple[str, str]]
+) -> None:
+    old, new = base.get_vocab(), made.get_vocab()
+    removed = set(surgery.removable[:NUM_NEW])
+
+    assert len(merges) == NUM_NEW
+    assert len(surgery.removable) > NUM_NEW
+    assert sorted(new.values()) == list(range(len(old)))
+    assert {token: index for token, index in new.items() if token in old} == {
+        token: index for token, index in old.items() if token not in removed
+    }
+    assert {new[left + right] for left, right in merges} == {old[token] for token in removed}
+
+
+def test_only_tokens_of_scripts_that_nothing_uses_leave_and_no_byte_or_special_token(
+    surgery: Surgery,
+) -> None:
+    decoder = decoders.ByteLevel()
+
+    texts = [decoder.decode([token]) for token in surgery.removable]
+
+    assert all(len(token) > 1 for token in surgery.removable)
+    assert not any(letter.isascii() and letter.isalpha() for text in texts for letter in text)
+    assert not set(LLAMA_3_SPECIALS) & set(surgery.removable)
+    assert any("я" in text for text in texts)
+    assert any("図" in text for text in texts)
+
+
+def test_each_token_is_reached_by_merging_its_bytes(
+    base: Tokenizer, made: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    def unreached(tokenizer: Tokenizer) -> set[str]:
+        content = json.loads(tokenizer.to_str())
+        content["model"]["ignore_merges"] = False
+        model = Tokenizer.from_str(json.dumps(content)).model
+        tokens = content["model"]["vocab"].keys() - set(LLAMA_3_SPECIALS)
+        return {token for token in tokens if [piece.value for piece in model.tokenize(token)] != [token]}
+
+    assert not unreached(base)
+    assert not unreached(made)
+
+
+def test_a_merge_whose_parts_are_missing_is_refused(surgery: Surgery, merges: list[tuple[str, str]]) -> None:
+    from anadil.tokenizer.surgery import _require_reachable
+
+    content = json.loads(surgery.exchanged(merges).to_str())
+    content["model"]["merges"].remove(list(merges[0]))
+
+    with pytest.raises(IntegrityError, match="out of reach, its bytes become"):
+        _require_reachable(content, [left + right for left, right in merges])
+
+
+def test_kept_texts_are_cut_as_before_and_the_target_in_fewer_tokens(
+    base: Tokenizer, made: Tokenizer
+) -> None:
+    text = " ".join(SENTENCES)
+
+    assert unchanged_share(base, made, ENGLISH) == 1
+    assert len(made.encode(text).ids) < 0.8 * len(base.encode(text).ids)
+
+
+def test_no_text_in_the_scripts_in_use_needs_what_leaves(base: Tokenizer, surgery: Surgery) -> None:
+    unseen = (
+        "Nobody had said a word of the naïve café – “why?”, said the wrapper.",
+        "Büdcə ₼ 12 😀 № 7",
+        *SENTENCES,
+    )
+
+    assert unchanged_share(base, surgery.reduced, unseen) == 1
+    assert unchanged_share(base, surgery.reduced, RUSSIAN) == 0
+
+
+def test_any_text_comes_back(made: Tokenizer) -> None:
+    draw = random.Random(16)
+    planes = [(0, 0xD800), (0xE000, 0x10000), *((plane << 16, (plane + 1) << 16) for plane in range(1, 17))]
+    texts = ["".join(chr(draw.randrange(*draw.choice(planes))) for _ in range(20)) for _ in range(1_000)]
+
+    for text in [*texts, *SENTENCES, *RUSSIAN, *JAPANESE, TEXT]:
+        ids = made.encode(text, add_special_tokens=False).ids
+        assert made.decode(ids, skip_special_tokens=False) == text
+
+
+def test_the_map_keeps_rows_and_makes_new_ones_of_old_pieces(
+    base: Tokenizer, made: Tokenizer, merges: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    candidate = TokenizerCandidate(strategy="surgery", asked=NUM_NEW, got=NUM_NEW, tokenizer=made)
+
+    write_embedding_map(candidate, base, tmp_path, pad_to=128)
+
+    content = json.loads((tmp_path / "embedding_map.json").read_text(encoding="utf-8"))
+    new = {made.token_to_id(left + right) for left, right in merges}
+    assert content["rows"] == embedding_rows(base, made)
+    assert content["vocab_size"] == content["base_vocab_size"] == len(base.get_vocab())
+    assert (content["kept"], content["new"], content["unused"]) == (
+        len(base.get_vocab()) - NUM_NEW,
+        NUM_NEW,
+        0,
+    )
+    for index, row in enumerate(content["rows"]):
+        spelled = "".join(base.id_to_token(piece) or "" for piece in row)
+        assert spelled == made.id_to_token(index)
+        assert (row == [index]) == (index not in new)
+
+
+def test_transformers_and_a_second_save_keep_all_ids(
+    base: Tokenizer, made: Tokenizer, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "base"
+    folder.mkdir()
+    candidate = TokenizerCandidate(strategy="surgery", asked=1, got=1, tokenizer=made)
+    write_tokenizer(candidate, folder, chat_template(folder, base), tmp_path / "written")
+
+    AutoTokenizer.from_pretrained(tmp_path / "written").save_pretrained(tmp_path / "again")
+
+    again = read_tokenizer(tmp_path / "again")
+    assert again.get_vocab() == made.get_vocab()
+    assert again.encode(TEXT).ids == made.encode(TEXT).ids
+    assert [made.token_to_id(each) for each in LLAMA_3_SPECIALS] == [
+        base.token_to_id(each) for each in LLAMA_3_SPECIALS
+    ]
+
+
+def test_a_smaller_exchange_is_the_start_of_a_larger_one(
+    base: Tokenizer, counts: Pretokens, merges: list[tuple[str, str]]
+) -> None:
+    settings = Settings(strategies=("surgery",), vocab_sizes=(10, NUM_NEW))
+    kept = dict(count_pretokens(base, ENGLISH).counts.items())
+
+    small, large = surgeries(base, counts, (10, NUM_NEW), settings, kept)
+
+    old, less, more = base.get_vocab(), small.tokenizer.get_vocab(), large.tokenizer.get_vocab()
+    assert [left + right for left, right in merges[:10]] == sorted(
+        less.keys() - old.keys(), key=less.__getitem__
+    )
+    assert less.keys() - old.keys() < more.keys() - old.keys()
+    assert large.vocab_size == small.vocab_size == len(old)
+
+
+def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, counts: Pretokens) -> None:
+    settings = Settings(strategies=("surgery",), vocab_sizes=(10,))
+
+    with pytest.raises(DataError, match=r"no token of a script that neither .* leave it out"):
+        next(surgeries(tiny, counts, (10,), settings, {}))
+
+
+def test_more_than_can_be_exchanged_is_said(
+    base: Tokenizer, counts: Pretokens, surgery: Surgery, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(strategies=("surgery",), vocab_sizes=(5_000,))
+
+    (candidate,) = surgeries(
+        base, counts, (5_000,), settings, dict(count_pretokens(base, ENGLISH).counts.items())
+    )
+
+    assert candidate.got == len(surgery.removable)
+    assert (
+        f"asked for 5000 tokens, but only {len(surgery.removable)} of the base's can be exchanged"
+        in caplog.text
+    )
