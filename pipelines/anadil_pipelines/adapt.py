@@ -55,12 +55,12 @@ def _first_in_exit_handler(recipe: Recipe) -> int:
     """Place in the flow from which on the exit handler watches; the flow's length where it has nothing to do.
 
     A loop inside an exit handler is broken in the backend (kubeflow/pipelines #12390, #13321), so with a
-    parallel sweep or trial the handler begins behind it, at the first stage that may leave a job behind.
+    parallel sweep or trial the handler begins behind it, at the next stage that may leave a job behind.
     """
     if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
         return len(FLOW)
     if _tried_strategies(recipe):
-        return FLOW.index(STAGES["trial"])
+        return FLOW.index(STAGES["pretrain"])
     return [stage.launchable for stage in FLOW].index(True) if _sweep_sizes(recipe) else 0
 
 

@@ -56,9 +56,9 @@ def test_an_image_takes_every_room_that_its_entry_point_loads(name: str) -> None
 
 @pytest.mark.parametrize("name", STAGES)
 def test_an_image_takes_no_other_stage(name: str) -> None:
-    # A trial of tokenizers trains, so it shares the image that does, and takes what it compares and scores with.
-    more = {"trial", "tokenizer", "evaluate"} if name == "pretrain" else set()
-    assert rooms(name) & {stage.name for stage in FLOW} == {name} | more
+    # The trial of tokenizers trains with pretrain's loop, and measures as these two do.
+    shares = {"trial", "tokenizer", "evaluate"} if name == "pretrain" else set()
+    assert rooms(name) & {stage.name for stage in FLOW} == {name} | shares
     # The tokenizer's choice counts the compute of the model, whose families need no torch.
     assert ("model" in rooms(name)) == (name in (*TORCH, "tokenizer"))
 

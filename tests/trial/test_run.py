@@ -1,16 +1,21 @@
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
-from anadil.recipe.sections import Recipe
+from anadil.pretrain.run import run as pretrain
+from anadil.recipe.sections import Recipe, Trial
 from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.execute import execute
 from anadil.runtime.job import Figures, Job, is_left_out
+from anadil.runtime.kfp import parse_executor_input
 from anadil.trial import run as trial_run
-from anadil.trial.reuse import FOLDER
 from anadil.trial.run import run
 
 from .conftest import MakeJob, trial_job
@@ -86,20 +91,64 @@ def test_a_killed_trial_begins_with_the_first_unfinished_finalist(
     assert first == second
 
 
-def test_a_pod_of_one_strategy_gives_what_the_trial_of_all_gives_for_it(
-    make_job: MakeJob, whole: tuple[Job, Figures]
+def test_what_a_pod_of_one_strategy_made_is_found_and_the_same(
+    root: Path, tmp_path: Path, whole: tuple[Job, Figures], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, every = make_job(strategies=["extend"]), whole[0]
+    inputs = {word: str(root / word) for word in ("corpus", "tokenizer")}
 
-    run(alone)
+    def made(**trial: Any) -> Any:
+        settings = trial_job(root, tmp_path, **trial).recipe
+        storage = settings.storage.model_copy(update={"root": str(tmp_path / "root")})
+        settings = settings.model_copy(update={"storage": storage})
+        return table(Path(execute(STAGES["trial"], settings, inputs, (), None).uri))
 
-    [own] = table(alone.out)["finalists"]
-    [same] = [each for each in table(every.out)["finalists"] if each["name"] == own["name"]]
-    for each in (own, same):
-        del each["seconds"], each["why_not"]
-    assert own == same
-    nats = [json.loads((job.out / FOLDER / "extend-300.json").read_text())["nats"] for job in (alone, every)]
-    assert nats[0] == nats[1]
+    [own] = made(strategies=["extend"])["finalists"]
+    trained = tried(monkeypatch)
+    every = made()
+
+    expected = table(whole[0].out)
+    found = next(each for each in every["finalists"] if each["strategy"] == "extend")
+    assert trained == ["base", "replace-300"]
+    assert own == found | {"why_not": None}
+    for each in [*every["finalists"], *expected["finalists"]]:
+        del each["seconds"]
+    assert every == expected
+
+
+def test_pretrain_takes_the_tokenizer_of_the_trial(root: Path, tmp_path: Path) -> None:
+    job = trial_job(root, tmp_path)
+    chosen = (root / "tokenizer" / "tokenizer.json").read_bytes()
+    other = next(
+        folder
+        for folder in sorted((root / "tokenizer" / "candidates").iterdir())
+        if (folder / "tokenizer.json").read_bytes() != chosen
+    )
+    trial = tmp_path / "trial"
+    shutil.copytree(other, trial)
+    artifact.seal(trial, kind="trial", origin={})
+
+    pretrain(replace(job, inputs={**job.inputs, "trial": trial}))
+
+    size = len(json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
+    written = json.loads((job.out / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    assert len(written) == size
+
+
+def test_a_pod_of_a_pipeline_tries_the_strategy_that_it_is_given() -> None:
+    recipe = Recipe.model_validate({"tokenizer": {"trial": {"steps": 5}}}).model_dump_json()
+    values = {"recipe": recipe, "corpus": "c", "tokenizer": "t", "strategy": "extend"}
+    text = json.dumps({"inputs": {"parameterValues": values}, "outputs": {}})
+
+    call = parse_executor_input(STAGES["trial"], text)
+
+    assert Recipe.model_validate_json(call.recipe).tokenizer.trial == Trial(steps=5, strategies=("extend",))
+
+
+def test_a_pipeline_of_before_the_trial_gives_pretrain_none() -> None:
+    values = {"recipe": "{}", "corpus": "c", "tokenizer": "t"}
+    text = json.dumps({"inputs": {"parameterValues": values}, "outputs": {}})
+
+    assert parse_executor_input(STAGES["pretrain"], text).inputs == {"corpus": "c", "tokenizer": "t"}
 
 
 def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:

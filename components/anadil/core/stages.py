@@ -262,7 +262,7 @@ LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}
 """What a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
-TORCH_IMAGES = tuple(stage.image for stage in FLOW if stage.uses_model)
+TORCH_IMAGES = tuple(dict.fromkeys(stage.image for stage in FLOW if stage.uses_model))
 """Images that hold torch."""
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 """Folders of the package that every image holds."""
