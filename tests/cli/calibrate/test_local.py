@@ -137,5 +137,5 @@ def test_the_command_line_and_what_it_asks_for_are_the_same() -> None:
 def test_left_out_the_shape_is_that_of_the_recipe() -> None:
     spec = RunSpec.parse(["--recipe", "azerbaijani-1b", "--layout", "{}"])
 
-    assert (spec.shape.hidden, spec.shape.vocabulary) == (2_048, 100_000)
+    assert (spec.shape.hidden, spec.shape.vocabulary) == (2_048, 100_096)  # a multiple of 128
     assert (spec.work, spec.trains) == (None, ("embeddings", "all"))
