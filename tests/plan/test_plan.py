@@ -124,8 +124,8 @@ def test_the_keys_of_the_json_stay_what_they_are(path: str, azerbaijani: Plan) -
 def test_what_is_planned_is_said(azerbaijani: Plan, japanese: Plan) -> None:
     assert azerbaijani["model"] == {
         "name": "meta-llama/Llama-3.2-1B",
-        "parameters": 1_177_946_112,
-        "vocabulary": 100_000,
+        "parameters": 1_178_142_720,
+        "vocabulary": 100_096,
         "base_vocabulary": 128_256,
         "layers": 16,
         "hidden": 2_048,
