@@ -4,6 +4,9 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from anadil.core.errors import DataError
 from anadil.recipe.sections import Base
 from anadil.text import encoder as encoder_module
 from anadil.text.bpe_ranks import BpeRanks, byte_symbols, pretoken_texts, ranks_of
-from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, QWEN_REGEX
+from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, LLAMA_3_REGEX, NEW_LETTERS, QWEN_REGEX
 from anadil.text.encoder import COMPARED, Encoder
 from tests.kit.encoding import ODD, exactly, lists, random_texts, unlike
 from tests.kit.pretraining import TEXTS, make_tokenizer
@@ -114,31 +117,60 @@ def test_the_fast_way_gives_the_ids_of_tokenizers_on_real_text(tokenizer: Tokeni
     assert lists(fast(tokenizer).encode(texts)) == exactly(tokenizer, texts)
 
 
+PAIRS = [(left, right) for left in sorted(byte_symbols()) for right in sorted(byte_symbols())]
+
+
+def cut_by(pattern: str, pairs: Sequence[tuple[str, str]] = PAIRS) -> Tokenizer:
+    """Each pair of bytes is a token, so that ids show where a text was cut."""
+    vocab = {token: index for index, token in enumerate([*sorted(byte_symbols()), *map("".join, pairs)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(pairs)))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == GPT_2_REGEX)
+    cut: list[Any] = [] if pattern == GPT_2_REGEX else [pre_tokenizers.Split(Regex(pattern), "isolated")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cut, byte_level])
+    return tokenizer
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
-@pytest.mark.parametrize("pattern", KNOWN_PATTERNS)
+@pytest.mark.parametrize("pattern", KNOWN_PATTERNS, ids=["llama", "qwen", "gpt2"])
 def test_a_known_pattern_cuts_alike_round_every_code_point(
     pattern: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if library == "tiktoken":
         monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
-    symbols = sorted(byte_symbols())
-    pairs = [(left, right) for left in symbols for right in symbols]
-    vocab = {token: index for index, token in enumerate([*symbols, *map("".join, pairs)])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == GPT_2_REGEX)
-    cut: list[Any] = [] if pattern == GPT_2_REGEX else [pre_tokenizers.Split(Regex(pattern), "isolated")]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cut, byte_level])
     every = [
-        point
+        chr(point)
         for point in range(sys.maxunicode + 1)
         if not 0xD800 <= point < 0xE000 and (point < 0x20000 or point % 16 == 0)
     ]
+    # 64 of them to a text, for a text takes its time; a new letter among others would take them to tiktoken.
+    groups = groupby(every, lambda letter: (ord(letter) // 64, bool(NEW_LETTERS.match(letter))))
     texts = (
-        f"a{c}a {c}1{c}'s{c} {c} b{c}\n{c}!{c}  '{c}A{c}b" for c in map(chr, every)
-    )  # each pair of bytes is a token, so that ids show where the text was cut
+        "".join(f"a{c}a {c}1{c}'s{c} {c} b{c}\n{c}!{c}  '{c}A{c}b" for c in letters) for _, letters in groups
+    )
+    encoder = fast(cut_by(pattern))
 
-    assert fast(tokenizer).check(texts)
+    assert (library == "gigatoken") == (encoder._fast is not None and encoder._fast._gigatoken is not None)
+    assert encoder.check(texts), encoder.difference
+
+
+def test_a_pattern_in_a_sequence_of_its_own_is_known_to_both_libraries() -> None:
+    tokenizer = cut_by(GPT_2_REGEX, PAIRS[:1_000])
+    encoder = fast(tokenizer)
+
+    assert encoder._fast is not None
+    assert encoder._fast._gigatoken is not None
+    assert lists(encoder.encode(ODD)) == exactly(tokenizer, ODD)
+
+
+def test_what_gigatoken_refuses_is_left_to_tiktoken() -> None:
+    tokenizer = cut_by(LLAMA_3_REGEX, PAIRS[:10])
+    ranks = ranks_of(tokenizer)
+    assert isinstance(ranks, BpeRanks)
+    content = json.loads(ranks.content)
+    content["pre_tokenizer"]["pretokenizers"].pop(0)
+
+    assert encoder_module._gigatoken_of(replace(ranks, content=json.dumps(content))) is None
 
 
 def test_ids_may_stand_in_any_order_with_gaps() -> None:

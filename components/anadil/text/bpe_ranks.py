@@ -60,8 +60,11 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
         order |= dict.fromkeys(symbols for symbols in whole if byte_of.keys() >= set(symbols))
     elif any(len(tokenize(symbols)) > 1 for symbols in order):
         return "some of its tokens are not what their own text is merged to"
-    bare = {name: content[name] for name in ("version", "pre_tokenizer", "decoder")} | {
+    cuts = _cuts(content["pre_tokenizer"])
+    bare = {name: content[name] for name in ("version", "decoder")} | {
         "added_tokens": [],
+        # gigatoken knows no sequence of one.
+        "pre_tokenizer": content["pre_tokenizer"] if len(cuts) > 1 else cuts[0],
         "model": model | {"vocab": {symbols: rank for rank, symbols in enumerate(order)}},
     }
     return BpeRanks(
@@ -103,9 +106,15 @@ def _unlike(model: JsonObject) -> str:
     return next((f"its model has {name}" for name in settings if model.get(name)), "")
 
 
+def _cuts(cutting: JsonObject) -> list[JsonObject]:
+    """The parts of a pre-tokenizer."""
+    parts: list[JsonObject] = cutting.get("pretokenizers", [cutting])
+    return parts
+
+
 def _pattern(cutting: JsonObject) -> str | None:
     """The pattern of a pre-tokenizer that cuts by a known one and then shows bytes as letters."""
-    *before, last = cutting.get("pretokenizers", [cutting])
+    *before, last = _cuts(cutting)
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None
     if not before:

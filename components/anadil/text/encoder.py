@@ -200,7 +200,7 @@ def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | None":
         from gigatoken import Tokenizer as Gigatoken
 
         return Gigatoken.from_json(ranks.content)
-    except (ImportError, ValueError) as error:
+    except (ImportError, RuntimeError, ValueError) as error:
         log.debug("encoding by tiktoken: %s", error)
         return None
 
