@@ -106,10 +106,15 @@ def test_every_folder_of_tests_is_a_package() -> None:
 def packages(*extras: str) -> set[str]:
     """Import names of the packages of some extras, and of what every installation has."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [
-        *project["dependencies"],
-        *(line for extra in extras for line in project["optional-dependencies"][extra]),
-    ]
+
+    def of(extra: str) -> list[str]:
+        found: list[str] = []
+        for line in project["optional-dependencies"][extra]:
+            ours = re.fullmatch(r"anadil\[(.*)\]", line)
+            found += [each for name in ours[1].split(",") for each in of(name)] if ours else [line]
+        return found
+
+    lines = [*project["dependencies"], *(line for extra in extras for line in of(extra))]
     names = {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
     found = {IMPORT_NAMES.get(name, name) for name in names}
     return found.union(*(BROUGHT_ALONG.get(name, set()) for name in names))

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ from anadil.tokenizer.pretokens import count_pretokens
 
 BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"
 INITS: tuple[Init, ...] = get_args(Init)
+Scores = dict[Init, list[list[float]]]
+
 LENGTH = 64
 ROWS = 8
 HELDOUT_CHARS = 40_000
@@ -58,6 +61,7 @@ def main() -> None:
         "--steps", nargs="+", type=int, default=[50, 100, 300], help="where bits per byte are measured"
     )
     parser.add_argument("--seeds", type=int, default=5, choices=sorted(STUDENT_T))
+    parser.add_argument("--inits", nargs="+", choices=INITS, default=INITS)
     parser.add_argument("--lr", type=float, default=5e-4)
     settings = parser.parse_args()
     began = time.process_time()
@@ -67,10 +71,11 @@ def main() -> None:
         make_tokenizer(folder / "tokenizer", train, settings.tokens)
         write_documents(folder / "corpus", "train", [document(text) for text in train])
         artifact.seal(folder / "corpus", kind="corpus", origin={})
-        scores = {
-            init: [one(folder, init, seed, settings, (train, heldout)) for seed in range(settings.seeds)]
-            for init in INITS
-        }
+        scores: Scores = {init: [] for init in settings.inits}
+        for seed in range(settings.seeds):
+            for init in settings.inits:
+                scores[init].append(one(folder, init, seed, settings, (train, heldout)))
+                print(f"seed {seed}, {init}:", scores[init][-1], file=sys.stderr, flush=True)
     print_table(scores, [0, *settings.steps])
     print(f"\n{time.process_time() - began:.0f} CPU seconds")
 
@@ -154,7 +159,7 @@ def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str]) -> float:
     return total / math.log(2) / len(scored.encode())
 
 
-def print_table(scores: dict[Init, list[list[float]]], steps: Sequence[int]) -> None:
+def print_table(scores: Scores, steps: Sequence[int]) -> None:
     """Means over seeds, and how far each way is from `mean`, with its interval of 95 %."""
     print("| rows of new tokens | " + " | ".join(f"step {step}" for step in steps) + " |")
     print("|---|" + "---:|" * len(steps))

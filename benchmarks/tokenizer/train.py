@@ -83,7 +83,9 @@ def compare(bench: Bench, megabytes: int) -> None:
     bench.run("anadil: merges from the table", "merge", corpus)
     bench.run("anadil: extend from the table", "extend", corpus)
     names = ("ours", "library")
-    ours, theirs = ({tuple(pair) for pair in json.loads((bench.folder / f"table.{name}").read_text())} for name in names)
+    ours, theirs = (
+        {tuple(pair) for pair in json.loads((bench.folder / f"table.{name}").read_text())} for name in names
+    )
     # Those of pretokens over 256 bytes, which we leave out, differ.
     print(f"merges that tokenizers makes too: {len(ours & theirs):,} of {len(theirs):,}")
     bench.ratio("CPU over tokenizers", "anadil", "tokenizers", 0.6)

@@ -1,6 +1,6 @@
 """The DAG.
 
-raw -clean-> corpus -tokenizer-> tokenizer -pretrain-> model -finetune-> adapter
+raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -pretrain-> model -finetune-> adapter
 -evaluate-> scores -report-> report
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from kfp import compiler, dsl
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import FLOW, Stage
+from anadil.core.stages import FLOW, STAGES, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil_pipelines import steps
@@ -55,10 +55,12 @@ def _first_in_exit_handler(recipe: Recipe) -> int:
     """Place in the flow from which on the exit handler watches; the flow's length where it has nothing to do.
 
     A loop inside an exit handler is broken in the backend (kubeflow/pipelines #12390, #13321), so with a
-    parallel sweep the handler begins behind it, at the first stage that may leave a job behind.
+    parallel sweep or trial the handler begins behind it, at the next stage that may leave a job behind.
     """
     if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
         return len(FLOW)
+    if _tried_strategies(recipe):
+        return FLOW.index(STAGES["pretrain"])
     return [stage.launchable for stage in FLOW].index(True) if _sweep_sizes(recipe) else 0
 
 
@@ -69,6 +71,15 @@ def _sweep_sizes(recipe: Recipe) -> Sequence[int]:
     return sizes if recipe.cluster.parallel_sweep and trains and len(sizes) > 1 else ()
 
 
+def _tried_strategies(recipe: Recipe) -> Sequence[str]:
+    """Strategies whose tokenizers are tried in pods of their own."""
+    trial = recipe.tokenizer.trial
+    if trial is None or not recipe.cluster.parallel_sweep:
+        return ()
+    strategies = tuple(dict.fromkeys(trial.strategies or recipe.tokenizer.strategies))
+    return strategies if len(strategies) > 1 else ()
+
+
 def _add_step(stage: Stage, resolved: Recipe, recipe: Any, uris: dict[str, Any], *, here: bool) -> None:
     """Add the step of a stage, and put its artifact's URI into `uris`."""
     if is_left_out(stage, resolved):
@@ -77,6 +88,8 @@ def _add_step(stage: Stage, resolved: Recipe, recipe: Any, uris: dict[str, Any],
     inputs = {word: uris[word] for word in stage.reads}
     if stage.name == "tokenizer":
         inputs["candidates"] = [] if here else _candidates(resolved, recipe, uris["corpus"])
+    if stage.name == "trial":
+        inputs |= {"strategy": "", "finalists": [] if here else _finalists(resolved, recipe, inputs)}
     launched = not here and is_launched(stage.name, resolved)
     step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
     task = step(recipe=recipe, run=steps.RUN, **inputs)
@@ -102,6 +115,20 @@ def _candidates(resolved: Recipe, recipe: Any, corpus: Any) -> Any:
         configure_task(task, "tokenizer", resolved)
         task.set_display_name("candidate")
     return dsl.Collected(task.outputs["tokenizer"])
+
+
+def _finalists(resolved: Recipe, recipe: Any, inputs: dict[str, Any]) -> Any:
+    """URIs of the trials of one strategy each, made beside each other; none without a parallel sweep."""
+    strategies = _tried_strategies(resolved)
+    if not strategies:
+        return []
+    launched = is_launched("trial", resolved)
+    step = (steps.LAUNCHERS if launched else steps.STEPS)["trial"]
+    with dsl.ParallelFor(list(strategies), name="strategies", parallelism=PARALLEL_CANDIDATES) as strategy:
+        task = step(recipe=recipe, run="", strategy=strategy, finalists=[], **inputs)
+        configure_task(task, "trial", resolved)
+        task.set_display_name("finalist")
+    return dsl.Collected(task.outputs["trial"])
 
 
 def write_pipeline(recipe: Recipe, path: Path) -> None:

@@ -20,6 +20,8 @@ METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
     # The step waits for the pods of a parallel sweep; what they made is found by its content.
     "tokenizer": {"candidates": list[str]},
+    # The same; a pod of the loop has a strategy, and the step that collects has none.
+    "trial": {"strategy": str, "finalists": list[str]},
     # For Kubeflow's pages.
     "report": {"html": dsl.Output[dsl.HTML], "markdown": dsl.Output[dsl.Markdown]},
 }

@@ -108,7 +108,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
         ),
         (
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "stage": "evaluate"}},
-            "launch.stage: evaluate does not train; give finetune or pretrain",
+            "launch.stage: evaluate does not train; give finetune or pretrain or trial",
         ),
         ({"queue": {"enabled": True}}, "queue.clusterQueue: not set; name the ClusterQueue"),
         (

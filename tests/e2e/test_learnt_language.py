@@ -48,7 +48,7 @@ def recipe_for(folder: Path, pack: Path, inputs: list[Path]) -> Recipe:
         "language": str(pack),
         "base": {"model": str(make_model(folder / "start", specials=LLAMA_3_SPECIALS))},
         "clean": {"inputs": [str(path) for path in inputs]},
-        "tokenizer": {"vocab_sizes": [1024]},
+        "tokenizer": {"vocab_sizes": [1024], "choice": "replace"},  # which costs so small a base more
         "pretrain": {"phases": SHORT, "sequence_length": 64},
         "finetune": {"inputs": []},
         "evaluate": {"max_new_tokens": 8},

@@ -33,6 +33,7 @@ EVERYTHING = (
     "cluster.tolerations=[{key: nvidia.com/gpu, effect: NoSchedule}]",
     "cluster.resources={clean: {cpu: 16, memory: 64Gi}, evaluate: {gpus: 2}}",
     "cluster.parallel_sweep=true",
+    "tokenizer.trial={steps: 200}",
 )
 """Settings over the recipe azerbaijani-1b."""
 

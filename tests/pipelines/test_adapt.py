@@ -17,7 +17,9 @@ from tests.kit.fake_kubeflow import read_as_the_server
 
 from .golden import GOLDEN, WHOLE
 
-RECIPE = load_recipe("smoke", ["cluster.image=registry.example/{stage}:{version}-cuda"])
+RECIPE = load_recipe(
+    "smoke", ["cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}"]
+)
 ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
 
 
@@ -57,7 +59,7 @@ def test_a_task_depends_on_the_stages_that_write_what_it_reads(compiled: dict[st
 def test_a_task_takes_the_recipe_and_what_its_stage_reads(compiled: dict[str, Any], name: str) -> None:
     given = tasks(compiled)[name]["inputs"]["parameters"]
 
-    more = {"candidates"} if name == "tokenizer" else set()
+    more = {"tokenizer": {"candidates"}, "trial": {"strategy", "finalists"}}.get(name, set())
     assert set(given) == {"recipe", "run", *STAGES[name].reads, *more}
     assert given["recipe"] == {"componentInputParameter": "recipe"}
     assert given["run"] == {"runtimeValue": {"constant": "{{$.pipeline_job_uuid}}"}}
@@ -79,7 +81,7 @@ def test_a_step_runs_the_entry_point_of_its_image(compiled: dict[str, Any], name
 
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
-    image = "tools" if name == "report" else name
+    image = STAGES[name].image
     assert container["image"] == f"registry.example/{image}:{__version__}-cuda"
 
 
@@ -134,12 +136,12 @@ def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
 def test_without_chats_there_is_no_finetuning_step() -> None:
     found = tasks(spec_of("finetune.inputs=[]"))
 
-    assert set(found) == {stage.name for stage in FLOW} - {"finetune"}
+    assert set(found) == {stage.name for stage in FLOW} - {"finetune", "trial"}
     assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}
 
 
 def test_on_a_cluster_training_is_launched_by_the_tools(compiled: dict[str, Any]) -> None:
-    spec = spec_of(*ON_A_CLUSTER)
+    spec = spec_of(*ON_A_CLUSTER, "tokenizer.trial={steps: 20}")
 
     for name in LAUNCHERS:
         container = spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
@@ -155,7 +157,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
     spec = spec_of(*ON_A_CLUSTER)
 
     assert set(tasks(spec)) == {"exit-handler-1", "finish"}
-    assert set(tasks(spec, "exit-handler-1")) == set(STAGES)
+    assert set(tasks(spec, "exit-handler-1")) == set(STAGES) - {"trial"}
     finish = tasks(spec)["finish"]
     assert finish["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
     assert finish["dependentTasks"] == ["exit-handler-1"]
@@ -166,7 +168,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
 
 @pytest.mark.parametrize("setting", ["cluster.backend=local", "cluster.parallel_sweep=false"])
 def test_where_nothing_can_be_left_behind_and_nobody_is_told_there_is_no_exit_handler(setting: str) -> None:
-    assert set(tasks(spec_of(setting))) == set(STAGES)
+    assert set(tasks(spec_of(setting))) == set(STAGES) - {"trial"}
 
 
 def test_somebody_who_wants_to_be_told_gets_the_exit_handler() -> None:
@@ -197,13 +199,38 @@ def test_a_loop_is_never_inside_the_exit_handler() -> None:
     assert set(tasks(spec, watched)) == {"pretrain", "finetune", "evaluate", "report"}
 
 
+def test_a_parallel_trial_trains_with_each_strategy_in_a_pod_of_its_own_before_the_exit_handler() -> None:
+    spec = spec_of("cluster.backend=pytorchjob", "cluster.parallel_sweep=true", "tokenizer.trial={steps: 20}")
+
+    [loop] = [task for name, task in tasks(spec).items() if name.startswith("for-loop")]
+    [finalist] = tasks(spec, loop["componentRef"]["name"].removeprefix("comp-")).values()
+    [watched] = [name for name in tasks(spec) if name.startswith("exit-handler")]
+    [collects] = [
+        task for task in tasks(spec).values() if "finalists" in task.get("inputs", {}).get("parameters", {})
+    ]
+    assert json.loads(loop["parameterIterator"]["items"]["raw"]) == ["base", "extend", "replace"]
+    assert finalist["inputs"]["parameters"]["strategy"]["componentInputParameter"].endswith(
+        "loop-item-param-1"
+    )
+    assert collects["inputs"]["parameters"]["strategy"] == {"runtimeValue": {"constant": ""}}
+    assert set(tasks(spec, watched)) == {"pretrain", "finetune", "evaluate", "report"}
+    commands = [each["container"]["command"] for each in spec["deploymentSpec"]["executors"].values()]
+    assert commands.count(["python", "-m", "anadil.launch", "trial"]) == 2
+
+
+def test_without_a_parallel_sweep_one_pod_tries_all_strategies() -> None:
+    spec = spec_of("tokenizer.trial={steps: 20}")
+
+    assert set(tasks(spec)) == set(STAGES)
+
+
 @pytest.mark.parametrize(
     "setting", ["tokenizer.vocab_sizes=[4096]", "tokenizer.strategies=[base]", "tokenizer.vocab_sizes=auto"]
 )
 def test_one_candidate_or_sizes_that_only_the_corpus_tells_need_no_sweep(setting: str) -> None:
     spec = spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting)
 
-    assert set(tasks(spec)) == set(STAGES)
+    assert set(tasks(spec)) == set(STAGES) - {"trial"}
     assert tasks(spec)["tokenizer"]["inputs"]["parameters"]["candidates"] == {
         "runtimeValue": {"constant": []}
     }

@@ -192,7 +192,13 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
         if "corpus" in stage.reads
     }
 
-    assert changed == {"tokenizer": [], "pretrain": [], "evaluate": [], "report": ["input corpus changed"]}
+    assert changed == {
+        "tokenizer": [],
+        "trial": ["input corpus changed"],
+        "pretrain": [],
+        "evaluate": [],
+        "report": ["input corpus changed"],
+    }
 
 
 def test_given_files_stand_for_those_of_the_recipe(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
         "Kitaplardan öğrendiklerini arkadaşlarına anlatırdı.", encoding="utf-8"
     )
     job = make_job(
-        strategies=["base", "extend"], vocab_sizes=[100], pad_to=1, keep=["en", str(tmp_path / "turkish.txt")]
+        strategies=["base", "extend"], vocab_sizes=[100], keep=["en", str(tmp_path / "turkish.txt")]
     )
 
     run(job)
@@ -137,6 +137,8 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
     assert list(table["base"]["keep"]) == list(table["extend-100"]["keep"]) == ["en", "turkish"]
     assert table["base"]["keep"]["en"]["num_words"] > 900
     assert table["base"]["keep"]["turkish"]["num_words"] == 4
+    # Turkish words hold pieces that Azerbaijani would make tokens of.
+    assert table["extend-100"]["unchanged"] == {"en": 1, "turkish": 1}
     assert table["extend-100"]["cost"]["embedding_parameters_added"] == (padded - base_rows) * 192
     assert set(table["extend-100"]["uses"]) == {
         "tokens", "never", "under_10", "under_100", "under_1000", "under_10000",

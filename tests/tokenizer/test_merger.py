@@ -134,6 +134,7 @@ def test_arrays_grow_as_pairs_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train_vocabulary(counts, 1_500, min_frequency=1).merges
 
     monkeypatch.setattr(merger, "GROWTH", 1.0)
+    monkeypatch.setattr(merger, "ROOM", 0)
     monkeypatch.setattr(merger, "FIRST_PAIRS", 2)
 
     assert train_vocabulary(counts, 1_500, min_frequency=1).merges == expected

@@ -87,7 +87,7 @@ class Stage:
 FLOW = (
     Stage(
         name="clean",
-        result_version=2,
+        result_version=3,
         image="clean",
         # What drives pods of `clean.engine`, which is loaded by name.
         rooms=("launch", "plan"),

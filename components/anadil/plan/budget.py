@@ -5,8 +5,8 @@ that is not known is None, and so is all that follows from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from anadil.plan.instances import Machine
 from anadil.plan.reliability import (
@@ -117,6 +117,7 @@ def budget(
     epoch_tokens: int | None = None,
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
+    trial: Sequence[PhaseWork] = (),
 ) -> RunBudget:
     """All sections for a run of some phases on some machines.
 
@@ -131,17 +132,15 @@ def budget(
         epoch_tokens: Tokens of one epoch; None if not known.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
         spread: Least and most of the predicted time, as shares, where the speed was measured.
+        trial: What the trial of tokenizers trains before: hours, compute and money count it, steps and tokens do not.
     """
     devices = nodes * machine.devices
-    time = time_of(
-        phases,
-        devices,
-        machine.flops_bf16,
-        epoch_tokens=epoch_tokens,
-        mfu_range=mfu_range,
-        spread=spread,
-    )
+    rates: dict[str, Any] = {"epoch_tokens": epoch_tokens, "mfu_range": mfu_range, "spread": spread}
+    time = time_of(phases, devices, machine.flops_bf16, **rates)
     step_s = time.hours * 3600 / time.steps if time.hours else None
+    if trial:
+        whole = time_of([*phases, *trial], devices, machine.flops_bf16, **rates)
+        time = replace(whole, tokens=time.tokens, steps=time.steps)
     stall_s = save_stall(checkpoint_bytes, devices)
     mtbf_s = NODE_MTBF_S / nodes
     checkpoints = checkpoints_of(

@@ -288,7 +288,22 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> RunBudget:
         epoch_tokens=request.epoch_tokens,
         mfu_range=None if measured else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
+        trial=_trial(request, work),
     )
+
+
+def _trial(request: PlanRequest, phases: Sequence[PhaseWork]) -> list[PhaseWork]:
+    """What the trial of tokenizers trains: each finalist the compute of the trial's steps with the base's vocabulary."""
+    settings, context = request.recipe.tokenizer, request.recipe.pretrain.sequence_length
+    if settings.trial is None:
+        return []
+    ratio = base_shape(request.recipe).flops_per_token(context) / request.shape.flops_per_token(context)
+    finalists = len(set(settings.trial.strategies or settings.strategies))
+    share = finalists * settings.trial.steps * ratio / sum(phase.steps for phase in phases)
+    return [
+        replace(phase, steps=0, tokens=round(phase.tokens * share), flops=phase.flops * share)
+        for phase in phases
+    ]
 
 
 def _search(request: PlanRequest, result: SearchResult) -> SearchSummary:
@@ -328,6 +343,12 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
                 f"tokenizer.vocab_sizes is auto: the size is {tokenizer.largest_size:,}, the most that the corpus may "
                 "support (assumption: the most memory)."
             )
+    if tokenizer.trial is not None:
+        finalists = len(set(tokenizer.trial.strategies or tokenizer.strategies))
+        assumptions.append(
+            f"Time and cost count the trial of {finalists} tokenizers, one after another, for {tokenizer.trial.steps:,} steps "
+            "of the base's compute each."
+        )
     if layout.batch_size != recipe.pretrain.batch_size:
         assumptions.append(
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "

@@ -74,6 +74,10 @@ def run(job: Job) -> Figures:
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     if "trial" in job.inputs:  # its choice, as a tokenizer artifact holds one
         job = replace(job, inputs={**job.inputs, "tokenizer": job.inputs["trial"]})
+    elif job.recipe.tokenizer.trial is not None and processes.is_first:
+        log.warning(
+            "tokenizer.trial is set, but no trial is given: the tokenizer is the one that was chosen by cost"
+        )
     training, state = train(job, processes, device)
     figures = _write(job, training, state) if processes.is_first else {}
     processes.wait()

@@ -39,6 +39,8 @@ class Facts:
     """Some of those that are in the corpus."""
     fertility: Json
     choice: Json
+    trial: Json
+    """Empty where the recipe names none."""
     tokenizer_speed: Json
     """Candidate -> tokens per CPU-second."""
     training: list[Json]
@@ -57,6 +59,7 @@ def read_facts(job: Job) -> Facts:
     """
     inputs = job.inputs
     corpus, tokenizer, model = inputs["corpus"], inputs["tokenizer"], inputs["model"]
+    trial = inputs.get("trial")
     adapter, scores = inputs.get("adapter"), inputs["scores"]
     found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
@@ -73,6 +76,7 @@ def read_facts(job: Job) -> Facts:
         fertility=_table(tokenizer / "fertility.json"),
         choice=_table(tokenizer / "choice.json", needed=False),
         tokenizer_speed=_table(tokenizer / "speed.json", needed=False),
+        trial=_table(trial / "trial.json") if trial else {},
         training=_lines(model / "training.jsonl"),
         training_summary=_table(model / "training.json"),
         mask_audit=_table(adapter / "mask_audit.json") if adapter else {},

@@ -16,10 +16,11 @@ from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.provenance import provenance_view
-from anadil.report.read import Facts, field, read_facts
+from anadil.report.read import Facts, field, named_tables, read_facts
 from anadil.report.scores_view import candidates_of, loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of
 from anadil.report.training_view import finetune_view, training_view
+from anadil.report.trial_view import trial_view
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
 
@@ -52,6 +53,7 @@ def run(job: Job) -> Figures:
         "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
+        "trial": trial_view(facts),
         "training": training_view(facts),
         "finetune": finetune_view(facts),
         "scores": scores_view(facts),
@@ -97,6 +99,8 @@ def metrics(facts: Facts) -> dict[str, float | int]:
     found |= {f"corpus_{part}": int(count) for part, count in parts_of(facts)}
     for name, table in tokenizers_of(facts):
         found[f"tokenizer_fertility_{name}"] = table.get("fertility")
+    for name, table in named_tables(facts.trial.get("finalists")):
+        found[f"trial_bits_per_byte_{name}"] = table.get("bits_per_byte")
     for name, table in candidates_of(facts).items():
         found |= {f"{key}_{name}": table.get(key) for key in SCORED}
         found[f"loop_rate_{name}"] = loop_rate(table)

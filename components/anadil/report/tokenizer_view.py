@@ -65,7 +65,7 @@ class TokenizerView:
 def tokenizer_view(facts: Facts) -> TokenizerView:
     """The candidates beside each other, and which one goes on."""
     candidates = [(name, _derived(name, table, facts)) for name, table in tokenizers_of(facts)]
-    chosen = clip(facts.fertility.get("chosen"), 80)
+    chosen = clip(facts.trial.get("winner") or facts.fertility.get("chosen"), 80)
     table = _table(candidates, chosen)
     cuts = _cuts(candidates)
     reasons = [

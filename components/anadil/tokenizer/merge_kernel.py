@@ -47,10 +47,12 @@ def lay_out(ids: Array, tokens: Array, starts: Array, cells: Array) -> None:
         ids: All pretokens, one after another.
         tokens: What stands in `ids` -> id of the token.
         starts: Where in `ids` each pretoken begins and the last one ends.
-        cells: As many as ids, and one more than pretokens.
+        cells: As many as pretokens of several tokens, their tokens, and one more.
     """
     place = 0
     for word in range(len(starts) - 1):
+        if starts[word + 1] - starts[word] < 2:
+            continue
         cells[place, TOKEN] = BORDER
         place += 1
         for number in range(starts[word], starts[word + 1]):

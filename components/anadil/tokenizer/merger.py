@@ -20,6 +20,8 @@ from anadil.tokenizer.merge_kernel import Array
 Merge = tuple[str, str]
 GROWTH = 1.25
 MAX_CELLS = 2**31 - 1
+ROOM = 2**28
+"""Cells that the lists of pairs have room for at first, some GB if all are written to."""
 FIRST_PAIRS = 2**17
 """Different pairs of the beginning that there is room for at first; of bytes there are 65,536 at most."""
 
@@ -45,15 +47,15 @@ class Merger:
         """Lay the pretokens out and count the pairs.
 
         Args:
-            words: Pretokens of two tokens or more; those of one are passed over.
+            words: Of which those of one token are passed over.
             num_ids: One more than the largest id that will be.
             least: How often a pair has to occur to be merged, at least 1.
 
         Raises:
             DataError: The table is too large for positions of 32 bits.
         """
-        words = _of_several_tokens(words)
-        num_cells = len(words.ids) + len(words.starts)
+        lengths = np.diff(words.starts)
+        num_cells = int(lengths[lengths > 1].sum() + (lengths > 1).sum()) + 1
         if num_cells > MAX_CELLS:
             raise DataError(
                 f"tokenizer: the different words of the corpus have {len(words.ids):,} bytes, of which training "
@@ -95,10 +97,12 @@ class Merger:
             num = kernel.count_pairs(self._cells, self._counts, slots, pairs, 0)
             room *= 4
         pairs = pairs[:num]
-        size = int(pairs[:, kernel.NUM][pairs[:, kernel.WEIGHT] >= self._least].sum())
-        self._pool = np.empty(max(1, int(size * GROWTH)), dtype=np.int32)
-        self._entries = np.empty((2 * num + 2, 3), dtype=np.int64)
-        self._heap = np.empty((2 * num + 2, 2), dtype=np.int64)
+        size = int(pairs[:, kernel.NUM].sum())
+        # A merge takes one token away and lists two cells at most. Memory that is not written to costs nothing.
+        most = min(3 * size, max(size, ROOM))
+        self._pool = np.empty(most, dtype=np.int32)
+        self._entries = np.empty((max(num, most // 16) + 1, 3), dtype=np.int64)
+        self._heap = np.empty((len(self._entries), 2), dtype=np.int64)
         kernel.list_pairs(self._cells, pairs, self._entries, self._pool, self._state, self._least)
 
     def _merge(self, new: int) -> None:
@@ -120,25 +124,10 @@ class Merger:
 
 
 def _longer(array: Array, size: int, num: int) -> Array:
-    """A copy with room for `num` rows after the first `size`; memory that is not written to costs nothing."""
+    """A copy with room for `num` rows after the first `size`."""
     copy = np.empty((max(int(len(array) * GROWTH), size + num), *array.shape[1:]), dtype=array.dtype)
     copy[:size] = array[:size]
     return copy
-
-
-def _of_several_tokens(words: SegmentedWords) -> SegmentedWords:
-    lengths = np.diff(words.starts)
-    chosen = lengths > 1
-    if chosen.all():
-        return words
-    starts = np.zeros(int(chosen.sum()) + 1, dtype=np.int64)
-    np.cumsum(lengths[chosen], out=starts[1:])
-    return SegmentedWords(
-        ids=words.ids[np.repeat(chosen, lengths)],
-        tokens=words.tokens,
-        starts=starts,
-        counts=words.counts[chosen],
-    )
 
 
 def merges_of(

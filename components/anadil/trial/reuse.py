@@ -27,9 +27,9 @@ FOLDER = "finalists"
 
 def find_result(job: Job, finalist: Finalist) -> FinalistResult | None:
     """The result of a finalist that is trained already; None where it has to be."""
-    found = _read(job.work / FOLDER, finalist.name)
+    found = read_result(job.work / FOLDER, finalist.name)
     if found is None and (folder := _artifact_of(job, finalist.strategy)) is not None:
-        found = _read(folder / FOLDER, finalist.name)
+        found = read_result(folder / FOLDER, finalist.name)
     if found is not None:
         log.info("%s: trained already", finalist.name)
     return found
@@ -43,14 +43,15 @@ def keep_result(folder: Path, result: FinalistResult) -> None:
     draft.replace(folder / f"{result.name}.json")
 
 
+def read_result(folder: Path, name: str) -> FinalistResult | None:
+    """The result that `keep_result` wrote; None where it did not."""
+    file = folder / f"{name}.json"
+    return FinalistResult(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
 def as_json(result: FinalistResult) -> dict[str, object]:
     """The fields of a result."""
     return {name: getattr(result, name) for name in FinalistResult.__dataclass_fields__}
-
-
-def _read(folder: Path, name: str) -> FinalistResult | None:
-    file = folder / f"{name}.json"
-    return FinalistResult(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
 def _artifact_of(job: Job, strategy: Strategy) -> Path | None:

@@ -65,14 +65,14 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
             return find_result(job, finalist)
 
         result = processes.run_on_first(found)
-        results.append(result or _try(job, finalist, texts, budget, processes, device))
+        results.append(result or try_finalist(job, finalist, texts, budget, processes, device))
         job.stop.check()
     figures = _write(job, wanted, results, texts, budget) if processes.is_first else {}
     processes.wait()
     return figures
 
 
-def _try(
+def try_finalist(
     job: Job, finalist: Finalist, texts: TrialTexts, budget: Budget, processes: Group, device: torch.device
 ) -> FinalistResult:
     """Train with a finalist's tokenizer and score what came out; its weights are not kept."""

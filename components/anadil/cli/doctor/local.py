@@ -33,6 +33,7 @@ from anadil.runtime.threads import num_cores
 MIN_FREE_BYTES = 2 * GIB
 """What `smoke` writes is far less; a real run is checked by its plan."""
 IMPORT_NAMES = {
+    "fasttext-predict": "fasttext",
     "mlflow-skinny": "mlflow",
     "pyyaml": "yaml",
     "liger-kernel": "liger_kernel",
