@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from anadil.model import tiny
 from anadil.recipe.load import load_recipe
 from tests.kit.flow import made_folders
 
@@ -42,7 +41,7 @@ def data() -> Path:
 def test_an_english_model_learns_azerbaijani(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tiny, "TINY_STEPS", TINY_STEPS)
+    monkeypatch.setattr("anadil.model.tiny.TINY_STEPS", TINY_STEPS)
     # Prose, sentences, texts of programs and web pages; the five megabytes of law only take time.
     inputs = [f"{data}/az/[!m]*.jsonl", f"{data}/warc/part-00000.warc.gz"]
     chats = [f"{data}/qa/az_native_instructions.jsonl"]

@@ -60,6 +60,13 @@ if package.is_dir():
     found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name).is_dir()}
 print(json.dumps(found))
 """
+KERNELS = """
+import importlib, json, sys
+importlib.import_module(f"anadil.{sys.argv[1]}.warm_kernels").warm_kernels()
+called = [each for each in importlib.import_module(f"anadil.{sys.argv[1]}.compiled").KERNELS._kernels if each.dispatcher]
+print(json.dumps({"loaded": [each.__name__ for each in called if each.dispatcher.stats.cache_hits],
+                  "compiled": [each.__name__ for each in called if each.dispatcher.stats.cache_misses]}))
+"""
 
 
 def podman(*arguments: str, code: int | None = 0, timeout: float = 180) -> "subprocess.CompletedProcess[str]":
@@ -102,6 +109,16 @@ def test_a_stage_loads_with_any_user_a_read_only_root_and_no_network(name: str) 
     assert done.stdout == f"anadil {__version__} {name}: ready\n"
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["clean", "tokenizer"])
+def test_no_process_of_an_image_compiles_kernels(name: str) -> None:
+    """Whatever starts it: a pod's command is `python -m`, not the entry point."""
+    done = podman("run", *RESTRICTED, "--entrypoint", "python", image(name), "-c", KERNELS, name)
+
+    seen = json.loads(done.stdout)
+    assert seen["loaded"]
+    assert seen["compiled"] == []
 
 
 def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:

@@ -54,13 +54,23 @@ def test_an_image_takes_every_room_that_its_entry_point_loads(name: str) -> None
     assert {each for each in needed if "/" in each and not each.startswith(held)} <= {"cli/__init__.py"}
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "pretrain"])
 def test_an_image_takes_no_other_stage(name: str) -> None:
     # The trial of tokenizers trains with pretrain's loop, and measures as these two do.
     shares = {"trial", "tokenizer", "evaluate"} if name == "pretrain" else set()
     assert rooms(name) & {stage.name for stage in FLOW} == {name} | shares
     # The tokenizer's choice counts the compute of the model, whose families need no torch.
     assert ("model" in rooms(name)) == (name in (*TORCH, "tokenizer"))
+
+
+def test_the_image_that_trains_holds_what_the_trial_of_tokenizers_loads() -> None:
+    needed = {
+        path.relative_to(PACKAGE).parts[0] for path in reached("anadil.trial.__main__", "anadil.trial.run")
+    }
+
+    stages = {stage.name for stage in FLOW}
+    assert rooms("pretrain") & stages == needed & stages | {"pretrain"}
+    assert {"trial", "model"} <= needed & rooms("pretrain")
 
 
 @pytest.mark.parametrize("name", ["tools", "pipelines"])

@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.pretrain.focus import sparsemax, token_vectors
+from anadil.artifacts.base_model import read_tokenizer
+from anadil.pretrain.focus import similar_tokens, sparsemax, token_vectors
+from tests.kit.pretraining import SPECIALS, TEXTS, make_corpus, make_tokenizer_artifact
 
 SCORES = st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20)
 
@@ -48,3 +52,15 @@ def test_tokens_among_the_same_neighbours_have_near_vectors() -> None:
     assert alike[2, 3] > 0.9
     assert alike[:2, 2:].max() < 0.5
     assert torch.equal(vectors, again)
+
+
+def test_a_control_token_that_a_text_names_is_no_use_of_it(tmp_path: Path) -> None:
+    """Its row stands for the end of a document, not for a word."""
+    control = 299
+    rows = [[token] for token in range(280)] + [[0, 1]] * 20
+    tokenizer = make_tokenizer_artifact(tmp_path / "tokenizer", rows)
+    assert read_tokenizer(tokenizer).id_to_token(control) in SPECIALS
+    named = [f"{text} {name}" for text in TEXTS for name in SPECIALS] * 3
+    corpus = make_corpus(tmp_path / "corpus", named)
+
+    assert control not in similar_tokens(corpus, tokenizer, seed=1)

@@ -1,6 +1,6 @@
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.runtime.job import Job
 from anadil.text.corpus import CorpusPart, Document, read_documents, write_documents
+from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.run import run
 from anadil.tokenizer.tables import SPEED
 
@@ -54,6 +55,40 @@ def test_the_candidates_are_compared_and_the_new_vocabulary_goes_on(make_job: Ca
         }  # fmt: skip
     chosen = contents(job.out / "candidates" / "replace-600")
     assert {name: (job.out / name).read_bytes() for name in chosen} == chosen
+
+
+def test_the_fast_encoder_is_tried_with_every_word_of_the_corpus(make_job: Callable[..., Job]) -> None:
+    jobs = [make_job(strategies=["extend"], vocab_sizes=[100]), make_job(strategies=["base"])]
+
+    for job in jobs:
+        run(job)
+
+    found, alone = (json.loads((job.out / "fertility.json").read_text(encoding="utf-8")) for job in jobs)
+    words = jobs[0].records["different_pretokens"]
+    assert found["encoder"] == {"fast": True, "compared_words": words, "difference": ""}
+    assert alone["encoder"] is None
+
+
+def test_a_word_that_the_fast_encoder_cuts_otherwise_is_said_and_recorded(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = make_job(strategies=["extend"], vocab_sizes=[100])
+    whole = _FastEncoder.encode
+
+    def without_a_word(self: _FastEncoder, texts: Sequence[str], threads: int) -> list[Ids]:
+        found = whole(self, texts, threads)
+        return [ids[:0] if text == " bomboş" else ids for text, ids in zip(texts, found, strict=True)]
+
+    monkeypatch.setattr(_FastEncoder, "encode", without_a_word)
+
+    run(job)
+
+    shown = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))
+    said = "the fast encoder gives other token ids than tokenizers for ' bombo\\u015f'"
+    assert not shown["encoder"]["fast"]
+    assert shown["encoder"]["difference"].startswith(said)
+    assert shown["warnings"][-1] == shown["encoder"]["difference"]
+    assert said in caplog.text
 
 
 def test_fertility_is_tokens_per_word_of_the_heldout_text_without_special_tokens(

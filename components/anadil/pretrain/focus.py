@@ -22,6 +22,7 @@ import torch
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.pretrain.embedding_init import Weighted, embedding_map
 from anadil.text.corpus import read_documents
+from anadil.text.encoder import Encoder
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +73,14 @@ def similar_tokens(corpus: Path, tokenizer: Path, seed: int) -> Weighted:
 
 def _sample(corpus: Path, tokenizer: Path) -> tuple[Array, Array]:
     """Ids of the first tokens of the corpus, and the number of the document of each."""
-    encoder = read_tokenizer(tokenizer)
+    encoder = Encoder(read_tokenizer(tokenizer))
     texts = (document.text for document in read_documents(corpus, "train"))
     ids: list[Array] = []
     num_tokens = 0
     while num_tokens < SAMPLE_TOKENS and (batch := list(islice(texts, DOCUMENTS_AT_A_TIME))):
-        for encoding in encoder.encode_batch_fast(batch, add_special_tokens=False):
-            ids.append(np.array(encoding.ids, dtype=np.int64))
-            num_tokens += len(encoding.ids)
+        for found in encoder.encode(batch):
+            ids.append(found.astype(np.int64))
+            num_tokens += len(found)
     lengths = [len(each) for each in ids]
     return np.concatenate(ids)[:SAMPLE_TOKENS], np.repeat(np.arange(len(ids)), lengths)[:SAMPLE_TOKENS]
 

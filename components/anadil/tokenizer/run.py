@@ -28,6 +28,7 @@ from anadil.tokenizer.compute import ModelCompute, model_compute
 from anadil.tokenizer.corpus_counts import corpus_counts
 from anadil.tokenizer.cost import cost_of
 from anadil.tokenizer.embedding_map import write_embedding_map
+from anadil.tokenizer.encoder_check import EncoderCheck, check_encoder
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
 from anadil.tokenizer.makers import MAKERS, require_room
@@ -65,7 +66,8 @@ def run(job: Job) -> Figures:
     choice = choose_candidate(measured, measure.base, recipe.tokenizer)
     best = choice.best
     _write(job, measured, best, base, folder)
-    write_tables(job.out, measure.base, measured, choice, heldout, language.code)
+    encoder = candidates.check_encoder(best.candidate)
+    write_tables(job.out, measure.base, measured, choice, heldout, language.code, encoder)
     write_choice(job.out, measured, choice, recipe.tokenizer, measure.compute)
     beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
     job.varying.extend(sorted(name for name in beside if "/" in name or name in TABLES))
@@ -123,6 +125,12 @@ class _Candidates:
                 yield from made
             for size in sizes:
                 yield ready.get((strategy, size)) or next(made)
+
+    def check_encoder(self, chosen: TokenizerCandidate) -> EncoderCheck | None:
+        """What the words of the corpus say; None for the base alone, for which they are not counted."""
+        if not set(self._strategies) - {"base"}:
+            return None
+        return check_encoder(chosen.tokenizer, self._counts.counts, self._job.stop)
 
     @cached_property
     def _counts(self) -> Pretokens:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.compute import ModelCompute
+from anadil.tokenizer.encoder_check import EncoderCheck
 from anadil.tokenizer.samples import HeldoutSample
 from anadil.tokenizer.select import MAX_KEEP_RATIO, TIE, Choice, MeasuredCandidate, rule_text
 from anadil.tokenizer.usage import MIN_SHARE
@@ -25,11 +26,15 @@ def write_tables(
     choice: Choice,
     heldout: HeldoutSample,
     language: str,
+    encoder: EncoderCheck | None,
 ) -> None:
     """Write `fertility.json` and `speed.json`.
 
     The base's tokenizer is in them in any case, because the others are compared with it.
     """
+    warnings = _warnings(measured)
+    if encoder and encoder["difference"]:
+        warnings.append(str(encoder["difference"]))
     every = {item.candidate.name: item for item in (base, *measured)}
     summary = {
         "language": language,
@@ -37,7 +42,8 @@ def write_tables(
         "num_words": heldout.num_words,
         "num_bytes": heldout.num_bytes,
         "candidates": {name: item.as_json() for name, item in every.items()},
-        "warnings": _warnings(measured),
+        "encoder": encoder,
+        "warnings": warnings,
     }
     _write_json(out / "fertility.json", summary)
     speeds = {
