@@ -147,3 +147,20 @@ def test_a_damaged_tokenizer_file_is_a_data_error(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"tokenizer\.json: tokenizers cannot read it"):
         read_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_whose_control_tokens_get_other_ids_by_being_read_is_refused(
+    tiny: Path, tmp_path: Path
+) -> None:
+    content = json.loads((tiny / "tokenizer.json").read_text(encoding="utf-8"))
+    for token in content["added_tokens"]:
+        token["id"] += 100
+        content["model"]["vocab"].pop(token["content"], None)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+
+    with pytest.raises(DataError, match=r"has id 4196, and tokenizers reads it as 4096.*model\.vocab"):
+        read_tokenizer(tmp_path)
+
+    content["model"]["vocab"] |= {token["content"]: token["id"] for token in content["added_tokens"]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    assert read_tokenizer(tmp_path).token_to_id("<|begin_of_text|>") == 4196

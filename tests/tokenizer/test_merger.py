@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -118,6 +119,18 @@ def test_a_vocabulary_that_leaves_no_room_has_no_merges(tiny: Tokenizer) -> None
     assert train_vocabulary({"ab": 5}, 256, min_frequency=1).merges == []
     assert train_vocabulary({"ab": 5}, 3, min_frequency=1).merges == []
     assert continue_merges(tiny, {"ab": 5}, 0, 1) == []
+
+
+def test_a_size_beyond_what_the_words_can_give_takes_no_memory_for_it(tiny: Tokenizer) -> None:
+    tracemalloc.start()
+    trained = train_vocabulary({"ab": 5, "abc": 3}, 10**9, min_frequency=1)
+    added = continue_merges(tiny, {"ĉĉĉĉĉ": 5}, 10**9, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert trained.merges == [("a", "b"), ("ab", "c")]
+    assert len(added) == 3
+    assert peak < 2**26
 
 
 def test_a_table_and_a_dictionary_give_the_same(tiny: Tokenizer) -> None:

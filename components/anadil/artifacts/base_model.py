@@ -137,7 +137,7 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
     the file says of truncation and padding is dropped, because it would lose text.
 
     Raises:
-        DataError: `tokenizer.json` is missing or cannot be read.
+        DataError: `tokenizer.json` is missing, cannot be read, or gets other ids by being read.
     """
     from tokenizers import Tokenizer
 
@@ -148,10 +148,22 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  tokenizers raises nothing narrower
         raise DataError(f"{path}: tokenizers cannot read it ({error}); fetch or make it again") from None
+    _require_own_ids(tokenizer, path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
+    """Where ids are missing, the library counts those of added tokens from the number of tokens, without a word."""
+    for token in json.loads(path.read_text(encoding="utf-8")).get("added_tokens", ()):
+        found = tokenizer.token_to_id(token["content"])
+        if found != token["id"]:
+            raise DataError(
+                f"{path}: {token['content']!r} has id {token['id']}, and tokenizers reads it as {found}, because ids are "
+                "missing before it; give model.vocab of the file an entry for each of added_tokens"
+            )
 
 
 def tiny_text() -> str:

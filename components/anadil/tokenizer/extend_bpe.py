@@ -40,8 +40,10 @@ def continue_merges(
     """
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     symbols = {index: token for token, index in vocab.items()}
-    num_ids = max(symbols) + 1 + max(num_tokens, 0)
-    merger = Merger(_segmented(tokenizer, as_table(counts), num_ids), num_ids, min_frequency)
+    table = as_table(counts)
+    # Each new token is two or more bytes of some word, so that a size beyond all words needs no room.
+    num_ids = max(symbols) + 1 + min(max(num_tokens, 0), len(table.text))
+    merger = Merger(_segmented(tokenizer, table, num_ids), num_ids, min_frequency)
     return merges_of(merger, symbols, num_tokens, is_banned)
 
 

@@ -45,6 +45,8 @@ def train_vocabulary(
         starts=table.starts,
         counts=table.counts,
     )
-    merger = Merger(words, max(num_tokens, len(alphabet)), min_frequency)
+    # Each new token is two or more bytes of some word, so that a size beyond all words needs no room.
+    num_ids = min(max(num_tokens, len(alphabet)), len(alphabet) + len(table.text))
+    merger = Merger(words, num_ids, min_frequency)
     merges = merges_of(merger, dict(enumerate(alphabet)), num_tokens - len(alphabet))
     return TrainedVocabulary(alphabet=alphabet, merges=merges)
