@@ -55,7 +55,7 @@ def test_an_english_model_learns_azerbaijani(
         print(f"\nfertility {base['fertility']:.3f} -> {adapted['fertility']:.3f}")
         print(f"bits per byte {base['bits_per_byte']:.4f} -> {adapted['bits_per_byte']:.4f}")
     assert adapted["fertility"] <= 0.5 * base["fertility"]
-    # Guessing any of the new tokens alone costs log2(4,096) bits each, any of the 8,198 one bit more.
-    assert adapted["bits_per_byte"] <= 0.95 * math.log2(VOCABULARY) / adapted["bytes_per_token"]
+    # Guessing any of the new tokens costs 2.72 bits per byte, of all 8,198 2.95; seen: 2.41.
+    assert adapted["bits_per_byte"] <= math.log2(VOCABULARY) / adapted["bytes_per_token"]
     assert adapted["bits_per_byte"] <= 0.5 * base["bits_per_byte"]
     assert base["num_bytes"] == adapted["num_bytes"] > 80_000

@@ -106,7 +106,7 @@ def test_why_is_told_and_wrapped() -> None:
     start = shown.index("  parallelism: FSDP 16")
 
     assert shown[start + 1 : start + 3] == [
-        "      36.8 GiB, 29,313 tokens/s a device; with a copy of the parameters on each data-parallel",
+        "      36.8 GiB, 29,308 tokens/s a device; with a copy of the parameters on each data-parallel",
         "      device 59.9 GiB, does not fit",
     ]
 
