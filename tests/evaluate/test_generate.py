@@ -56,6 +56,16 @@ def test_greedy_text_is_that_of_the_model_without_a_cache(model: Any, tokenizer:
     assert greedy.text == tokenizer.decode(ids[start:], skip_special_tokens=True)
 
 
+def test_a_row_that_only_fills_the_embedding_up_is_never_written(tokenizer: Any) -> None:
+    padded = always(tiny_model(len(tokenizer) + 5), len(tokenizer) + 2)
+    letter = encode_text(tokenizer, "B")[0]
+    with torch.no_grad():
+        padded.lm_head.bias[letter] = 25.0
+
+    for text in write(padded, tokenizer, continuation(BEGINNINGS[0]), new=3):
+        assert text.text == 3 * tokenizer.decode([letter])
+
+
 def test_the_order_of_prompts_changes_no_sample(model: Any, tokenizer: Any) -> None:
     first, second = (continuation(text) for text in BEGINNINGS)
 

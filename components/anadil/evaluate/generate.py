@@ -6,8 +6,9 @@ made. The seed of a sample is that of its prompt: order and number of prompts ch
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -69,14 +70,15 @@ def generate_texts(
 ) -> list[GeneratedText]:
     """Each prompt continued in each mode, in order."""
     model.eval()
+    # Rows that fill the embedding up are no tokens.
+    num_ids = max(tokenizer.get_vocab().values()) + 1
     texts = []
     with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as bar:
         for prompt in prompts:
             ids = _prompt_ids(tokenizer, prompt)
             for mode in DECODING_MODES:
-                new, ended = _continue(
-                    model, ids, _ends(model, tokenizer), max_new_tokens, _generator(mode, seed, prompt.text)
-                )
+                choose = partial(_next_token, num_ids, _generator(mode, seed, prompt.text))
+                new, ended = _continue(model, ids, _ends(model, tokenizer), max_new_tokens, choose)
                 texts.append(_describe(tokenizer, prompt, mode, new, ended=ended))
             bar.advance()
     return texts
@@ -129,7 +131,8 @@ def _generator(mode: Mode, seed: int, prompt: str) -> torch.Generator | None:
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
-def _next_token(logits: torch.Tensor, generator: torch.Generator | None) -> int:
+def _next_token(num_ids: int, generator: torch.Generator | None, logits: torch.Tensor) -> int:
+    logits = logits[:num_ids]
     if generator is None:
         return int(logits.argmax())
     probabilities, order = torch.softmax(logits / TEMPERATURE, 0).sort(descending=True, stable=True)
@@ -143,7 +146,7 @@ def _continue(
     ids: Sequence[int],
     ends: frozenset[int],
     max_new_tokens: int,
-    generator: torch.Generator | None,
+    choose: Callable[[torch.Tensor], int],
 ) -> tuple[list[int], bool]:
     """New tokens, and whether an end token followed them."""
     longest = getattr(model.config, "max_position_embeddings", None) or len(ids) + max_new_tokens
@@ -155,7 +158,7 @@ def _continue(
     while len(new) < budget:
         out = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = out.past_key_values
-        token = _next_token(out.logits[0, -1].float().cpu(), generator)
+        token = choose(out.logits[0, -1].float().cpu())
         if token in ends:
             return new, True
         new.append(token)
