@@ -13,7 +13,7 @@ from anadil.tokenizer.ban_list import unchanged_share
 from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, write_tokenizer
 from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.makers import surgeries
+from anadil.tokenizer.makers import Maker, extensions, surgeries
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.surgery import Surgery, plan_surgery
 
@@ -222,6 +222,19 @@ def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, c
 
     with pytest.raises(DataError, match=r"no token of a script that neither .* leave it out"):
         next(surgeries(tiny, counts, (10,), settings, {}))
+
+
+@pytest.mark.parametrize("maker", [extensions, surgeries])
+def test_kept_words_of_the_corpus_itself_are_cut_as_before(
+    base: Tokenizer, counts: Pretokens, maker: Maker
+) -> None:
+    kept = dict(count_pretokens(base, SENTENCES[:1]).counts.items())
+
+    (free,) = maker(base, counts, (NUM_NEW,), Settings(), {})
+    (held,) = maker(base, counts, (NUM_NEW,), Settings(), kept)
+
+    assert unchanged_share(base, free.tokenizer, SENTENCES[:1]) == 0
+    assert unchanged_share(base, held.tokenizer, SENTENCES[:1]) == 1
 
 
 def test_more_than_can_be_exchanged_is_said(
