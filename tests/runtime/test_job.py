@@ -13,7 +13,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, code_digest, recipe_origin, stage_origin
 from anadil.runtime.environment import image_name
-from anadil.runtime.job import external_files
+from anadil.runtime.job import external_files, external_side_files
 from anadil.runtime.signals import Stop
 
 INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
@@ -282,3 +282,12 @@ def test_a_signal_that_a_library_swallowed_is_raised_at_the_next_look() -> None:
 
 def test_without_a_signal_nothing_is_raised() -> None:
     Stop().check()
+
+
+def test_a_language_without_built_in_text_is_not_taken_for_a_file() -> None:
+    recipe = Recipe.model_validate({"tokenizer": {"keep": ["en", "de"]}})
+
+    with pytest.raises(
+        DataError, match=r"tokenizer\.keep: 'de' is neither a file nor a language with built-in text"
+    ):
+        external_side_files(STAGES["tokenizer"], recipe)

@@ -1,5 +1,6 @@
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
+from anadil.runtime.job import Job
 from anadil.text.cut_patterns import LLAMA_3_REGEX
 from anadil.tokenizer.ban_list import unchanged_share
 from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, write_tokenizer
@@ -15,6 +17,7 @@ from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.makers import Maker, extensions, surgeries
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.run import run
 from anadil.tokenizer.surgery import Surgery, plan_surgery
 
 from .conftest import SENTENCES
@@ -222,6 +225,18 @@ def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, c
 
     with pytest.raises(DataError, match=r"no token of a script that neither .* leave it out"):
         next(surgeries(tiny, counts, (10,), settings, {}))
+
+
+def test_a_base_with_nothing_to_exchange_leaves_the_other_strategies_their_comparison(
+    make_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = make_job(strategies=["base", "surgery", "extend"], vocab_sizes=[50])
+
+    run(job)
+
+    table = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    assert set(table) == {"base", "extend-50"}
+    assert "tokenizer.strategies: surgery: the base has no token of a script" in caplog.text
 
 
 @pytest.mark.parametrize("maker", [extensions, surgeries])

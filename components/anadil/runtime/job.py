@@ -113,6 +113,11 @@ def _built_in(name: str, kind: SideFiles) -> str:
 
 def side_files(pattern: str, kind: SideFiles) -> list[str]:
     """The files that one pattern names; see `external_side_files`."""
+    if kind.of_language and pattern.isalpha() and not Path(pattern).exists():
+        raise DataError(
+            f"{kind.key}: {pattern!r} is neither a file nor a language with built-in text (en); "
+            "name a file of text in that language"
+        )
     files = storage.expand((pattern,), kind.key)
     if not kind.names or files == [pattern]:
         return files

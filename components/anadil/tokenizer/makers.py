@@ -56,22 +56,30 @@ def extensions(
         )
 
 
+NOTHING_TO_EXCHANGE = (
+    "tokenizer.strategies: surgery: the base has no token of a script that neither the corpus nor tokenizer.keep "
+    "uses, so nothing can be exchanged; leave it out"
+)
+
+
 def surgeries(
     base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold.
 
+    Where there are none, and other strategies are compared, a warning says so.
+
     Raises:
-        DataError: There are none.
+        DataError: There are none, and nothing else is asked for.
     """
     surgery = plan_surgery(base, counts.counts.items(), kept.items())
     most = len(surgery.removable)
     log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
     if not most:
-        raise DataError(
-            "tokenizer.strategies: surgery: the base has no token of a script that neither the corpus nor tokenizer.keep "
-            "uses, so nothing can be exchanged; leave it out"
-        )
+        if settings.choice == "surgery" or set(settings.strategies) == {"surgery"}:
+            raise DataError(NOTHING_TO_EXCHANGE)
+        log.warning("%s", NOTHING_TO_EXCHANGE)
+        return
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = min(most, max(sizes, default=most))
     merges = continue_merges(surgery.reduced, counts.counts, largest, floor, surgery.is_banned)

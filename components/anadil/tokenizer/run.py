@@ -124,7 +124,9 @@ class _Candidates:
             if not sizes:
                 yield from made
             for size in sizes:
-                yield ready.get((strategy, size)) or next(made)
+                # Surgery makes none where the base has nothing to exchange.
+                if candidate := ready.get((strategy, size)) or next(made, None):
+                    yield candidate
 
     def check_encoder(self, chosen: TokenizerCandidate) -> EncoderCheck | None:
         """What the words of the corpus say; None for the base alone, for which they are not counted."""
