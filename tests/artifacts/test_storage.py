@@ -327,3 +327,16 @@ def test_the_usual_patience_with_a_dead_endpoint_is_five_attempts(monkeypatch: p
     credentials(monkeypatch, "http://127.0.0.1:9")
 
     assert s3.s3_client().meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
+
+
+def test_an_object_is_copied_only_over_what_was_seen(bucket: str) -> None:
+    upload(bucket, "a.txt", "b.txt")
+    store, target = s3.S3(), f"{bucket}/deep/c.txt"
+
+    assert store.copy(f"{bucket}/a.txt", target, "")
+    assert not store.copy(f"{bucket}/b.txt", target, "")
+    assert store.read(target) == b"text of a.txt"
+    assert store.copy(f"{bucket}/b.txt", target, store.tags(bucket)["deep/c.txt"])
+    assert store.read(target) == b"text of b.txt"
+    with pytest.raises(DataError, match=r"none\.txt: does not exist"):
+        store.copy(f"{bucket}/none.txt", target, store.tags(bucket)["deep/c.txt"])

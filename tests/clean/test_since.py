@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from anadil.artifacts import artifact, s3, storage
+from anadil.artifacts.artifact import read_manifest
+from anadil.artifacts.prefetch import fetch
 from anadil.clean.minhash import MinHash
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
@@ -28,6 +31,22 @@ def corpus(folder: Path, name: str, lines: list[str], **settings: Any) -> Path:
     data = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 1, **settings}}
     recipe = parse_recipe(json.dumps(data), "recipe", ())
     return Path(execute(CLEAN, recipe, {}, (), str(folder / name)).uri)
+
+
+def corpus_at(uri: str, folder: Path, lines: list[str], **settings: Any) -> str:
+    """The same at any place."""
+    raw = write_jsonl(folder / f"{uri.rpartition('/')[2]}.jsonl", lines)
+    data = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 1, **settings}}
+    return execute(CLEAN, parse_recipe(json.dumps(data), "recipe", ()), {}, (), uri).uri
+
+
+def fetched_objects() -> list[str]:
+    """The path of each object whose bytes are asked for from now on."""
+    paths: list[str] = []
+    s3.s3_client().meta.events.register(
+        "before-call.s3.GetObject", lambda params, **_: paths.append(params["url_path"])
+    )
+    return paths
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +146,47 @@ def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
     index.write_bytes(damaged)
     with pytest.raises(IntegrityError, match=r"index/part-00000\.npy"):
         corpus(tmp_path, "damaged", OWN[12:], since=str(first))
+
+
+def test_the_documents_of_a_corpus_in_s3_are_added_to_without_being_fetched(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact, "GLANCE_BYTES", 200)  # a real corpus is larger than what is looked into
+    first = corpus_at(f"{bucket}/first", tmp_path, OWN[:20])
+    paths = fetched_objects()
+
+    second = corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
+
+    assert not [path for path in paths if "/first/train/" in path or "/first/heldout/" in path]
+    assert [path for path in paths if "/first/index/part-" in path]
+    folder, manifest = fetch(second, "corpus")  # verifies every file
+    assert sorted(document.text for document in documents(folder)) == sorted(OWN)
+    # On this machine it becomes the same.
+    local = corpus(tmp_path, "local", OWN[:20])
+    second_here = corpus(tmp_path, "second", OWN[10:30], since=str(local))
+    there, here = manifest, read_manifest(str(second_here))
+    assert here is not None
+    assert (there.digest, list(there.files)) == (here.digest, list(here.files))
+
+
+def test_a_corpus_in_s3_is_added_to_on_this_machine(bucket: str, tmp_path: Path) -> None:
+    first = corpus_at(f"{bucket}/first", tmp_path, OWN[:20])
+
+    second = corpus(tmp_path, "second", OWN[10:30], since=first)
+
+    assert sorted(document.text for document in documents(second)) == sorted(OWN)
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_a_harmed_corpus_in_s3_is_not_added_to(bucket: str, tmp_path: Path, harm: str) -> None:
+    first = corpus_at(f"{bucket}/first", tmp_path, OWN[:20])
+    part = f"{first}/train/part-00000.jsonl.zst"
+    if harm == "cut":
+        storage.store(part).write(part, storage.store(part).read(part)[:-1])
+    else:
+        s3.s3_client().delete_object(
+            Bucket=bucket.removeprefix("s3://"), Key="first/train/part-00000.jsonl.zst"
+        )
+
+    with pytest.raises(IntegrityError, match=r"first/train/part-00000\.jsonl\.zst: (size differs|missing)"):
+        corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)

@@ -178,13 +178,21 @@ def file_entry(path: Path) -> dict[str, str | int]:
     return {"bytes": path.stat().st_size, "sha256": digest}
 
 
-def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) -> Manifest:
+def seal(
+    path: Path,
+    *,
+    kind: str,
+    origin: Mapping[str, str],
+    copies: Mapping[str, Mapping[str, str | int]] | None = None,
+    **more: object,
+) -> Manifest:
     """Write the manifest of a finished local directory, through a temporary name.
 
     Args:
         path: The directory, with every file but the manifest.
         kind: The artifact's word.
         origin: What decides the content.
+        copies: Manifest entries of files that get into the artifact without being in the directory.
         more: `records`, `figures`, `recipe`, `program`, `varying`, `contents` of the manifest.
     """
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -193,6 +201,8 @@ def seal(path: Path, *, kind: str, origin: Mapping[str, str], **more: object) ->
     storage.flush_directory(path)  # before the manifest vouches for them
     entries = {file.relative_to(path).as_posix(): file_entry(file) for file in files}
     entries.pop(MANIFEST, None)
+    entries |= {name: dict(entry) for name, entry in (copies or {}).items()}
+    entries = {name: entries[name] for name in sorted(entries, key=Path)}  # the order is part of the digest
     manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w", encoding="utf-8") as file:

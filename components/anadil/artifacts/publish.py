@@ -8,7 +8,9 @@ its claim cannot change what its successor has written. The manifest, last, goes
 import logging
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from anadil.artifacts import object_lock
 from anadil.artifacts.object_lock import ObjectLock, Taken
@@ -21,6 +23,7 @@ log = logging.getLogger(__name__)
 CLAIM = ".claim"
 PATIENCE_S = 3_600.0
 """How long a run waits for another one's upload; 140 GB at 100 MB/s take 25 minutes."""
+NO_COPIES: Mapping[str, str] = MappingProxyType({})
 ATTEMPTS = 5
 """Times that a file is sent that another run's last upload crosses."""
 
@@ -28,19 +31,26 @@ ATTEMPTS = 5
 class S3Store(S3):
     """Objects of S3, and directories that are put there by one run alone."""
 
-    def put_directory(self, source: Path, uri: str) -> None:
+    def put_directory(self, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
         """Upload every file, the manifest last, so that of several runs one alone writes there.
+
+        Args:
+            source: Local directory.
+            uri: Where to.
+            copies: Name -> URI of files that are copied within the storage.
 
         Raises:
             AlreadyThereError: Another run has finished it first.
             RetryableError: Another run is at it for too long.
         """
-        publish(self, source, uri)
+        publish(self, source, uri, copies)
         shutil.rmtree(source)
 
 
-def publish(objects: S3, source: Path, uri: str) -> None:
+def publish(objects: S3, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
     """Upload every file, the manifest last; what a killed run has left there is replaced.
+
+    The arguments are those of `S3Store.put_directory`.
 
     Raises:
         AlreadyThereError: Another run has finished first; nothing of it was changed.
@@ -50,7 +60,7 @@ def publish(objects: S3, source: Path, uri: str) -> None:
     while True:
         lock = _claim(objects, uri, deadline)
         try:
-            return _upload(objects, source, uri, lock)
+            return _upload(objects, source, uri, copies, lock)
         except Taken as error:  # this run was silent for too long
             log.warning("%s", error)
         finally:
@@ -99,9 +109,12 @@ def _refuse_finished(objects: S3, uri: str) -> None:
         raise AlreadyThereError(f"{uri}: another run has just finished it")
 
 
-def _upload(objects: S3, source: Path, uri: str, lock: ObjectLock | None) -> None:
-    files = {file.relative_to(source).as_posix(): file for file in source.rglob("*") if file.is_file()}
-    manifest = files.pop(MANIFEST, None)
+def _upload(objects: S3, source: Path, uri: str, copies: Mapping[str, str], lock: ObjectLock | None) -> None:
+    files: dict[str, Path | str] = {
+        file.relative_to(source).as_posix(): file for file in source.rglob("*") if file.is_file()
+    }
+    files.pop(MANIFEST, None)
+    files |= copies
     seen = objects.tags(uri)
     if lock is not None:
         lock.check()
@@ -109,7 +122,8 @@ def _upload(objects: S3, source: Path, uri: str, lock: ObjectLock | None) -> Non
         objects.remove(join(uri, stray))
     for name, file in sorted(files.items()):
         _send(objects, file, uri, name, seen, lock)
-    if manifest is None:
+    manifest = source / MANIFEST
+    if not manifest.is_file():
         return
     if lock is not None:
         lock.check()
@@ -123,20 +137,24 @@ def _upload(objects: S3, source: Path, uri: str, lock: ObjectLock | None) -> Non
 
 def _send(
     objects: S3,
-    file: Path,
+    file: Path | str,
     uri: str,
     name: str,
     seen: dict[str, str],
     lock: ObjectLock | None,
 ) -> None:
-    """Upload one file over what was seen in its place before the claim was confirmed."""
+    """Upload a file, or copy an object by its URI, over what was seen in its place before the claim was confirmed."""
     target = join(uri, name)
     for _ in range(ATTEMPTS):
         if lock is None:
-            objects.upload(file, target, None)
+            _transfer(objects, file, target, None)
             return
         lock.check()
-        if objects.upload(file, target, seen.get(name, "")):
+        if _transfer(objects, file, target, seen.get(name, "")):
             return
         seen.update(objects.tags(uri))
     raise RetryableError(f"{target}: other runs write there again and again; stop them and run again")
+
+
+def _transfer(objects: S3, file: Path | str, target: str, tag: str | None) -> bool:
+    return objects.copy(file, target, tag) if isinstance(file, str) else objects.upload(file, target, tag)

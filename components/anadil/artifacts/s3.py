@@ -5,6 +5,7 @@ import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from anadil.artifacts.uri import MANIFEST, ConditionsError, Count, join
 from anadil.core.aws import DamagedError, aws_client, aws_errors, error_code, error_status
 from anadil.core.errors import DataError, PreflightError, RetryableError
+from anadil.core.format import MIB
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,9 @@ ATTEMPTS = 5
 
 DOWNLOADS = 3
 """Times that an object is fetched whose bytes come damaged or cut off."""
+
+COPY_PART_BYTES = 64 * MIB
+"""Copied at a time within the storage; S3 takes 5 MiB to 5 GiB."""
 
 T = TypeVar("T")
 
@@ -110,16 +115,7 @@ class S3:
         from boto3.exceptions import S3UploadFailedError
 
         bucket, key = split_uri(uri)
-        # s3transfer does not pass conditions on.
-        events = [f"before-parameter-build.s3.{call}" for call in ("PutObject", "CompleteMultipartUpload")]
-
-        def add_condition(params: dict[str, Any], **_: object) -> None:
-            if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
-                params.update(_condition(tag))
-
-        with s3_errors(uri):
-            for event in events:
-                self._client.meta.events.register(event, add_condition)
+        with s3_errors(uri), self._on_condition(bucket, key, tag):
             try:
                 self._client.upload_file(str(path), bucket, key, Callback=count)
                 return True
@@ -127,9 +123,52 @@ class S3:
                 if tag is not None and _was_changed(error, uri):
                     return False
                 raise
-            finally:
-                for event in events:
-                    self._client.meta.events.unregister(event, add_condition)
+
+    def copy(self, source: str, uri: str, tag: str | None) -> bool:
+        """Copy an object within the storage, without a byte of it through this machine.
+
+        Args:
+            source: The object that is copied.
+            uri: Where to.
+            tag: As `upload` takes it.
+
+        Returns:
+            As `upload`.
+
+        Raises:
+            DataError: There is no such object.
+        """
+        from boto3.s3.transfer import TransferConfig
+
+        self.size(source)  # its absence is not to be taken for a change of the target
+        (from_bucket, from_key), (bucket, key) = split_uri(source), split_uri(uri)
+        # In parts whatever the size: servers honour conditions there that ignore them in CopyObject.
+        config = TransferConfig(multipart_threshold=1, multipart_chunksize=COPY_PART_BYTES)
+        with s3_errors(uri), self._on_condition(bucket, key, tag):
+            try:
+                self._client.copy({"Bucket": from_bucket, "Key": from_key}, bucket, key, Config=config)
+                return True
+            except self._client.exceptions.ClientError as error:
+                if tag is not None and _was_changed(error, uri):
+                    return False
+                raise
+
+    @contextmanager
+    def _on_condition(self, bucket: str, key: str, tag: str | None) -> Iterator[None]:
+        """Let transfers to an object carry the condition of a tag, which s3transfer does not pass on."""
+        events = [f"before-parameter-build.s3.{call}" for call in ("PutObject", "CompleteMultipartUpload")]
+
+        def add_condition(params: dict[str, Any], **_: object) -> None:
+            if tag is not None and (params["Bucket"], params["Key"]) == (bucket, key):
+                params.update(_condition(tag))
+
+        for event in events:
+            self._client.meta.events.register(event, add_condition)
+        try:
+            yield
+        finally:
+            for event in events:
+                self._client.meta.events.unregister(event, add_condition)
 
     def read_tagged(self, uri: str) -> tuple[bytes, str]:
         """The bytes of one small object, and the tag that `write_if` takes."""

@@ -10,11 +10,11 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from anadil.artifacts.publish import S3Store
+from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, ReadableFile
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError, RecipeError
@@ -176,13 +176,19 @@ class LocalStore:
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
 
-    def put_directory(self, source: Path, uri: str) -> None:
+    def put_directory(self, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
+
+        Args:
+            source: Directory on the same disk, with every file.
+            uri: Where to.
+            copies: None: only S3 copies files without this machine.
 
         Raises:
             AlreadyThereError: Another run has finished it first; `source` is left.
             DataError: Something else is there.
         """
+        assert not copies, "files of a local artifact are linked or fetched into it"
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)
         _refuse_finished(target)

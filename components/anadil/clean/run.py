@@ -51,7 +51,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     readers.check_suffixes(job.files)
     settings = Settings(recipe=job.recipe)
     since = job.recipe.clean.since
-    earlier = earlier_corpus(since, settings) if since else None
+    earlier = earlier_corpus(since, settings, job) if since else None
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.prefetch import fetch
+from anadil.artifacts import storage
+from anadil.artifacts.artifact import Manifest, finished_manifest, glance, verify_files
+from anadil.artifacts.prefetch import fetch_from, files_of, fill
+from anadil.artifacts.uri import join
 from anadil.clean import markers
 from anadil.clean.find_duplicates import Verdicts
 from anadil.clean.judge_record import Settings
@@ -22,7 +24,7 @@ from anadil.clean.minhash import MINHASH_SEED
 from anadil.clean.signatures import Signatures
 from anadil.clean.sorted_documents import Numbers, write_keys
 from anadil.core.errors import DataError, RecipeError
-from anadil.runtime.job import Job
+from anadil.runtime.job import Copy, Job
 
 INDEX = "index"
 INDEX_META = f"{INDEX}/index.json"
@@ -35,9 +37,12 @@ INDEX_COLUMNS = ("id_high", "id_low", "exact_high", "exact_low", "num_chars")
 class EarlierCorpus:
     """A corpus whose documents are held."""
 
+    uri: str
     folder: Path
-    """Local, every byte of it checked."""
+    """Local, with its index and, unless they are copied, its documents; every byte of it checked."""
     manifest: Manifest
+    is_copied: bool
+    """Its files go into the new artifact within S3, and its documents never come here."""
 
     def index_files(self) -> list[str]:
         """The files of its index, in order."""
@@ -61,38 +66,50 @@ class EarlierCorpus:
 
     def put_into(self, job: Job) -> None:
         """Let its files be in the new artifact too."""
-        for name in self.manifest.files:
-            part = name.split("/")[0]
-            if part in ("train", "heldout") or name in self.index_files():
-                link(self.folder / name, job.out / name)
-            if part in ("train", "heldout"):
+        for name, entry in self.manifest.files.items():
+            is_part = _is_part(name)
+            if is_part or name in self.index_files():
+                if self.is_copied:
+                    job.copies[name] = Copy(uri=join(self.uri, name), entry=entry)
+                else:
+                    link(self.folder / name, job.out / name)
+            if is_part:
                 job.contents[name] = self.manifest.contents[name]
         job.records.update(self.manifest.records)
 
 
-def earlier_corpus(uri: str, settings: Settings) -> EarlierCorpus:
+def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
     """The corpus that a recipe names as `clean.since`.
+
+    Of one in S3 the index is fetched, and the documents only where the new corpus is made on this machine. Where
+    S3 copies them, sizes are compared now; the new manifest has their digests, and a reader verifies them.
 
     Raises:
         DataError: There is none, or it has no index.
+        IntegrityError: It differs from its manifest.
         RecipeError: It was made with other settings of near-duplicate search, or for another language.
     """
-    folder, manifest = fetch(uri, "corpus")
+    manifest = finished_manifest(uri, "corpus")
     if INDEX_META not in manifest.files:
         raise DataError(
             f"{uri}: this corpus has no index, so nothing can be added to it; make it again with this version"
         )
-    theirs, ours = json.loads((folder / INDEX_META).read_text(encoding="utf-8")), _meta(settings)
-    if theirs != ours:
-        differing = ", ".join(
-            f"{key} {theirs.get(key)} there and {ours[key]} here"
-            for key in ours
-            if theirs.get(key) != ours[key]
-        )
-        raise RecipeError(
-            f"clean.since: {uri} was made otherwise ({differing}); use the same settings or clean all anew"
-        )
-    return EarlierCorpus(folder=folder, manifest=manifest)
+    is_remote = "://" in uri
+    is_copied = is_remote and "://" in job.target
+    folder = job.work / "since" if is_remote else Path(uri)
+    if is_remote:
+        glance(uri, manifest)
+        _check_meta(uri, settings)
+        files = [
+            each
+            for each in files_of(manifest)
+            if each.name.startswith(f"{INDEX}/") or (_is_part(each.name) and not is_copied)
+        ]
+        fill(folder, files, fetch_from(uri), uri, "set ANADIL_WORK to a directory on a larger disk")
+    else:
+        verify_files(folder, manifest, uri)
+        _check_meta(uri, settings)
+    return EarlierCorpus(uri=uri, folder=folder, manifest=manifest, is_copied=is_copied)
 
 
 def write_index(
@@ -163,3 +180,20 @@ def _meta(settings: Settings) -> dict[str, object]:
         "shingle": minhash.shingle,
         "seed": MINHASH_SEED,
     }
+
+
+def _is_part(name: str) -> bool:
+    return name.split("/", maxsplit=1)[0] in ("train", "heldout")
+
+
+def _check_meta(uri: str, settings: Settings) -> None:
+    theirs, ours = json.loads(storage.store(uri).read(join(uri, INDEX_META))), _meta(settings)
+    if theirs != ours:
+        differing = ", ".join(
+            f"{key} {theirs.get(key)} there and {ours[key]} here"
+            for key in ours
+            if theirs.get(key) != ours[key]
+        )
+        raise RecipeError(
+            f"clean.since: {uri} was made otherwise ({differing}); use the same settings or clean all anew"
+        )

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.lock import locked
 from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError, absolute, join
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.core.format import human_figure, human_seconds
@@ -185,7 +186,7 @@ def _make(
         return _put(planned, sealed)
     job = Job(
         recipe=recipe, inputs={word: fetch(uri, word)[0] for word, uri in inputs.items()}, uris=inputs,
-        files=planned.files, side_files=planned.side_files, out=planned.partial, work=planned.work, base_cache=base_cache(recipe), stop=stop,
+        files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
     figures = _run(planned, job, rank)
     if rank > 0:  # writes nothing
@@ -194,7 +195,7 @@ def _make(
         return MadeArtifact(uri=planned.target, manifest=manifest)
     manifest = _seal(planned, job, figures)
     stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
-    return _put(planned, manifest)
+    return _put(planned, manifest, {name: each.uri for name, each in job.copies.items()})
 
 
 def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
@@ -202,7 +203,7 @@ def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
     try:
         return artifact.seal(
             job.out, kind=planned.stage.writes, origin=planned.origin, records=job.records, varying=job.varying,
-            contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
+            copies={name: each.entry for name, each in job.copies.items()}, contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
             program={"version": __version__, "image": image_name(), "source": code_digest(planned.stage)},
         )  # fmt: skip
     except OSError:
@@ -285,10 +286,10 @@ def _sealed(planned: PlannedArtifact) -> Manifest | None:
     return None
 
 
-def _put(planned: PlannedArtifact, manifest: Manifest) -> MadeArtifact:
+def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str] = NO_COPIES) -> MadeArtifact:
     """Move what was made to its place, or take what another run has put there meanwhile."""
     try:
-        storage.store(planned.target).put_directory(planned.partial, planned.target)
+        storage.store(planned.target).put_directory(planned.partial, planned.target, copies)
     except AlreadyThereError as error:
         found = reusable(planned)
         if found is None:  # removed again since

@@ -22,6 +22,15 @@ from anadil.runtime.signals import Stop
 Figures = dict[str, float | int | str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A file of another artifact that becomes part of this one, copied within the storage."""
+
+    uri: str
+    entry: dict[str, str | int]
+    """Of its manifest: bytes and SHA-256."""
+
+
 class Run(Protocol):
     """What a stage's `run.py` offers."""
 
@@ -45,6 +54,8 @@ class Job:
     """Recipe key -> URIs of the files that it names; see `Stage.side_files`."""
     out: Path
     """Empty local directory to fill; it becomes the artifact when `run` returns."""
+    target: str = ""
+    """Where the artifact is put in the end; empty: it stays in `out`."""
     work: Path
     """Local directory that outlives a killed run: checkpoints."""
     base_cache: Path
@@ -55,6 +66,8 @@ class Job:
     """Counts for the manifest; `run` may fill it."""
     varying: list[str] = field(default_factory=list)
     """Files of `out` beside its content (times, places, counts, samples); `run` fills it: see `Manifest.varying`."""
+    copies: dict[str, Copy] = field(default_factory=dict)
+    """Files of the artifact that are not in `out`; `run` may fill it where `target` is in the same storage."""
     contents: dict[str, str] = field(default_factory=dict)
     """Digests of what other stages read of a file; `run` fills it: see `Manifest.contents`."""
 
