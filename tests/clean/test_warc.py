@@ -115,6 +115,8 @@ def raw_deflate(body: bytes) -> bytes:
 
 
 PACKED = gzip.compress(BODY)
+SKIPPABLE = bytes.fromhex("502a4d1804000000") + b"none"
+"""A frame of zstd that holds no data. Source: RFC 8878, section 3.1.2."""
 CODED: dict[str, tuple[str, bytes]] = {
     "gzip": ("Content-Encoding: gzip", PACKED),
     "gzip by its old name": ("content-encoding: X-GZIP", PACKED),
@@ -124,6 +126,10 @@ CODED: dict[str, tuple[str, bytes]] = {
     "raw deflate": ("Content-Encoding: deflate", raw_deflate(BODY)),
     "br": ("Content-Encoding: br", brotli.compress(BODY)),
     "zstd": ("Content-Encoding: zstd", zstandard.compress(BODY)),
+    "zstd in frames": (
+        "Content-Encoding: zstd",
+        zstandard.compress(BODY[:90]) + SKIPPABLE + zstandard.compress(BODY[90:]),
+    ),
     "chunked": ("Transfer-Encoding: chunked", chunked(BODY)),
     "one chunk with an extension": (
         "Transfer-Encoding: chunked",
@@ -164,7 +170,10 @@ def test_a_body_is_read_in_every_coding(tmp_path: Path, name: str, header: str, 
     [
         ("gzip", b"\x1f\x8b\x08" + b"\xff" * 50, "gzip: Error -3"),
         ("zstd", b"no such thing", "zstd: "),
+        ("zstd", zstandard.compress(BODY)[:-3], "zstd: compressed data ended within a frame"),
+        ("zstd", zstandard.compress(BODY) + zstandard.compress(BODY)[:9], "zstd: compressed data ended"),
         ("br", b"no such thing", "br: Invalid Data"),
+        ("br", brotli.compress(BODY)[:-3], "br: "),
         ("gzip, gzip, gzip, gzip, gzip", PACKED, "5 codings one over the other"),
     ],
 )

@@ -107,25 +107,36 @@ class _Unpacked(io.RawIOBase):
         super().close()
 
 
-class _ZstdFile(io.BufferedIOBase):
+class ZstdFile(io.BufferedIOBase):
     """Unpacks frames of zstd; unlike the library's stream it knows a file that ends within a frame."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: BinaryIO, max_window_bytes: int = MAX_ZSTD_WINDOW_BYTES) -> None:
+        """Take a stream of packed bytes.
+
+        Args:
+            source: The stream.
+            max_window_bytes: Most memory that a frame may ask for.
+        """
         self._source = source
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=max_window_bytes)
         self._packed, self._unpacked = b"", io.BytesIO()
         self._frame: Any = None
 
     def readinto1(self, target: Any) -> int:
+        """Fill a buffer with what one read of the source gives, 0 bytes at the end.
+
+        Raises:
+            EOFError: The stream ends within a frame.
+            zstandard.ZstdError: It is damaged, or asks for too much memory.
+        """
         while not (count := self._unpacked.readinto(target)):
             self._packed = self._packed or self._source.read(ZSTD_READ_BYTES)
             if not self._packed:
                 if self._frame is not None:
-                    raise EOFError("compressed file ended within a frame")
+                    raise EOFError("compressed data ended within a frame")
                 return 0
             if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor(
-                    max_window_size=MAX_ZSTD_WINDOW_BYTES
-                ).decompressobj()
+                self._frame = self._decompressor.decompressobj()
             self._unpacked = io.BytesIO(self._frame.decompress(self._packed))
             self._packed = self._frame.unused_data
             if self._frame.eof:
@@ -133,6 +144,7 @@ class _ZstdFile(io.BufferedIOBase):
         return count
 
     def close(self) -> None:
+        """Close the source too."""
         self._source.close()
         super().close()
 
@@ -142,7 +154,7 @@ def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
     if suffix.lower().endswith(".gz"):
         return io.BufferedReader(_Unpacked(_GzipFile(path.open("rb"))))
     if suffix.lower().endswith(".zst"):
-        return io.BufferedReader(_Unpacked(_ZstdFile(path.open("rb"))))
+        return io.BufferedReader(_Unpacked(ZstdFile(path.open("rb"))))
     stream: BinaryIO = path.open("rb")
     return stream
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import zstandard
 from fastwarc.stream_io import BrotliReader
 
+from anadil.artifacts.line_reader import ZstdFile
 from anadil.core.format import MIB
 
 MAX_CODINGS = 4
@@ -23,7 +24,7 @@ MAX_HTTP_ZSTD_WINDOW_BYTES = 8 * MIB
 DECODED_PIECE_BYTES = MIB
 CHUNK_HEADER = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,1000})?\r?\n")
 """The line before a chunk; source: RFC 9112, section 7.1."""
-BODY_ERRORS = (ValueError, OSError, zlib.error, zstandard.ZstdError)
+BODY_ERRORS = (EOFError, ValueError, OSError, zlib.error, zstandard.ZstdError)
 """What is raised on bytes that are not coded as declared."""
 
 
@@ -60,7 +61,7 @@ def _codings(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
 
 
 def _decoded(body: bytes, coding: str, most: int) -> bytes:
-    """At most so many bytes of what a body was before one coding; what a cut body has left of it."""
+    """At most so many bytes of what a body was before one coding; of cut gzip and deflate what is left, as browsers do."""
     if coding == "gzip":
         return _inflated(body, 31, most)
     if coding == "deflate":
@@ -75,9 +76,17 @@ def _decoded(body: bytes, coding: str, most: int) -> bytes:
             unpacked += piece
         return bytes(unpacked)
     if coding == "zstd":
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_HTTP_ZSTD_WINDOW_BYTES)
-        return decompressor.stream_reader(body, read_across_frames=True).read(most)
+        return _unpacked_frames(body, most)
     return _without_chunks(body)
+
+
+def _unpacked_frames(body: bytes, most: int) -> bytes:
+    """Frames of zstd; one that is cut is an error."""
+    frames, unpacked = ZstdFile(io.BytesIO(body), MAX_HTTP_ZSTD_WINDOW_BYTES), bytearray()
+    piece = memoryview(bytearray(min(DECODED_PIECE_BYTES, most)))
+    while len(unpacked) < most and (count := frames.readinto1(piece[: most - len(unpacked)])):
+        unpacked += piece[:count]
+    return bytes(unpacked)
 
 
 def _inflated(body: bytes, wbits: int, most: int) -> bytes:
