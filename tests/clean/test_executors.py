@@ -122,11 +122,22 @@ def command_of(pid: int) -> str:
         return ""
 
 
+IN_SMALL_SHARDS = """
+import sys
+from anadil.clean import workspace
+from anadil.runtime.entry_point import main
+plan = workspace.plan_shards
+workspace.plan_shards = lambda uris, most, num_workers: plan(uris, 20_000, num_workers)
+sys.exit(main("clean"))
+"""
+"""The stage with shards smaller than users may set them."""
+
+
 def start(folder: Path, raw: Path, out: str) -> "subprocess.Popen[bytes]":
-    recipe = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 2, "shard_bytes": 20_000}}
+    recipe = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 2}}
     path = folder / "recipe.json"
     path.write_text(json.dumps(recipe))
-    command = [sys.executable, "-m", "anadil.clean", "--recipe", str(path), "--out", str(folder / out)]
+    command = [sys.executable, "-c", IN_SMALL_SHARDS, "--recipe", str(path), "--out", str(folder / out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -53,7 +53,11 @@ def clean(
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     others = settings.pop("others", {})
+    shard_bytes = settings.pop("shard_bytes", None)
     recipe = Recipe.model_validate({"language": language, "clean": settings, **others})
+    if shard_bytes:  # smaller than users may set it, so that a test's few documents make many shards
+        small = recipe.clean.model_copy(update={"shard_bytes": shard_bytes})
+        recipe = recipe.model_copy(update={"clean": small})
     job = Job(
         recipe=recipe, inputs={}, files=tuple(map(str, files)), out=out, work=folder, base_cache=folder,
         side_files=external_side_files(STAGES["clean"], recipe),

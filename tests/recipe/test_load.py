@@ -70,6 +70,10 @@ nonsense: 3
         ("clean: [1]", "clean: Input should be an object (got [1])"),
         ("clean: {inputs: a.txt}", 'clean.inputs: Input should be a valid array (got "a.txt")'),
         ("clean: {text_field: 5}", "clean.text_field: Input should be a valid string (got 5)"),
+        (
+            "clean: {shard_bytes: 1}",
+            "clean.shard_bytes: Input should be greater than or equal to 1048576 (got 1)",
+        ),
         ("finetune: {lr: .nan}", 'finetune.lr: Input should be a valid number (got ".nan")'),
         ("finetune: {lr: 1e999}", "finetune.lr: Input should be a finite number"),
         ("base: {model: ''}", "base.model: String should have at least 1 character"),

@@ -100,8 +100,8 @@ class Clean(StrictModel):
     """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
     engine: Literal["processes", "ray", "job"] = "processes"
     """What runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
-    shard_bytes: PositiveInt = 256 * MIB
-    """Most bytes of the inputs that a process works on before it writes. The result does not depend on it."""
+    shard_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+    """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""
 
 
 def _kind_of_sizes(value: object) -> str:
