@@ -1,3 +1,4 @@
+import codecs
 import gzip
 import json
 import tracemalloc
@@ -68,6 +69,31 @@ def test_a_bad_line_is_counted_with_its_place(tmp_path: Path, bad: bytes, why: s
 
     assert [raw.text for raw in found] == ["bir", "iki"]
     assert read_stats.places[0].startswith(f"a.jsonl:2: {why}")
+
+
+@pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_jsonl_in_utf_16_is_refused_once_with_the_remedy(tmp_path: Path, codec: str, suffix: str) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
+    content = "".join(json.dumps({"text": AZERBAIJANI}, ensure_ascii=False) + "\n" for _ in range(3))
+    path.write_bytes(gzip.compress(content.encode(codec)) if suffix else content.encode(codec))
+
+    with pytest.raises(DataError) as refused:
+        everything(path)
+
+    standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
+    assert str(refused.value) == (
+        f"{path.name}: is in {standard}, but JSON Lines are read in UTF-8 only; convert it, such as with "
+        f"`iconv -f {standard} -t UTF-8`"
+    )
+
+
+@pytest.mark.parametrize("start", [b"\0\0\0\0", b"\0", codecs.BOM_UTF8, b"\n"])
+def test_other_first_bytes_refuse_no_file(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(start + line("bir") + line("iki"))
+
+    assert everything(path)[0][-1].text == "iki"
 
 
 def test_one_bad_line_of_ten_is_refused_with_file_and_line(tmp_path: Path) -> None:

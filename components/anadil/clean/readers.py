@@ -3,8 +3,10 @@
 No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
 """
 
+import codecs
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +32,8 @@ MAX_RECORD_BYTES = MAX_LINE_BYTES
 MAX_PLACES = 10
 """Bad records that an error message lists."""
 PARQUET_BATCH = 1_000
+FIRST_KEY = re.compile(r'\ufeff?\s*\{\s*"')
+"""How a file of JSON objects begins; bytes that are damaged do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +209,8 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         for number, (offset, line) in enumerate(lines, start=1):
             read_stats.lines = number
             place = f"{source.name}:{number}"
+            if not offset:
+                _refuse_wide(source.name, line)
             if isinstance(line, TooLong):
                 read_stats.refuse(place, str(line))
             elif line.strip():
@@ -215,6 +221,26 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                     yield _raw(row, source.text_field, place, f"{source.name}@{offset}")
     except DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+
+
+def _refuse_wide(name: str, first_line: bytes | TooLong) -> None:
+    """Refuse a file in UTF-16 or UTF-32, in which every line would be bad for a reason of its own.
+
+    Raises:
+        DataError: It is one.
+    """
+    if isinstance(first_line, TooLong):
+        return
+    codec = json.detect_encoding(first_line[:4])
+    is_marked = first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if is_marked or (
+        not codec.startswith("utf-8") and FIRST_KEY.match(first_line.decode(codec, errors="ignore"))
+    ):
+        standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
+        raise DataError(
+            f"{name}: is in {standard}, but JSON Lines are read in UTF-8 only; convert it, such as with "
+            f"`iconv -f {standard} -t UTF-8`"
+        )
 
 
 def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
