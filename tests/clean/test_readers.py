@@ -11,7 +11,8 @@ import pytest
 import zstandard
 
 from anadil.artifacts import ranged, storage
-from anadil.clean.readers import MAX_RECORD_BYTES, RawRecord, ReadStats, check_suffixes, read_records
+from anadil.clean.input_kinds import SUFFIXES, check_suffixes
+from anadil.clean.readers import MAX_RECORD_BYTES, READERS, RawRecord, ReadStats, read_records
 from anadil.core.errors import DataError, RetryableError
 from tests.kit.clean_stage import members, page, warc_record
 from tests.kit.texts import AZERBAIJANI
@@ -193,6 +194,10 @@ def test_bytes_that_are_no_parquet_are_a_bad_record(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 nothing PAR1")
 
     assert everything(path)[1].bad == 1
+
+
+def test_every_known_suffix_has_a_reader() -> None:
+    assert tuple(READERS) == SUFFIXES
 
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:

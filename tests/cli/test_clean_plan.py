@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from anadil.cli.main import main
+from anadil.core.errors import DataError
 from tests.kit.kubernetes_schemas import validate
 
 MIB = 1024**2
@@ -53,6 +54,17 @@ def test_the_cluster_of_ray_that_would_be_made_is_printed(
     manifest = json.loads(plan(capsys, *words))
 
     assert manifest["kind"] == "RayCluster"
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run", "--set", "clean.engine=job"]])
+def test_files_that_clean_does_not_read_are_refused(
+    raw_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    other = tmp_path / "a.docx"
+    other.write_bytes(b"PK")
+
+    assert main(["clean", "plan", "--raw", str(raw_text), str(other), *more]) == DataError.exit_code
+    assert f"1 file(s) of unknown kind, such as {other}" in capsys.readouterr().err
 
 
 def test_processes_send_nothing(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from anadil.artifacts import storage
 from anadil.clean import readers
 from anadil.clean.columns import EXTERNAL
+from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge import CHECKS, RULES, Check, Judge
 from anadil.clean.statistics import Matrix
 from anadil.core.errors import DataError
@@ -186,7 +187,7 @@ def read_statistics(patterns: Sequence[str], text_field: str, judge: Judge, lang
         DataError: No file, a web page, or no document with a word.
     """
     uris = storage.expand(patterns, "anadil clean fit")
-    readers.check_suffixes(tuple(uris))
+    check_suffixes(uris)
     texts = []
     for uri in uris:
         for raw in readers.read_records(uri, uri, text_field, readers.ReadStats()):

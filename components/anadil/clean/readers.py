@@ -20,6 +20,7 @@ from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, lines
 from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.charset import decode_text
 from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
+from anadil.clean.input_kinds import suffix_of
 from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
@@ -136,20 +137,6 @@ class Source:
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
 
 
-def check_suffixes(uris: tuple[str, ...]) -> None:
-    """Refuse files that no reader knows, before any work is done.
-
-    Raises:
-        DataError: Of one or more files.
-    """
-    unknown = [uri for uri in uris if _reader(uri) is None]
-    if unknown:
-        raise DataError(
-            f"clean.inputs: {len(unknown)} file(s) of unknown kind, such as {', '.join(unknown[:5])}; "
-            f"known are {' '.join(READERS)}"
-        )
-
-
 def read_records(
     uri: str,
     name: str,
@@ -179,8 +166,9 @@ def read_records(
     Raises:
         DataError: The file cannot be opened, or lacks the column.
     """
-    reader = _reader(uri)
-    assert reader is not None, "check_suffixes comes first"
+    suffix = suffix_of(uri)
+    assert suffix is not None, "check_suffixes comes first"
+    reader = READERS[suffix]
     with copy(uri) if copy else nullcontext(storage.readable(uri, version)) as file:
         try:
             file.open("rb").close()
@@ -196,10 +184,6 @@ def read_records(
             read_stats.records += 1
             read_stats.bytes_in += raw.num_bytes
             yield raw
-
-
-def _reader(uri: str) -> Reader | None:
-    return next((reader for suffix, reader in READERS.items() if uri.lower().endswith(suffix)), None)
 
 
 def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
@@ -378,4 +362,4 @@ READERS: dict[str, Reader] = {
     ".warc.gz": _warc,
     ".parquet": _parquet,
 }
-"""Suffix -> reader; every suffix is lower case."""
+"""Of each kind of file."""

@@ -16,6 +16,7 @@ from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files
 from anadil.clean.executors import Executor
 from anadil.clean.executors.engines import executor_of
 from anadil.clean.find_duplicates import REASONS, Verdicts, find_duplicates
+from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge_record import Settings
 from anadil.clean.map_shard import map_shard
 from anadil.clean.readers import ReadStats
@@ -48,7 +49,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         IntegrityError: An input changed while it was read.
     """
     started = time.perf_counter()
-    readers.check_suffixes(job.files)
+    check_suffixes(job.files)
     settings = Settings(recipe=job.recipe)
     since = job.recipe.clean.since
     earlier = earlier_corpus(since, settings, job) if since else None

@@ -25,6 +25,7 @@ def add_clean_plan(name: str, commands: Any, text: str) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from anadil.artifacts import storage
+    from anadil.clean.input_kinds import check_suffixes
     from anadil.core.format import human_bytes, human_hours
     from anadil.preflight.clean_cost import clean_cost
     from anadil.recipe.load import load_recipe
@@ -32,6 +33,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     recipe = load_recipe(options.recipe, options.set)
     sizes = storage.sizes(options.raw or recipe.clean.inputs, "clean.inputs")
+    check_suffixes(list(sizes))
     if options.dry_run:
         print_data(_manifest(recipe, sizes), "yaml" if options.output == "table" else "json")
         return 0

@@ -101,9 +101,10 @@ def _texts(uris: Sequence[str], text_field: str) -> Iterator[str]:
     Raises:
         DataError: A file holds web pages, or nothing that can be read.
     """
-    from anadil.clean.readers import ReadStats, check_suffixes, read_records
+    from anadil.clean.input_kinds import check_suffixes
+    from anadil.clean.readers import ReadStats, read_records
 
-    check_suffixes(tuple(uris))
+    check_suffixes(uris)
     for uri in uris:
         stats = ReadStats()
         for record in read_records(uri, uri, text_field, stats):

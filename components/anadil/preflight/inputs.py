@@ -280,9 +280,10 @@ def _taken(
 
 def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
     from anadil.clean import readers as read
+    from anadil.clean.input_kinds import check_suffixes
 
     settings = recipe.clean
-    read.check_suffixes(tuple(files))
+    check_suffixes(files)
     read_stats = read.ReadStats()
 
     def some(uri: str) -> Iterator[read.RawRecord]:

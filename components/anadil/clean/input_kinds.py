@@ -1,0 +1,37 @@
+"""The kinds of files that clean reads, apart from the readers: who only plans needs none of their packages."""
+
+from collections.abc import Sequence
+
+from anadil.core.errors import DataError
+
+SUFFIXES = (
+    ".jsonl",
+    ".jsonl.gz",
+    ".jsonl.zst",
+    ".txt",
+    ".html",
+    ".htm",
+    ".warc",
+    ".warc.gz",
+    ".parquet",
+)
+"""All in lower case; none ends with another one."""
+
+
+def suffix_of(uri: str) -> str | None:
+    """The known suffix of a file; None where it has none."""
+    return next((suffix for suffix in SUFFIXES if uri.lower().endswith(suffix)), None)
+
+
+def check_suffixes(uris: Sequence[str]) -> None:
+    """Refuse files that no reader knows, before any work is done.
+
+    Raises:
+        DataError: Of one or more files.
+    """
+    unknown = [uri for uri in uris if suffix_of(uri) is None]
+    if unknown:
+        raise DataError(
+            f"clean.inputs: {len(unknown)} file(s) of unknown kind, such as {', '.join(unknown[:5])}; "
+            f"known are {' '.join(SUFFIXES)}"
+        )
