@@ -11,7 +11,7 @@ from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.artifact import read_manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.clean.minhash import MinHash
-from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
@@ -190,3 +190,21 @@ def test_a_harmed_corpus_in_s3_is_not_added_to(bucket: str, tmp_path: Path, harm
 
     with pytest.raises(IntegrityError, match=r"first/train/part-00000\.jsonl\.zst: (size differs|missing)"):
         corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
+
+
+def test_an_upload_that_failed_is_made_up_for_by_the_next_start(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = corpus_at(f"{bucket}/first", tmp_path, OWN[:20])
+
+    def fail(*_: object) -> None:
+        raise RetryableError("the network is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(s3.S3, "copy", fail)
+        with pytest.raises(RetryableError, match="the network is gone"):
+            corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
+
+    second = corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
+
+    assert sorted(document.text for document in documents(fetch(second, "corpus")[0])) == sorted(OWN)
