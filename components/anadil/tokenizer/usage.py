@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
+from anadil.text.byte_symbols import Merge
 from anadil.tokenizer.word_counts import WordCounts
-
-Merge = tuple[str, str]
 
 MIN_SHARE = 0.9
 """Share of its own tokens that a candidate should have seen `tokenizer.min_uses` times. Assumption."""
