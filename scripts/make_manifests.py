@@ -123,8 +123,11 @@ def _ray_cluster() -> str:
 
 
 def _chart_stages() -> str:
-    note = "# Written by scripts/make_manifests.py: each stage that can be a job of its own, and what it needs.\n"
-    return _yaml({name: sorted(needed(name)) for name in LAUNCHABLE}, note)
+    note = "# Written by scripts/make_manifests.py: each stage that can be a job of its own, and what it needs and takes.\n"
+    stages = {
+        name: {"needs": sorted(needed(name)), "takes": sorted(STAGES[name].optional)} for name in LAUNCHABLE
+    }
+    return _yaml(stages, note)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
+from anadil.text.byte_symbols import ALPHABET, to_symbols, to_text
 from anadil.text.corpus import Document
 from anadil.text.language import Language, load_language
 from anadil.text.suffixes import suffix_borders
@@ -42,7 +42,6 @@ from anadil.tokenizer.usage import count_usage
 PUBLISHED_TOKENS, PUBLISHED_FERTILITY = 2.5e9, 1.59
 CONTEXT = 2_048
 """`pretrain.sequence_length` of the recipe azerbaijani-1b."""
-NUM_BYTES = 256
 
 
 def main() -> None:
@@ -147,10 +146,9 @@ def extrapolated(
 
 def _new_words(counts: Mapping[str, int], number: int, language: Language) -> list[str]:
     """Words that join a stem of the corpus with suffixes of another of its words, likeliest first, in byte symbols."""
-    alphabet = dict(zip(*_symbols(), strict=True))
     spelled: dict[str, int] = {}
     for word, count in counts.items():
-        text = bytes(alphabet[symbol] for symbol in word).decode(errors="replace")
+        text = to_text(word)
         if text[:1] == " " and text[1:].isalpha():
             spelled[text[1:]] = count
     folded = {language.fold(text) for text in spelled}
@@ -179,20 +177,8 @@ def _new_words(counts: Mapping[str, int], number: int, language: Language) -> li
             break
         limit *= 2
     found.sort(reverse=True)
-    symbols = {byte: symbol for symbol, byte in alphabet.items()}
     words = dict.fromkeys(text for _, text in found)
-    return [
-        "".join(symbols[byte] for byte in f" {text}".encode()) for text in itertools.islice(words, number)
-    ]
-
-
-def _symbols() -> tuple[list[str], list[int]]:
-    """Byte symbols and their bytes. Source: GPT-2's encoder.py, bytes_to_unicode."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    symbols = [*map(chr, plain), *(chr(256 + place) for place in range(len(others)))]
-    assert set(symbols) == set(ByteLevel.alphabet())
-    return symbols, [*plain, *others]
+    return [to_symbols(f" {text}".encode()) for text in itertools.islice(words, number)]
 
 
 def _choose(
@@ -218,7 +204,7 @@ def _choose(
         vocab, new = trained.cut(size - num_special)
         made: tuple[tuple[Strategy, Tokenizer, list[tuple[str, str]], int], ...] = (
             ("extend", extend_vocabulary(base, merges[:size]), merges[:size], 0),
-            ("replace", replace_vocabulary(base, vocab, new), new, NUM_BYTES + num_special),
+            ("replace", replace_vocabulary(base, vocab, new), new, len(ALPHABET) + num_special),
         )
         for strategy, tokenizer, added, other in made:
             usage = count_usage(tokenizer, counts, added, other, min_uses=settings.min_uses)

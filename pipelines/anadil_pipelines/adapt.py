@@ -125,7 +125,7 @@ def _finalists(resolved: Recipe, recipe: Any, inputs: dict[str, Any]) -> Any:
     launched = is_launched("trial", resolved)
     step = (steps.LAUNCHERS if launched else steps.STEPS)["trial"]
     with dsl.ParallelFor(list(strategies), name="strategies", parallelism=PARALLEL_CANDIDATES) as strategy:
-        task = step(recipe=recipe, run="", strategy=strategy, finalists=[], **inputs)
+        task = step(recipe=recipe, run=steps.RUN, strategy=strategy, finalists=[], **inputs)
         configure_task(task, "trial", resolved)
         task.set_display_name("finalist")
     return dsl.Collected(task.outputs["trial"])

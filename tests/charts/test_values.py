@@ -16,6 +16,8 @@ from tests.charts.chart import CASES, CHART, Object, environment, named, pods, r
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+TRAINED = {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"}
+"""What pretrain needs."""
 OPEN = {"recipe", "global", "mlflow.affinity"}
 """Tables that others check: the program, Helm, Kubernetes."""
 
@@ -104,7 +106,15 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
         ({"launch": {"enabled": True}}, "launch.enabled: needs a recipe; give it with --set-file"),
         (
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": {"corpus": "/data/run/corpus"}}},
-            "launch.inputs: pretrain reads corpus and tokenizer; give the URI of each, and no other",
+            "launch.inputs: pretrain reads corpus and tokenizer, and trial where there was one; give the URI of each",
+        ),
+        (
+            {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": TRAINED | {"scores": "/data/scores"}}},
+            "launch.inputs: pretrain reads corpus and tokenizer, and trial where there was one; give the URI of each",
+        ),
+        (
+            {"recipe": {"language": "az"}, "launch": {"enabled": True, "stage": "finetune", "inputs": TRAINED}},
+            "launch.inputs: finetune reads model; give the URI of each, and no other",
         ),
         (
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "stage": "evaluate"}},
@@ -123,6 +133,16 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
 )  # fmt: skip
 def test_values_that_contradict_each_other_are_refused_with_the_remedy(values: Object, words: str) -> None:
     assert words in refused(values)
+
+
+@pytest.mark.parametrize("inputs", [TRAINED, TRAINED | {"trial": "/data/run/trial"}])
+def test_pretrain_can_be_launched_with_a_trial_and_without(inputs: dict[str, str]) -> None:
+    values = {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": inputs}}
+
+    [spec] = [spec for name, _, spec in pods(render(values)) if name.endswith("-launch")]
+
+    given = [each for each in spec["containers"][0]["args"] if "=/data/run/" in each]
+    assert given == [f"--{word}={uri}" for word, uri in sorted(inputs.items())]
 
 
 def test_every_default_is_explained_in_the_readme() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from anadil.text.bpe_ranks import byte_symbols
+from anadil.text.byte_symbols import ALPHABET
 from anadil.text.encoder import NEVER
 
 ODD = (
@@ -60,9 +60,8 @@ def random_texts(num: int) -> list[str]:
 
 def unlike(*, ignore_merges: bool = True) -> Tokenizer:
     """Its `abc` is made of `ab` and `c` only, and `xabc` has `bc` first; tiktoken joins `a` and `bc` too."""
-    symbols = sorted(byte_symbols())
     merges = [("b", "c"), ("a", "b"), ("ab", "c")]
-    vocab = {token: index for index, token in enumerate([*symbols, *map("".join, merges)])}
+    vocab = {token: index for index, token in enumerate([*ALPHABET, *map("".join, merges)])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return tokenizer

@@ -103,7 +103,7 @@ def test_a_failure_that_would_come_again_is_told_again(
     ended(asked, code)
 
     with pytest.raises(AnadilError, match=r"^record 7 is no JSON; so ended an earlier try") as failed:
-        refuse_deterministic_retry(asked)
+        refuse_deterministic_retry(asked, "pretrain")
 
     assert failed.value.exit_code == code
 
@@ -115,23 +115,29 @@ def test_a_failure_that_would_come_again_is_told_again(
 def test_what_may_go_better_is_tried_again(asked: LaunchRequest, code: int, status: str) -> None:
     ended(asked, code, status=status)
 
-    refuse_deterministic_retry(asked)
+    refuse_deterministic_retry(asked, "pretrain")
 
 
 def test_a_bug_that_a_broken_device_may_have_made_is_tried_again(asked: LaunchRequest) -> None:
     ended(asked, 70, "worker 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
 
-    refuse_deterministic_retry(asked)
+    refuse_deterministic_retry(asked, "pretrain")
 
 
 def test_a_launcher_that_was_killed_has_left_no_word_and_is_tried_again(asked: LaunchRequest) -> None:
-    refuse_deterministic_retry(asked)
+    refuse_deterministic_retry(asked, "pretrain")
+
+
+def test_a_pod_of_the_trial_is_not_told_the_failure_of_another(asked: LaunchRequest) -> None:
+    ended(asked, 3)
+
+    refuse_deterministic_retry(asked, "pretrain-extend")
 
 
 def test_another_run_is_not_told_the_failure_of_this_one(asked: LaunchRequest) -> None:
     ended(asked, 3)
 
-    refuse_deterministic_retry(dataclasses.replace(asked, run="run-8"))
+    refuse_deterministic_retry(dataclasses.replace(asked, run="run-8"), "pretrain")
 
 
 def test_a_word_that_cannot_be_read_does_not_stop_the_step(
@@ -139,7 +145,7 @@ def test_a_word_that_cannot_be_read_does_not_stop_the_step(
 ) -> None:
     ended(asked, 3).write_text("{")
 
-    refuse_deterministic_retry(asked)
+    refuse_deterministic_retry(asked, "pretrain")
 
     assert "how an earlier try ended is not known" in caplog.text
 
@@ -150,7 +156,7 @@ def test_a_job_that_has_outlived_its_launcher_is_followed_on(asked: LaunchReques
     KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job, detach=True)
     cluster.run(0, 1)
 
-    refuse_deterministic_retry(asked)
+    refuse_deterministic_retry(asked, "pretrain")
 
 
 def test_an_artifact_that_is_there_is_taken(asked: LaunchRequest, cluster: Cluster) -> None:
@@ -161,7 +167,7 @@ def test_an_artifact_that_is_there_is_taken(asked: LaunchRequest, cluster: Clust
     (folder / "config.json").write_text("{}")
     artifact.seal(folder, kind="model", origin=wanted.origin)
 
-    refuse_deterministic_retry(asked)
+    refuse_deterministic_retry(asked, "pretrain")
 
     assert cluster.requests == []
 
@@ -182,7 +188,7 @@ def test_a_job_that_has_failed_or_is_being_deleted_does_not_go_on(
         cluster.fail()
 
     with pytest.raises(AnadilError, match="record 7 is no JSON"):
-        refuse_deterministic_retry(asked)
+        refuse_deterministic_retry(asked, "pretrain")
 
     assert backend.status(job.name).state == ("stopped" if leaving else "failed")
 

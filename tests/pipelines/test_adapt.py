@@ -213,6 +213,8 @@ def test_a_parallel_trial_trains_with_each_strategy_in_a_pod_of_its_own_before_t
         "loop-item-param-1"
     )
     assert collects["inputs"]["parameters"]["strategy"] == {"runtimeValue": {"constant": ""}}
+    # By the run's id the exit handler finds the jobs that it has to stop.
+    assert finalist["inputs"]["parameters"]["run"] == collects["inputs"]["parameters"]["run"]
     assert set(tasks(spec, watched)) == {"pretrain", "finetune", "evaluate", "report"}
     commands = [each["container"]["command"] for each in spec["deploymentSpec"]["executors"].values()]
     assert commands.count(["python", "-m", "anadil.launch", "trial"]) == 2

@@ -20,7 +20,8 @@ from anadil.artifacts.base_model import base_tokenizer, read_tokenizer, tiny_tex
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Base
 from anadil.text import encoder as encoder_module
-from anadil.text.bpe_ranks import BpeRanks, byte_symbols, pretoken_texts, ranks_of
+from anadil.text.bpe_ranks import BpeRanks, ranks_of
+from anadil.text.byte_symbols import ALPHABET, to_bytes, to_text
 from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, LLAMA_3_REGEX, NEW_LETTERS, QWEN_REGEX
 from anadil.text.encoder import COMPARED, Encoder
 from tests.kit.encoding import ODD, exactly, lists, random_texts, unlike
@@ -117,12 +118,12 @@ def test_the_fast_way_gives_the_ids_of_tokenizers_on_real_text(tokenizer: Tokeni
     assert lists(fast(tokenizer).encode(texts)) == exactly(tokenizer, texts)
 
 
-PAIRS = [(left, right) for left in sorted(byte_symbols()) for right in sorted(byte_symbols())]
+PAIRS = [(left, right) for left in ALPHABET for right in ALPHABET]
 
 
 def cut_by(pattern: str, pairs: Sequence[tuple[str, str]] = PAIRS) -> Tokenizer:
     """Each pair of bytes is a token, so that ids show where a text was cut."""
-    vocab = {token: index for index, token in enumerate([*sorted(byte_symbols()), *map("".join, pairs)])}
+    vocab = {token: index for index, token in enumerate([*ALPHABET, *map("".join, pairs)])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(pairs)))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == GPT_2_REGEX)
     cut: list[Any] = [] if pattern == GPT_2_REGEX else [pre_tokenizers.Split(Regex(pattern), "isolated")]
@@ -184,13 +185,12 @@ def test_ids_may_stand_in_any_order_with_gaps() -> None:
 @given(st.text())
 @settings(max_examples=200, deadline=None)
 def test_the_bytes_of_the_tokens_are_those_of_the_text(text: str) -> None:
-    of_symbol = byte_symbols()
     encoder = shared_encoder()
 
     ids = encoder.encode([text])[0].tolist()
 
     shown = [encoder._tokenizer.id_to_token(index) or "" for index in ids]
-    tokens = [bytes(map(of_symbol.__getitem__, symbols)) for symbols in shown]
+    tokens = [to_bytes(symbols) for symbols in shown]
     assert sum(map(len, tokens)) == len(text.encode())
     assert b"".join(tokens).decode() == text
 
@@ -300,7 +300,7 @@ def test_a_check_of_all_words_finds_the_one_that_differs() -> None:
 def test_the_words_of_a_count_table_are_checked_as_text() -> None:
     shown = [piece for piece, _ in Tokenizer.from_str(tiny()).pre_tokenizer.pre_tokenize_str("Ölkə bu gün")]
 
-    assert list(pretoken_texts([*shown, "Ã"])) == ["Ölkə", " bu", " gün", "\ufffd"]
+    assert list(map(to_text, [*shown, "Ã"])) == ["Ölkə", " bu", " gün", "\ufffd"]
 
 
 @pytest.mark.usefixtures("without_gigatoken")

@@ -232,14 +232,30 @@ def test_a_special_token_that_plain_text_can_spell_is_refused(
         extend_vocabulary(spelled, merges)
 
 
-def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept() -> None:
-    tokenizer = Tokenizer(models.WordLevel({"kitab": 0}, unk_token="kitab"))
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (models.WordLevel({"kitab": 0}, unk_token="kitab"), "its model is WordLevel"),
+        (models.BPE(byte_fallback=True), r"as bytes \(byte_fallback\), as SentencePiece does"),
+        (models.BPE(), r"its pre-tokenizer does not write text as bytes \(ByteLevel\)"),
+    ],
+)
+def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept(model: models.Model, found: str) -> None:
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 
     with pytest.raises(
-        DataError, match=r"no byte-level BPE \(model type WordLevel\).*strategies to \[base\]"
+        DataError, match=rf"no byte-level BPE: .*{found}\. extend, surgery and replace .* to \[base\]"
     ):
         require_byte_level(tokenizer, "words")
+
+
+def test_a_base_without_all_bytes_can_only_be_kept() -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    with pytest.raises(DataError, match=r"its vocabulary lacks some of the 256 bytes\. .* to \[base\]"):
+        require_byte_level(tokenizer, "letters")
 
 
 def test_a_base_with_its_own_chat_template_and_tokens_keeps_them(

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 from anadil.core.errors import DataError
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
 from anadil.tokenizer import pretokens
-from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts, known_pattern
+from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts, kernel_settings
 from tests.kit import texts
 
 DATA = os.environ.get("ANADIL_DATA", "")
@@ -99,7 +99,7 @@ def test_real_text_is_cut_as_by_the_library(family: str, language: str) -> None:
 def test_any_other_pre_tokenizer_cuts_itself(tokenizer: Tokenizer) -> None:
     found = count_texts(tokenizer, [texts.ENGLISH, texts.AZERBAIJANI])
 
-    assert known_pattern(json.loads(tokenizer.to_str())["pre_tokenizer"]) is None
+    assert kernel_settings(json.loads(tokenizer.to_str())["pre_tokenizer"]) is None
     assert list(found.items()) == list(
         count_by_library(tokenizer, [texts.ENGLISH, texts.AZERBAIJANI]).items()
     )

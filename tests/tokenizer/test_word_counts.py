@@ -7,8 +7,8 @@ import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
 from anadil.core.errors import IntegrityError
+from anadil.text.byte_symbols import SYMBOLS
 from anadil.tokenizer.word_counts import (
-    SYMBOLS,
     WordCounts,
     of_bytes,
     read_counts,

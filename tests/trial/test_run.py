@@ -142,6 +142,8 @@ def test_a_pod_of_a_pipeline_tries_the_strategy_that_it_is_given() -> None:
     call = parse_executor_input(STAGES["trial"], text)
 
     assert Recipe.model_validate_json(call.recipe).tokenizer.trial == Trial(steps=5, strategies=("extend",))
+    # Beside each other in one run, none may take the failure of another for its own.
+    assert call.step == "trial-extend"
 
 
 def test_a_pipeline_of_before_the_trial_gives_pretrain_none() -> None:

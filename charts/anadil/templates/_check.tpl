@@ -22,9 +22,15 @@
 {{- if not (hasKey $stages $launch.stage) -}}
 {{- fail (printf "launch.stage: %s does not train; give %s" $launch.stage (keys $stages | sortAlpha | join " or ")) -}}
 {{- end -}}
-{{- $reads := index $stages $launch.stage -}}
-{{- if ne (keys $launch.inputs | sortAlpha | join " ") (join " " $reads) -}}
-{{- fail (printf "launch.inputs: %s reads %s; give the URI of each, and no other" $launch.stage (join " and " $reads)) -}}
+{{- $stage := index $stages $launch.stage -}}
+{{- $given := keys $launch.inputs -}}
+{{- $known := concat $stage.needs $stage.takes -}}
+{{- if or (ne (concat $given $stage.needs | uniq | len) (len $given)) (ne (concat $known $given | uniq | len) (len $known)) -}}
+{{- $takes := "" -}}
+{{- if $stage.takes -}}
+{{- $takes = printf ", and %s where there was one" (join " and " $stage.takes) -}}
+{{- end -}}
+{{- fail (printf "launch.inputs: %s reads %s%s; give the URI of each, and no other" $launch.stage (join " and " $stage.needs) $takes) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.queue.enabled (not .Values.queue.clusterQueue) -}}

@@ -57,8 +57,8 @@ def _launch(name: str, text: str) -> int:
     call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
-    refuse_deterministic_retry(request)  # outside the record, which would write over what it reads
-    with step_status.record_step_status(recipe.storage.root, call.run, name) as record:
+    refuse_deterministic_retry(request, call.step)  # outside the record, which would write over what it reads
+    with step_status.record_step_status(recipe.storage.root, call.run, call.step) as record:
         result = launch_job(request)
         assert isinstance(result, MadeArtifact)
         record.uri = result.uri

@@ -17,7 +17,7 @@ from anadil.runtime.termination import is_deterministic
 log = logging.getLogger(__name__)
 
 
-def refuse_deterministic_retry(request: LaunchRequest) -> None:
+def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
     """Refuse to retry deterministic failures: raise that of the earlier try again.
 
     What may resume is left alone: a try that was stopped, or killed before it said a word, a failure of
@@ -25,12 +25,13 @@ def refuse_deterministic_retry(request: LaunchRequest) -> None:
 
     Args:
         request: By a step of a pipeline.
+        step: Name under which its status stands.
 
     Raises:
         AnadilError: The failure.
     """
     root = request.recipe.storage.root
-    earlier = _earlier_outcome(root, request) if root and request.run else None
+    earlier = _earlier_outcome(root, request.run, step) if root and request.run else None
     if (
         earlier is None
         or earlier.status != "failed"
@@ -40,7 +41,7 @@ def refuse_deterministic_retry(request: LaunchRequest) -> None:
     if _goes_on(request):
         log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
         return
-    uri = step_status.step_status_uri(str(root), request.run, request.stage)
+    uri = step_status.step_status_uri(str(root), request.run, step)
     error = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
         f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
@@ -49,9 +50,9 @@ def refuse_deterministic_retry(request: LaunchRequest) -> None:
     raise error
 
 
-def _earlier_outcome(root: str, request: LaunchRequest) -> step_status.StepStatus | None:
+def _earlier_outcome(root: str, run: str, step: str) -> step_status.StepStatus | None:
     try:
-        return next(iter(step_status.step_statuses(root, request.run, [request.stage])), None)
+        return next(iter(step_status.step_statuses(root, run, [step])), None)
     except DataError as error:
         log.warning("how an earlier try ended is not known: %s", error)
         return None

@@ -149,7 +149,7 @@ class Cluster(StrictModel):
     deadline_hours: PositiveFloat | None = None
     """Longest time of a training job from its first running pod, queueing left out; left out, none."""
     parallel_sweep: bool = False
-    """Whether each candidate of the vocabulary sweep is trained in a pod of its own."""
+    """Whether each size of the vocabulary sweep, and each strategy of `tokenizer.trial`, has a pod of its own."""
     notifications: Name | None = None
     """Secret with the address of one or more alert channels (follow-a-job.md): who is told how a run ended."""
     sagemaker: SageMaker = SageMaker()

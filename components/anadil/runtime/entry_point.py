@@ -145,7 +145,7 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     recipe = load_recipe(call.recipe)
     is_first = int(os.environ.get("RANK", "0")) == 0
     with step_status.record_step_status(
-        recipe.storage.root, call.run if is_first else "", stage.name
+        recipe.storage.root, call.run if is_first else "", call.step
     ) as record:
         processes = _num_processes(stage, recipe)
         if processes > 1:

@@ -26,6 +26,8 @@ class ExecutorInput:
     """Artifact word -> URI."""
     outputs: dict[str, Any]
     """Where the launcher wants the results."""
+    step: str
+    """Name under which the step's status stands: the stage's, with the strategy for a pod of the trial's loop."""
     run: str = ""
     """Id of the pipeline run."""
 
@@ -44,10 +46,12 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
             word: str(values[word]) for word in stage.reads if word not in stage.optional or values.get(word)
         }
         recipe = _of_one_size(str(values["recipe"]), str(values.get("size", "")))
+        strategy = str(values.get("strategy", ""))
         return ExecutorInput(
-            recipe=_of_one_strategy(recipe, str(values.get("strategy", ""))),
+            recipe=_of_one_strategy(recipe, strategy),
             inputs=inputs,
             outputs=dict(given["outputs"]),
+            step=f"{stage.name}-{strategy}" if strategy else stage.name,
             run=str(values.get("run", "")),
         )
     except (ValueError, LookupError, TypeError) as error:

@@ -1,14 +1,15 @@
 """A byte-level BPE of the tokenizers library, as the ranks that tiktoken works with."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS
+from anadil.text.byte_symbols import ALPHABET, to_bytes
+from anadil.text.cut_patterns import known_pattern, pre_tokenizer_parts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -40,7 +41,7 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
     text becomes one.
     """
     content = json.loads(tokenizer.to_str())
-    model, pattern = content["model"], _pattern(content.get("pre_tokenizer") or {})
+    model, pattern = content["model"], known_pattern(content.get("pre_tokenizer"))
     if why := _unlike(model):
         return why
     if pattern is None:
@@ -49,18 +50,18 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
     vocab: dict[str, int] = {
         symbols: index for symbols, index in model["vocab"].items() if symbols not in added
     }
-    byte_of = byte_symbols()
-    if not byte_of.keys() <= vocab.keys():
+    alphabet = set(ALPHABET)
+    if not alphabet <= vocab.keys():
         return "its vocabulary lacks some of the 256 bytes"
     tokenize = tokenizer.model.tokenize
-    order = dict.fromkeys(byte_of)
+    order = dict.fromkeys(ALPHABET)
     order |= dict.fromkeys(symbols for symbols in _merged(model["merges"]) if symbols in vocab)
     if model.get("ignore_merges"):
         whole = sorted(vocab.keys() - order.keys(), key=vocab.__getitem__)
-        order |= dict.fromkeys(symbols for symbols in whole if byte_of.keys() >= set(symbols))
+        order |= dict.fromkeys(symbols for symbols in whole if alphabet.issuperset(symbols))
     elif any(len(tokenize(symbols)) > 1 for symbols in order):
         return "some of its tokens are not what their own text is merged to"
-    cuts = _cuts(content["pre_tokenizer"])
+    cuts = pre_tokenizer_parts(content["pre_tokenizer"])
     bare = {name: content[name] for name in ("version", "decoder")} | {
         "added_tokens": [],
         # gigatoken knows no sequence of one.
@@ -70,26 +71,9 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
     return BpeRanks(
         pattern=pattern,
         content=json.dumps(bare, ensure_ascii=False),
-        ranks={bytes(map(byte_of.__getitem__, symbols)): rank for rank, symbols in enumerate(order)},
+        ranks={to_bytes(symbols): rank for rank, symbols in enumerate(order)},
         ids=np.array([vocab[symbols] for symbols in order], dtype=np.int32),
     )
-
-
-def byte_symbols() -> dict[str, int]:
-    """Printable letter of each byte -> the byte.
-
-    Source: bytes_to_unicode in openai/gpt-2, src/encoder.py.
-    """
-    shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
-
-
-def pretoken_texts(pretokens: Iterable[str]) -> Iterator[str]:
-    """The texts of pretokens that are shown in byte symbols, as a word-count table holds them."""
-    byte_of = byte_symbols()
-    for pretoken in pretokens:
-        yield bytes(map(byte_of.__getitem__, pretoken)).decode(errors="replace")
 
 
 def _merged(merges: list[list[str] | str]) -> Iterator[str]:
@@ -104,28 +88,3 @@ def _unlike(model: JsonObject) -> str:
         return f"its model is {model.get('type')}, not BPE"
     settings = ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
     return next((f"its model has {name}" for name in settings if model.get(name)), "")
-
-
-def _cuts(cutting: JsonObject) -> list[JsonObject]:
-    """The parts of a pre-tokenizer."""
-    parts: list[JsonObject] = cutting.get("pretokenizers", [cutting])
-    return parts
-
-
-def _pattern(cutting: JsonObject) -> str | None:
-    """The pattern of a pre-tokenizer that cuts by a known one and then shows bytes as letters."""
-    *before, last = _cuts(cutting)
-    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
-        return None
-    if not before:
-        return GPT_2_REGEX if last.get("use_regex", True) else None
-    split = before[0]
-    is_known = (
-        len(before) == 1
-        and not last.get("use_regex", True)
-        and split.get("type") == "Split"
-        and split.get("behavior") == "Isolated"
-        and not split.get("invert")
-        and split.get("pattern", {}).get("Regex") in KNOWN_PATTERNS
-    )
-    return split["pattern"]["Regex"] if is_known else None

@@ -1,6 +1,9 @@
 """Where byte-level tokenizers cut a text before they merge: the patterns whose cuts we know."""
 
 import re
+from typing import Any
+
+JsonObject = dict[str, Any]
 
 LLAMA_3_REGEX = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -24,3 +27,29 @@ NEW_LETTERS = re.compile(
 """Letters and digits of Unicode 17, which gigatoken knows and the two others do not; the same test found them."""
 NEW_LEADS = (0xE0, 0xEA, 0xF0)
 """First bytes of them in UTF-8: a text without these is not searched."""
+
+
+def known_pattern(pre_tokenizer: JsonObject | None) -> str | None:
+    """The pattern of a pre-tokenizer, as its library writes it, that cuts by a known one and then writes byte symbols."""
+    *before, last = pre_tokenizer_parts(pre_tokenizer or {})
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
+        return None
+    if not before:
+        return GPT_2_REGEX if last.get("use_regex", True) else None
+    split = before[0]
+    pattern: str | None = split.get("pattern", {}).get("Regex")
+    is_known = (
+        len(before) == 1
+        and not last.get("use_regex", True)
+        and split.get("type") == "Split"
+        and split.get("behavior") == "Isolated"
+        and not split.get("invert")
+        and pattern in KNOWN_PATTERNS
+    )
+    return pattern if is_known else None
+
+
+def pre_tokenizer_parts(pre_tokenizer: JsonObject) -> list[JsonObject]:
+    """The parts of a sequence, or the one that it is."""
+    parts: list[JsonObject] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    return parts

@@ -11,8 +11,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
+from anadil.text.byte_symbols import to_bytes, to_text
 from anadil.text.scripts import NAMES, name_of
-from anadil.tokenizer.word_counts import SYMBOLS
 
 SCRIPTS = frozenset(itertools.chain.from_iterable(NAMES.values()))
 """Scripts by the first word of their letters' names; signs, digits and emoji have none of these."""
@@ -24,19 +24,11 @@ INSIDE = bytes(range(0x80, 0xC0))
 """Bytes that continue a character in UTF-8."""
 
 
-_TO_BYTES = {ord(symbol): byte for byte, symbol in enumerate(SYMBOLS)}
-
-
-def spelled(token: str) -> bytes:
-    """The bytes of a token that is written in byte symbols."""
-    return token.translate(_TO_BYTES).encode("latin-1")
-
-
 def characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
     """How often each character stands in a word-count table: pretokens in byte symbols, and their counts."""
     counts: Counter[str] = Counter()
     for word, count in words:
-        for character in spelled(word).decode(errors="replace"):
+        for character in to_text(word):
             counts[character] += count
     return counts
 
@@ -84,7 +76,7 @@ class Alphabet:
 
     def spells(self, token: str) -> bool:
         """Whether a token, in byte symbols, may stand in a text; it may begin and end inside a character."""
-        text = spelled(token)
+        text = to_bytes(token)
         body = text.lstrip(INSIDE)
         head = text[: len(text) - len(body)]
         try:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Strategy
+from anadil.text.byte_symbols import SYMBOLS, Merge
 from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
 JsonObject = dict[str, Any]
-Merges = list[tuple[str, str]]
+Merges = list[Merge]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +57,26 @@ def vocab_size(tokenizer: Tokenizer) -> int:
 
 
 def require_byte_level(tokenizer: Tokenizer, name: str) -> None:
-    """Check that the base's tokenizer is one whose vocabulary can be extended or replaced.
+    """Check that the base's tokenizer is one whose vocabulary can be extended, replaced or partly exchanged.
 
     Raises:
         DataError: It is not byte-level BPE.
     """
     content = json.loads(tokenizer.to_str())
     model = content["model"]
-    is_byte_level = (
-        model["type"] == "BPE"
-        and not model.get("byte_fallback")
-        and '"type": "ByteLevel"' in json.dumps(content["pre_tokenizer"])
-        and set(ByteLevel.alphabet()) <= model["vocab"].keys()
-    )
-    if not is_byte_level:
+    found = ""
+    if model["type"] != "BPE":
+        found = f"its model is {model['type']}"
+    elif model.get("byte_fallback"):
+        found = "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
+    elif '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
+        found = "its pre-tokenizer does not write text as bytes (ByteLevel)"
+    elif not set(SYMBOLS) <= model["vocab"].keys():
+        found = "its vocabulary lacks some of the 256 bytes"
+    if found:
         raise DataError(
-            f"base.model: the tokenizer of {name} is no byte-level BPE (model type {model['type']}), so it "
-            "can be neither extended nor replaced; set tokenizer.strategies to [base]"
+            f"base.model: the tokenizer of {name} is no byte-level BPE: {found}. extend, surgery and replace change "
+            "byte-level BPE only; set tokenizer.strategies to [base]"
         )
 
 
@@ -133,7 +136,10 @@ def checked_tokenizer(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
     tokenizer.encode_special_tokens = True
     for token, index in ids.items():
         if index in tokenizer.encode(token, add_special_tokens=False).ids and _is_special(content, token):
-            raise IntegrityError(f"tokenizer: the text {token!r} in a document would become a control token")
+            raise IntegrityError(
+                f"tokenizer: the text {token!r} in a document would become a control token; "
+                "leave the strategy out of tokenizer.strategies, or choose another base.model"
+            )
     return tokenizer
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from anadil.core.progress import track
 from anadil.runtime.signals import Stop
-from anadil.text.bpe_ranks import pretoken_texts
+from anadil.text.byte_symbols import to_text
 from anadil.text.encoder import Encoder
 from anadil.tokenizer.word_counts import WordCounts
 
@@ -30,7 +30,7 @@ def check_encoder(tokenizer: Tokenizer, table: WordCounts, stop: Stop) -> Encode
 
     def words() -> Iterator[str]:
         nonlocal num_words
-        for word in track(pretoken_texts(table.pretokens()), "comparing encoders", len(table)):
+        for word in track(map(to_text, table.pretokens()), "comparing encoders", len(table)):
             if num_words % WORDS_PER_LOOK == 0:
                 stop.check()
             num_words += 1

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from tokenizers import Tokenizer
 
+from anadil.text.byte_symbols import Merge
 from anadil.tokenizer.merger import Merger, SegmentedWords, merges_of
 from anadil.tokenizer.word_counts import WordCounts, as_table
 
@@ -23,7 +24,7 @@ def continue_merges(
     num_tokens: int,
     min_frequency: int,
     is_banned: Callable[[str], bool] | None = None,
-) -> list[tuple[str, str]]:
+) -> list[Merge]:
     """The merges that continue the base's BPE on a corpus; merge k makes new token k.
 
     A smaller extension is the start of a larger one. A pair whose joined text is a token already is left

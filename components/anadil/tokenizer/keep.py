@@ -42,7 +42,7 @@ def _texts(path: Path, uri: str, field: str) -> Iterator[str]:
     suffix = next((end for end in SUFFIXES if uri.lower().endswith(end)), "")
     if not suffix:
         raise DataError(
-            f"{KEY}: {uri} is neither {', '.join(SUFFIXES)} nor the id of a language with built-in text"
+            f"{KEY}: {uri} is neither {', '.join(SUFFIXES)} nor the id of a language with built-in text; name one of those"
         )
     try:
         if suffix == ".txt":

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
+from anadil.text.byte_symbols import ALPHABET
 from anadil.tokenizer.ban_list import BanList
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary, vocab_size
 from anadil.tokenizer.extend_bpe import continue_merges
@@ -20,7 +21,6 @@ from anadil.tokenizer.usage import TokenUsage, count_usage
 
 log = logging.getLogger(__name__)
 
-NUM_BYTE_SYMBOLS = 256
 AUTO_SHARES = (4, 2, 1)
 """What `vocab_sizes: auto` compares: these parts of the size that the corpus supports. Assumption."""
 SIZE_STEP = 128
@@ -107,7 +107,7 @@ def replacements(
     """Candidates of `sizes` tokens that replace the base's, special tokens included."""
     del kept  # nothing of the base's vocabulary is
     num_special = len(base.get_added_tokens_decoder())
-    least = NUM_BYTE_SYMBOLS + num_special
+    least = len(ALPHABET) + num_special
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
     log.info("training a vocabulary of %d tokens", largest)
@@ -138,11 +138,11 @@ def require_room(base: Tokenizer, sizes: tuple[int, ...]) -> None:
         RecipeError: One has no room for the bytes and the base's special tokens.
     """
     num_special = len(base.get_added_tokens_decoder())
-    least = NUM_BYTE_SYMBOLS + num_special
+    least = len(ALPHABET) + num_special
     if sizes and min(sizes) < least:
         raise RecipeError(
             f"tokenizer.vocab_sizes: {min(sizes)} is too small to replace this base's vocabulary; "
-            f"{NUM_BYTE_SYMBOLS} bytes and {num_special} special tokens need at least {least}"
+            f"{len(ALPHABET)} bytes and {num_special} special tokens need at least {least}"
         )
 
 

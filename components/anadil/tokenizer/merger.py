@@ -14,10 +14,10 @@ import numpy as np
 
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
+from anadil.text.byte_symbols import Merge
 from anadil.tokenizer import merge_kernel as kernel
 from anadil.tokenizer.merge_kernel import Array
 
-Merge = tuple[str, str]
 GROWTH = 1.25
 MAX_CELLS = 2**31 - 1
 ROOM = 2**28

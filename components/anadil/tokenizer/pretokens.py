@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
 from anadil.core.errors import DataError
-from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
+from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_REGEX, JsonObject, known_pattern
 from anadil.tokenizer import pretoken_kernel as kernel
 from anadil.tokenizer.pretoken_kernel import Array
 from anadil.tokenizer.sorted_bytes import gather, sorted_order
@@ -28,6 +27,12 @@ log = logging.getLogger(__name__)
 MAX_PRETOKEN_BYTES = 256
 """Longer ones are left out: they are no words."""
 UNLIMITED = 2**62
+STYLES = {
+    LLAMA_3_REGEX: (kernel.LLAMA, 3),
+    QWEN_REGEX: (kernel.LLAMA, 1),
+    GPT_2_REGEX: (kernel.GPT2, UNLIMITED),
+}
+"""Known pattern -> how the compiled loop cuts: its style, and most digits in a pretoken."""
 BATCH_CHARS = 1_000_000
 """Text that is handed to compiled code at a time."""
 ROOM = 2**16
@@ -82,7 +87,7 @@ def checked_pretokens(table: WordCounts) -> Pretokens:
 
 def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     """The table of some texts, with what is left out in its records."""
-    settings = known_pattern(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
+    settings = kernel_settings(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
     if tokenizer.normalizer is not None:
         texts = map(tokenizer.normalizer.normalize_str, texts)
     if settings is None:
@@ -99,26 +104,12 @@ def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     return counter.table()
 
 
-def known_pattern(pre_tokenizer: dict[str, Any] | None) -> Array | None:
+def kernel_settings(pre_tokenizer: JsonObject | None) -> Array | None:
     """Settings of the compiled loop for a pre-tokenizer, as its library writes it; None where it has to cut itself."""
-    *before, last = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {}])
-    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
+    pattern = known_pattern(pre_tokenizer)
+    if pattern is None:
         return None
-    if not before:
-        # GPT-2's own pattern is part of ByteLevel.
-        is_gpt2 = last.get("use_regex", True)
-        return _settings(kernel.GPT2, UNLIMITED) if is_gpt2 else None
-    split = before[0]
-    digits = {LLAMA_3_REGEX: 3, QWEN_REGEX: 1}.get(split.get("pattern", {}).get("Regex"))
-    is_plain = (
-        split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert")
-    )
-    if len(before) > 1 or last.get("use_regex", True) or digits is None or not is_plain:
-        return None
-    return _settings(kernel.LLAMA, digits)
-
-
-def _settings(style: int, digits: int) -> Array:
+    style, digits = STYLES[pattern]
     return np.array([style, digits, MAX_PRETOKEN_BYTES], dtype=np.int64)
 
 

@@ -8,22 +8,16 @@ larger one. It is found as every artifact is, by the key of what decides it.
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact
-from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import read_tokenizer
-from anadil.artifacts.prefetch import fetch
-from anadil.artifacts.uri import join
-from anadil.core.errors import IntegrityError
-from anadil.core.stages import STAGES
 from anadil.recipe.sections import Strategy
-from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job
+from anadil.runtime.kept_artifact import kept_artifact
 from anadil.tokenizer.candidate import TokenizerCandidate
-from anadil.tokenizer.usage import TokenUsage
+from anadil.tokenizer.usage import TokenUsage, usage_in
 
 log = logging.getLogger(__name__)
 
@@ -52,45 +46,23 @@ class SweepCandidates:
 def find_sweep_candidates(job: Job) -> SweepCandidates:
     """The candidates of a job that lie under `storage.root` already."""
     sizes = job.recipe.tokenizer.sizes
-    corpus = artifact.read_manifest(str(job.inputs["corpus"]))
-    if job.recipe.storage.root is None or corpus is None or len(sizes) < 2:
+    if len(sizes) < 2:
         return SweepCandidates()
     candidates: dict[tuple[Strategy, int], TokenizerCandidate] = {}
     counts: dict[str, int] = {}
     base_usage: TokenUsage | None = None
     for size in sizes:
-        found = _artifact_of(job, size, corpus)
+        settings = job.recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
+        found = kept_artifact(job, "tokenizer", job.recipe.model_copy(update={"tokenizer": settings}))
         if found is None:
             continue
         folder, manifest = found
         table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
         candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder, table)}
-        base_usage = _usage(table["base"])
+        base_usage = usage_in(table["base"])
         counts = {name: manifest.records[name] for name in COUNTS if name in manifest.records}
         log.info("size %d: taken from a run of its own", size)
     return SweepCandidates(candidates=candidates, counts=counts, base_usage=base_usage)
-
-
-def _artifact_of(job: Job, size: int, corpus: Manifest) -> tuple[Path, Manifest] | None:
-    """The artifact of a run with this size only; None where there is none that can be used."""
-    recipe = job.recipe
-    settings = recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
-    alone = recipe.model_copy(update={"tokenizer": settings})
-    stage = STAGES["tokenizer"]
-    origin = stage_origin(stage, alone, {"corpus": corpus}, (), job.side_files)
-    uri = join(str(recipe.storage.root), stage.writes, artifact.origin_key(origin))
-    try:
-        manifest = artifact.read_manifest(uri)
-        if manifest is None or manifest.origin != origin:
-            return None
-        return fetch(uri, stage.writes)
-    except IntegrityError as error:
-        log.warning("%s; its size is trained again", error)
-        return None
-
-
-def _usage(entry: Mapping[str, Any]) -> TokenUsage:
-    return TokenUsage(**{field.name: entry[field.name] for field in fields(TokenUsage)})
 
 
 def _candidates_in(folder: Path, table: Mapping[str, Any]) -> Iterator[TokenizerCandidate]:
@@ -102,6 +74,6 @@ def _candidates_in(folder: Path, table: Mapping[str, Any]) -> Iterator[Tokenizer
             strategy=entry["strategy"],
             asked=entry["asked"],
             got=entry["got"],
-            usage=_usage(entry),
+            usage=usage_in(entry),
             tokenizer=read_tokenizer(place if place.is_dir() else folder),
         )

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anadil.text.byte_symbols import ALPHABET, SYMBOLS, Merge
 from anadil.tokenizer.merger import Merger, SegmentedWords, merges_of
-from anadil.tokenizer.word_counts import SYMBOLS, WordCounts, as_table
+from anadil.tokenizer.word_counts import WordCounts, as_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,9 @@ class TrainedVocabulary:
 
     alphabet: list[str]
     """The 256 byte symbols, ids 0 to 255."""
-    merges: list[tuple[str, str]]
+    merges: list[Merge]
 
-    def cut(self, num_tokens: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    def cut(self, num_tokens: int) -> tuple[dict[str, int], list[Merge]]:
         """Vocabulary (token -> id) and merges of at most `num_tokens` tokens, the bytes always among them."""
         merges = self.merges[: max(0, num_tokens - len(self.alphabet))]
         tokens = [*self.alphabet, *(left + right for left, right in merges)]
@@ -37,7 +38,7 @@ def train_vocabulary(
         min_frequency: Least count of a pair that is merged.
     """
     table = as_table(counts)
-    alphabet = sorted(SYMBOLS)
+    alphabet = list(ALPHABET)
     ids = {symbol: number for number, symbol in enumerate(alphabet)}
     words = SegmentedWords(
         ids=table.text,

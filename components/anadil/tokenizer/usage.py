@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tokenizers import Tokenizer
 
+from anadil.text.byte_symbols import Merge
 from anadil.tokenizer.word_counts import WordCounts
-
-Merge = tuple[str, str]
 
 MIN_SHARE = 0.9
 """Share of its own tokens that a candidate should have seen `tokenizer.min_uses` times. Assumption."""
@@ -36,6 +36,13 @@ class TokenUsage:
     def is_enough(self) -> bool:
         """Whether 90 % of the own tokens are seen `min_uses` times."""
         return self.own_tokens_seen >= MIN_SHARE * self.own_tokens
+
+
+def usage_in(entry: Mapping[str, Any]) -> TokenUsage | None:
+    """The usage in a candidate's entry of `fertility.json`; None where it was not counted."""
+    if "own_tokens" not in entry:
+        return None
+    return TokenUsage(**{each.name: entry[each.name] for each in fields(TokenUsage)})
 
 
 def count_usage(

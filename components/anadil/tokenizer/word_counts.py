@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.core.errors import IntegrityError
+from anadil.text.byte_symbols import to_bytes, to_symbols
 from anadil.tokenizer.compiled import compiled
 
 Array = npt.NDArray[Any]
@@ -25,12 +26,6 @@ FORMAT = "anadil word counts 1"
 PRETOKENS_AT_A_TIME = 65_536
 HEADER_BYTES = 65_536
 """Most of a file's first two lines."""
-_KEPT = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-_OTHERS = [byte for byte in range(256) if byte not in _KEPT]
-SYMBOLS = [chr(byte) if byte in _KEPT else chr(256 + _OTHERS.index(byte)) for byte in range(256)]
-"""Byte -> its symbol. Source: openai/gpt-2, src/encoder.py, `bytes_to_unicode`."""
-_TO_SYMBOLS = dict(enumerate(SYMBOLS))
-_TO_BYTES = {ord(symbol): byte for byte, symbol in enumerate(SYMBOLS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +58,7 @@ class WordCounts:
         """Each pretoken in byte symbols."""
         for first in range(0, len(self), PRETOKENS_AT_A_TIME):
             starts = self.starts[first : first + PRETOKENS_AT_A_TIME + 1]
-            text = self.text[starts[0] : starts[-1]].tobytes().decode("latin-1").translate(_TO_SYMBOLS)
+            text = to_symbols(self.text[starts[0] : starts[-1]].tobytes())
             for start, end in pairwise((starts - starts[0]).tolist()):
                 yield text[start:end]
 
@@ -83,7 +78,7 @@ def word_counts(items: Iterable[tuple[str, int]], records: Mapping[str, int] | N
     """The table of pretokens in byte symbols with their counts, in any order; equal ones are added up."""
     counts: dict[bytes, int] = {}
     for pretoken, count in items:
-        key = pretoken.translate(_TO_BYTES).encode("latin-1")
+        key = to_bytes(pretoken)
         counts[key] = counts.get(key, 0) + count
     return of_bytes(counts, records)
 

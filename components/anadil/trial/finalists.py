@@ -16,7 +16,7 @@ from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.cost import Cost
 from anadil.tokenizer.fertility import Fertility, TextFertility
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
-from anadil.tokenizer.usage import TokenUsage
+from anadil.tokenizer.usage import usage_in
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,12 +49,13 @@ def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist,
     measured = {
         name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
     }
+    # Where the recipe does not compare the base its tokenizer is not kept; its figures are, and nothing else is looked at.
+    base = measured["base"] or _measured(table["base"], artifact_folder)
     chosen = []
     for strategy in dict.fromkeys(settings.strategies):
         sizes = [
             item for item in measured.values() if item is not None and item.candidate.strategy == strategy
         ]
-        base = _measured(table["base"], artifact_folder) if measured["base"] is None else measured["base"]
         if not sizes or base is None:
             raise DataError(
                 f"{artifact_folder}: holds no candidate of the strategy {strategy}; take it out of tokenizer.strategies, "
@@ -94,16 +95,13 @@ def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | Non
         asked=entry["asked"],
         got=entry["got"],
         tokenizer=tokenizer,
-        usage=TokenUsage(**_fields(TokenUsage, entry)) if "own_tokens" in entry else None,
+        usage=usage_in(entry),
     )
     kinds = {
         kind: {name: TextFertility(**found) for name, found in entry[kind].items()}
         for kind in ("domains", "keep")
     }
-    told = _fields(Fertility, entry) | kinds
-    fertility = Fertility(**told | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
+    told = {each.name: entry[each.name] for each in fields(Fertility) if each.name in entry}
+    # What `fertility.json` leaves out, and the choice does not look at.
+    fertility = Fertility(**told | kinds | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
     return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=Cost(**entry["cost"]))
-
-
-def _fields(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: entry[field.name] for field in fields(kind) if field.name in entry}

@@ -6,8 +6,6 @@ transformers.
 
 import logging
 import os
-import signal
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from tokenizers import Tokenizer
 
 from anadil.artifacts import cache_dir
 from anadil.core.errors import DataError
+from anadil.core.processes import die_with
 from anadil.text.corpus import read_file
 from anadil.text.encoder import Encoder
 
@@ -61,14 +60,7 @@ def begin_process(read: Any, parent: int, threads: int) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     # The parent says it once for all its processes, as its log is set up.
     logging.getLogger("anadil").addHandler(logging.NullHandler())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1  # linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    die_with(parent)
 
 
 def encode_file(task: Task) -> str:
