@@ -14,7 +14,11 @@ class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
-    """`.jsonl` files of chats: `messages`, or `prompt` and `response`."""
+    """Files of chats: `.jsonl[.gz|.zst]` with `messages`, `conversations`, or a question and its answer."""
+    mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Name of a file or data set -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
+    heldout_fraction: Fraction = 0.05
+    """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
     trains: Literal["adapter", "all"] = "adapter"
     """What learns: a LoRA adapter, or `all` weights. Then there is no adapter file but the whole model, which takes the memory of pre-training; a rate for an adapter is too high for a large model (Tulu 3: 5e-6). Source of the default: Azercell."""
     trains_embeddings: EmbeddingRows | None = None
