@@ -159,10 +159,10 @@ def test_the_artifact_holds_no_pickle_and_one_path_which_is_that_of_its_base(
     manifest, base = artifact.read_manifest(str(adapter)), artifact.read_manifest(str(model_dir))
 
     assert files == [
-        "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "manifest.json",
-        "mask_audit.json", "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
+        "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja",
+        "heldout_chats.jsonl", "manifest.json", "mask_audit.json", "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
         "merged/model.safetensors", "merged/tokenizer.json", "merged/tokenizer_config.json",
-        "tokenizer.json", "tokenizer_config.json", "training.json", "training.jsonl",
+        "seen_chats.jsonl", "tokenizer.json", "tokenizer_config.json", "training.json", "training.jsonl",
     ]  # fmt: skip
     settings = json.loads(texts.pop("adapter_config.json"))
     assert manifest is not None
@@ -352,7 +352,7 @@ def test_an_empty_file_is_a_data_error(model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "chats.jsonl"
     file.write_text("\n")
 
-    with pytest.raises(DataError, match=r"chats: .*chats\.jsonl hold no rows; a row needs `messages`, or"):
+    with pytest.raises(DataError, match=r"chats: .*chats\.jsonl hold no rows; a row needs `messages`, "):
         finetune(model_dir, file, tmp_path / "adapter")
 
 
@@ -366,7 +366,8 @@ def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(
 
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     text = (
-        "1 of 5 chats left out: no_chat 1 (a row needs `messages`, or `prompt` and `response`; mixed.jsonl:5)"
+        "1 of 5 chats left out: no_chat 1 (a row needs `messages`, `conversations`, or a question and its answer, "
+        "such as `prompt` and `response`; mixed.jsonl:5)"
     )
     assert text in warned
     assert "finetune.max_length: 512 is more than the model's context; 256 is used" in warned

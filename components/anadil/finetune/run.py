@@ -1,6 +1,5 @@
 """Chats and model to adapter: LoRA on the assistant's words, audited before, merged after."""
 
-import hashlib
 import json
 import logging
 import os
@@ -22,12 +21,13 @@ from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import DroppedChats, read_chats, refuse_no_chats
-from anadil.finetune.encode import TEMPLATE, Example, encode_chats
+from anadil.finetune.encode import TEMPLATE, Example
+from anadil.finetune.rows import Rows, read_rows
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
 from anadil.runtime.cache_key import recipe_origin, result_version
 from anadil.runtime.job import Figures, Job
+from anadil.text.chats import DroppedChats
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +53,23 @@ def run(job: Job) -> Figures:
     settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])
     dropped = DroppedChats()
-    rows = _rows(job, tokenizer, dropped)
-    steps = lora.num_steps(len(rows), settings.batch_size, settings.epochs)
-    trainer = _trainer(job, tokenizer, rows, steps)
+    rows = read_rows(job, tokenizer, dropped)
+    num_rows = len(rows.train)
+    steps = lora.num_steps(num_rows, settings.batch_size, settings.epochs)
+    trainer = _trainer(job, tokenizer, rows.train, steps)
     seen = [Example(input_ids=row["input_ids"], labels=row["labels"]) for row in trainer.train_dataset]
     audited = audit(seen, tokenizer, dropped)
     _write(job.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
-        len(rows), audited["trained_tokens"], audited["tokens"], steps,
+        num_rows, audited["trained_tokens"], audited["tokens"], steps,
     )  # fmt: skip
     _train(job, trainer, steps, _origin(job, rows))
     loss = _write_curve(job, steps)
     _export(job, lora.checkpoint(job, steps))
     figures: Figures = {
         "loss": loss,
-        "examples": len(rows),
+        "examples": num_rows,
         "trained_tokens": audited["trained_tokens"],
         "steps": steps,
         "dropped": dropped.total,
@@ -98,27 +99,6 @@ def _quiet_libraries() -> None:
     disable_progress_bar()
 
 
-def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Dataset:
-    """Every chat that can be trained on, as ids and labels; says which cannot.
-
-    Raises:
-        DataError: None can.
-    """
-    limit = job.recipe.finetune.max_length
-    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
-    if context < limit:
-        log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
-        limit = context
-    examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
-    num_rows = len(examples) + dropped.total
-    job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
-    refuse_no_chats(job.files, len(examples), dropped)
-    if dropped.total:
-        level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
-        log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)
-    return Dataset.from_list([{"input_ids": row.input_ids, "labels": row.labels} for row in examples])
-
-
 def _trainer(job: Job, tokenizer: PreTrainedTokenizerFast, rows: Dataset, steps: int) -> Any:
     device = pick_device()
     # The adapter's random start is drawn before the trainer sets its seed.
@@ -146,9 +126,8 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
             job.stop.leave()
 
 
-def _origin(job: Job, rows: Dataset) -> dict[str, str]:
+def _origin(job: Job, rows: Rows) -> dict[str, str]:
     """What a checkpoint must have been made from for this run to resume from it."""
-    tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     model = artifact.read_manifest(str(job.inputs["model"]))
     assert model is not None  # inputs are verified artifacts
@@ -156,7 +135,7 @@ def _origin(job: Job, rows: Dataset) -> dict[str, str]:
         **result_version(STAGES["finetune"]),
         **{key: value for key, value in recipe_origin(job.recipe, sections).items() if key != inputs},
         "input model": model.digest,
-        "chats": tokens,
+        "chats": rows.digest,
     }
 
 

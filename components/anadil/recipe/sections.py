@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
+    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     Tag,
@@ -193,7 +194,13 @@ class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
-    """`.jsonl` files of chats: `messages`, or `prompt` and `response`."""
+    """Files of chats: `.jsonl[.gz|.zst]` with `messages`, `conversations`, or a question and its answer."""
+    mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Name of a file or data set -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
+    heldout_fraction: Fraction = 0.05
+    """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
+    validation_fraction: Fraction = 0.0
+    """Share of questions on which training is judged while it runs."""
     rank: PositiveInt = 64
     """LoRA rank. Source: Azercell."""
     alpha: PositiveInt = 28
@@ -238,6 +245,8 @@ class Evaluate(StrictModel):
     """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
     prompts: tuple[str, ...] = ()
     """Beginnings that each model continues; left out, the language's own."""
+    questions: tuple[str, ...] = ()
+    """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
     gate: Gate = Gate()
