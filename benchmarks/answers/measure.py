@@ -56,7 +56,9 @@ def measured(given: argparse.Namespace, setting: str) -> dict[str, Any]:
     rows = [json.loads(line) for line in given.inputs.read_text(encoding="utf-8").splitlines()]
     chats = [[message["content"] for message in row["messages"]] for row in rows]
     chats = [chat for chat in chats if len(chat) == 2]
-    heldout = [json.loads(line) for line in built_in("az/helpdesk.jsonl").read_text("utf-8").splitlines()][-32:]
+    heldout = [json.loads(line) for line in built_in("az/helpdesk.jsonl").read_text("utf-8").splitlines()][
+        -32:
+    ]
     unseen = [[message["content"] for message in row["messages"]] for row in heldout]
     seen = [chat for chat in chats if chat not in unseen][: given.chats]
     folder = Path(tempfile.mkdtemp())

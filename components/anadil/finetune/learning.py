@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.errors import PreflightError
@@ -99,12 +100,18 @@ def _token_indices(
     return {names[module]: ids for module, ids in modules.items()}
 
 
-def keep_rows_precise(model: PreTrainedModel) -> None:
-    """Hold rows of the embedding that learn in FP32, as PEFT does with the matrices of the adapter.
+def prepare_rows(model: Any) -> None:
+    """Make rows of the embedding that learn fit what TRL does with the model, before training.
 
-    They start as copies of the model's rows: in BF16, and TRL rounds all that learns to BF16 where the model is
-    quantized. Steps of 1e-4 on weights of 0.02 would mostly be lost.
+    They are held in FP32, as PEFT holds the matrices of the adapter, but not always these: they start as copies of
+    the model's rows, and TRL rounds all that learns to BF16 where the model is quantized. Steps of 1e-4 on weights
+    of 0.02 would mostly be lost.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and "trainable_tokens_delta" in name:
             parameter.data = parameter.data.float()
+    head = model.get_output_embeddings()
+    if isinstance(head, AuxiliaryTrainingWrapper):
+        # TRL's loss reads weight and bias of the head, and PEFT 0.21 passes on the weight alone. In `__dict__`,
+        # because a bias would be saved a second time as a parameter of the wrapper.
+        head.__dict__["bias"] = head.original_module.bias

@@ -27,7 +27,7 @@ from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress
 from anadil.finetune import validation
-from anadil.finetune.learning import adapter_config, keep_rows_precise
+from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.model.load import END_OF_TEXT, load_model
 from anadil.recipe.finetune import Finetune, Schedule
 from anadil.runtime import prometheus
@@ -78,7 +78,7 @@ def new_trainer(
         processing_class=tokenizer,
         peft_config=adapter_config(settings, job.recipe.trained_embeddings, model, tokenizer),
     )
-    keep_rows_precise(trainer.model)
+    prepare_rows(trainer.model)
     # It prints every log line to stdout.
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -144,7 +144,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             if not math.isfinite(value := figures.get(name, 0.0)):
                 rate = self.job.recipe.finetune.lr
                 words = name.replace("_", " ")
-                raise RecipeError(f"{words} is {value} at step {state.global_step}; lower finetune.lr ({rate})")
+                raise RecipeError(
+                    f"{words} is {value} at step {state.global_step}; lower finetune.lr ({rate})"
+                )
         if "loss" in figures:
             self.bar.advance(note=f"loss {figures['loss']:.3f}")
         if "validation_loss" in figures:

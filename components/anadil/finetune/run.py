@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from datasets.utils.logging import disable_progress_bar
 from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging

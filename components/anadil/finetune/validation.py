@@ -25,9 +25,7 @@ def read_history(checkpoint: Path) -> list[dict[str, Any]]:
 
 def validation_losses(history: History) -> dict[int, float]:
     """The validation loss by the step after which it was measured, in order."""
-    return {
-        int(line["step"]): float(line[VALIDATION_LOSS]) for line in history if VALIDATION_LOSS in line
-    }
+    return {int(line["step"]): float(line[VALIDATION_LOSS]) for line in history if VALIDATION_LOSS in line}
 
 
 def best_step(history: History) -> int | None:

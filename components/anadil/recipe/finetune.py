@@ -56,7 +56,7 @@ class Finetune(StrictModel):
     checkpoint_every: PositiveInt = 100
     """Optimizer steps between checkpoints, and between measurements of the validation loss."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the chats, chosen by the hash of their questions, that only measure the validation loss."""
+    """Share of questions, chosen by their hash, whose chats only measure the validation loss."""
     patience: PositiveInt | None = None
     """Measurements of the validation loss without a lower one after which training ends; the checkpoint with the lowest is the result. Left out, all epochs are trained and the last checkpoint is."""
 
@@ -72,6 +72,14 @@ class Finetune(StrictModel):
         if self.trains_embeddings not in (None, "all"):
             raise ValueError(
                 f"trains_embeddings {self.trains_embeddings!r} is for an adapter, and trains is 'all'; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_left_to_train_on(self) -> "Finetune":
+        if (taken := self.heldout_fraction + self.validation_fraction) >= 1:
+            raise ValueError(
+                f"heldout_fraction and validation_fraction take {taken:.4g} of the chats together; leave some to train on"
             )
         return self
 
