@@ -21,11 +21,11 @@ from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress
+from anadil.finetune.trainer import ChatTrainer
 from anadil.model.load import END_OF_TEXT, load_model
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
@@ -72,8 +72,13 @@ def new_trainer(
         target_modules=list(PROJECTIONS),
         task_type="CAUSAL_LM",
     )
-    trainer = SFTTrainer(
-        model=model, args=config, train_dataset=rows, processing_class=tokenizer, peft_config=lora
+    trainer = ChatTrainer(
+        batch_size=settings.batch_size,
+        model=model,
+        args=config,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        peft_config=lora,
     )
     # It prints every log line to stdout.
     trainer.remove_callback(PrinterCallback)
