@@ -249,6 +249,18 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
+    "finetune.trains": '"adapter"',
+    "finetune.trains_embeddings": '"none"',
+    "finetune.rslora": "false",
+    "finetune.dora": "false",
+    "finetune.quantization": '"none"',
+    "finetune.schedule": '"cosine"',
+    "finetune.warmup_fraction": "0.03",
+    "finetune.weight_decay": "0.0",
+    "finetune.neftune_alpha": "null",
+    "finetune.gradient_accumulation": "1",
+    "finetune.validation_fraction": "0.0",
+    "finetune.patience": "null",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 
