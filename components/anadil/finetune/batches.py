@@ -4,6 +4,7 @@ The order follows from seed and epoch alone, and the chats of a step are the sam
 that share them. So a run that goes on, and one on more devices, has the losses of one that nothing changed.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class LengthBatches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-len(self.lengths) // self.batch_size)
+        return math.ceil(len(self.lengths) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.batches():

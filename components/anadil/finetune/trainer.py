@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow.compute as pc
 from datasets import Dataset
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -48,8 +47,7 @@ class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by m
 def token_counts(rows: Dataset) -> list[int]:
     """Tokens of each row, without its ids in memory."""
     table = rows.select_columns("input_ids").with_format("arrow")[:]
-    counts: list[int] = pc.list_value_length(table["input_ids"]).to_pylist()
-    return counts
+    return [count for chunk in table["input_ids"].chunks for count in chunk.value_lengths().to_pylist()]
 
 
 def collator(collate: Callable[[Sequence[Row]], Any]) -> Callable[[Sequence[Row]], Any]:
