@@ -71,7 +71,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
+    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions` or `finetune.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
@@ -194,7 +194,7 @@ class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
-    """Files of chats: `.jsonl[.gz|.zst]` with `messages`, `conversations`, or a question and its answer."""
+    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`; their layouts are in the guide."""
     mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Name of a file or data set -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
     heldout_fraction: Fraction = 0.05

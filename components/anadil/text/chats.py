@@ -23,6 +23,7 @@ Reason = Literal[
     "not_unicode",
     "too_long",
     "duplicate",
+    "near_duplicate",
     "evaluation_question",
 ]
 
@@ -37,11 +38,12 @@ DROP_REMEDIES: dict[Reason, str] = {
     "empty_message": "a message needs text",
     "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
     "too_long": "shorten the chats or raise finetune.max_length",
-    "duplicate": "an earlier chat says the same",
+    "duplicate": "another chat says the same",
+    "near_duplicate": "another chat says nearly the same",
     "evaluation_question": "evaluate asks it, so no model may learn its answer",
 }
 """What each reason asks of the user."""
-HARMLESS: tuple[Reason, ...] = ("duplicate", "evaluation_question")
+HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
 """Reasons for which a good chat is left out on purpose."""
 MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
