@@ -23,6 +23,7 @@ from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import TrainingCallback, num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model
+from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
@@ -312,7 +313,7 @@ def test_a_loss_that_is_no_number_ends_the_run(model_dir: Path, chats: Path, tmp
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [("120k", "disk full, most likely: a file could not be written whole"), ("320k", "disk full: ")],
+    [("180k", "disk full, most likely: a file could not be written whole"), ("320k", "disk full: ")],
 )
 def test_a_full_disk_is_told_as_such(
     model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, size: str, words: str
@@ -391,7 +392,12 @@ def test_several_processes_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("examples", "batch", "epochs", "steps"), [(4, 2, 3, 6), (5, 2, 0.5, 2), (1, 8, 0.1, 1)]
+    ("examples", "batch", "accumulation", "epochs", "steps"),
+    [(4, 2, 1, 3, 6), (5, 2, 1, 0.5, 2), (1, 8, 1, 0.1, 1), (10, 2, 2, 2, 6)],
 )
-def test_epochs_may_be_fractions(examples: int, batch: int, epochs: float, steps: int) -> None:
-    assert num_steps(examples, batch, epochs) == steps
+def test_epochs_may_be_fractions_and_steps_several_batches(
+    examples: int, batch: int, accumulation: int, epochs: float, steps: int
+) -> None:
+    settings = Finetune(batch_size=batch, gradient_accumulation=accumulation, epochs=epochs)
+
+    assert num_steps(examples, settings) == steps

@@ -11,7 +11,6 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
-    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     Tag,
@@ -24,6 +23,7 @@ from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
+from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
@@ -190,35 +190,6 @@ class Tokenizer(StrictModel):
         return max(self.sizes, default=PUBLISHED_VOCABULARY)
 
 
-class Finetune(StrictModel):
-    """model, chats -> adapter."""
-
-    inputs: tuple[str, ...] = ()
-    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`; their layouts are in the guide."""
-    mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """Name of a file or data set -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
-    heldout_fraction: Fraction = 0.05
-    """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
-    validation_fraction: Fraction = 0.0
-    """Share of questions on which training is judged while it runs."""
-    rank: PositiveInt = 64
-    """LoRA rank. Source: Azercell."""
-    alpha: PositiveInt = 28
-    """LoRA alpha; the update is scaled by alpha / rank = 0.4375. Source: Azercell."""
-    dropout: Fraction = 0.05
-    """LoRA dropout. Source: Azercell."""
-    lr: PositiveFloat = 1e-4
-    """Peak learning rate. Source: Azercell."""
-    max_length: PositiveInt = 1_024
-    """Tokens of a chat; a longer one is left out and counted, so that no answer loses its end. Source: Azercell."""
-    epochs: PositiveFloat = 3.0
-    """Passes over the chats. Source: transformers' TrainingArguments."""
-    batch_size: PositiveInt = 8
-    """Chats of one optimizer step and device. Source: transformers' TrainingArguments."""
-    checkpoint_every: PositiveInt = 100
-    """Optimizer steps between checkpoints."""
-
-
 class Gate(StrictModel):
     """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
 
@@ -322,6 +293,12 @@ class Recipe(StrictModel):
     def language_code(self) -> str:
         """Id of the language, also where the recipe names a pack."""
         return load_language(self.language).code
+
+    @property
+    def trained_embeddings(self) -> EmbeddingRows:
+        """Embedding rows that learn beside an adapter; see `finetune.trains_embeddings`."""
+        keeps_tokens = self.tokenizer.choice == "base" or set(self.tokenizer.strategies) == {"base"}
+        return self.finetune.trains_embeddings or ("none" if keeps_tokens else "control")
 
     @property
     def context(self) -> int:
