@@ -175,6 +175,7 @@ FLOW = (
         sections=("finetune", "seed"),
         files="finetune.inputs",
         files_flag="chats",
+        side_files=(SideFiles(key="evaluate.heldout"), SideFiles(key="evaluate.questions")),
         without_files="skipped",
         uses_model=True,
         costly=True,
@@ -261,6 +262,9 @@ NEW_KEYS: dict[str, str] = {
     "finetune.gradient_accumulation": "1",
     "finetune.validation_fraction": "0.0",
     "finetune.patience": "null",
+    "finetune.mix": "{}",
+    "finetune.heldout_fraction": "0.0",
+    "evaluate.questions": "[]",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

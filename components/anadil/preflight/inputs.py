@@ -318,7 +318,8 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
 
 def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.finetune.chats import DroppedChats, check_chat_files, read_chats, refuse_no_chats
+    from anadil.artifacts.chat_files import check_chat_files, read_chats, refuse_no_chats
+    from anadil.text.chats import DroppedChats
 
     check_chat_files(files)
     dropped = DroppedChats()

@@ -216,6 +216,8 @@ class Evaluate(StrictModel):
     """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
     prompts: tuple[str, ...] = ()
     """Beginnings that each model continues; left out, the language's own."""
+    questions: tuple[str, ...] = ()
+    """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
     gate: Gate = Gate()
