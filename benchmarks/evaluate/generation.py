@@ -69,9 +69,7 @@ def compare(name: str, model: Any, tokenizer: Any, prompts: list[GenerationPromp
     """Print the rates, and whether texts are equal."""
 
     def write(some: list[GenerationPrompt], **changes: Any) -> list[GeneratedText]:
-        return generate_texts(
-            model, tokenizer, some, max_new_tokens=tokens, seed=0, name=name, **changes
-        )
+        return generate_texts(model, tokenizer, some, max_new_tokens=tokens, seed=0, name=name, **changes)
 
     def one_by_one() -> list[GeneratedText]:
         return [
