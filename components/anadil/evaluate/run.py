@@ -22,6 +22,7 @@ from anadil.evaluate.gate import GateVerdict, apply_gate
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
 from anadil.evaluate.heldout import RETAINED_LANGUAGE, Heldout, read_heldout, read_retained
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
+from anadil.evaluate.output_language import output_language, with_languages
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import load_model, pick_device, pick_dtype
 from anadil.model.tiny import base_model
@@ -122,6 +123,7 @@ def _score_model(
         model, candidate.tokenizer, _prompts(candidate, recipe, language),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
+    made = with_languages(made, language)
     table = _text_figures(encoded, candidate.name, nats, recipe, language) | {
         "parameters": int(model.num_parameters()),
         "context": context,
@@ -130,6 +132,7 @@ def _score_model(
         "device": device.type,
         "retained": {RETAINED_LANGUAGE: bits_per_byte(float(english.sum()), int(_bytes_of(retained).sum()))},
         "repetition": repetition_of(made),
+        "output_language": output_language(made, language),
         "generations": [asdict(one) for one in made],
     }
     log.info(
