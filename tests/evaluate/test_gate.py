@@ -199,7 +199,9 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
     english = {name: table["retained"]["en"] for name, table in scores["candidates"].items()}
     assert value(scores, "adapted.retained.en") == pytest.approx(english["adapted"] / english["base"])
     assert failed(scores) == {"adapted.retained.en"}
-    said = f"built-in English text: base {english['base']:.4f}, adapted {english['adapted']:.4f}"
+    said = (
+        f"bits per byte on the retained text en: base {english['base']:.4f}, adapted {english['adapted']:.4f}"
+    )
     assert said in caplog.text
     assert "gate: adapted.retained.en is " in caplog.text
 

@@ -195,6 +195,7 @@ FLOW = (
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
         files_flag="heldout",
+        side_files=(SideFiles(key="evaluate.retained", of_language="retained.jsonl"),),
         without_files="runs",
         uses_model=True,
         cpu="4",
@@ -249,6 +250,7 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
+    "evaluate.retained": "[]",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

@@ -240,6 +240,8 @@ class Evaluate(StrictModel):
     """Beginnings that each model continues; left out, the language's own."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
+    retained: tuple[str, ...] = ()
+    """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
     gate: Gate = Gate()
 
 
