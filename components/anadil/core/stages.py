@@ -101,6 +101,7 @@ FLOW = (
             SideFiles(key="clean.quality_model"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
+            SideFiles(key="evaluate.questions", only_if="clean.decontaminate"),
         ),
         extends="clean.since",
         # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what
@@ -175,6 +176,7 @@ FLOW = (
         sections=("finetune", "seed"),
         files="finetune.inputs",
         files_flag="chats",
+        side_files=(SideFiles(key="evaluate.heldout"), SideFiles(key="evaluate.questions")),
         without_files="skipped",
         uses_model=True,
         costly=True,
@@ -251,6 +253,21 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
     "evaluate.retained": "[]",
+    "finetune.trains": '"adapter"',
+    "finetune.trains_embeddings": '"none"',
+    "finetune.rslora": "false",
+    "finetune.dora": "false",
+    "finetune.quantization": '"none"',
+    "finetune.schedule": '"cosine"',
+    "finetune.warmup_fraction": "0.03",
+    "finetune.weight_decay": "0.0",
+    "finetune.neftune_alpha": "null",
+    "finetune.gradient_accumulation": "1",
+    "finetune.validation_fraction": "0.0",
+    "finetune.patience": "null",
+    "finetune.mix": "{}",
+    "finetune.heldout_fraction": "0.0",
+    "evaluate.questions": "[]",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

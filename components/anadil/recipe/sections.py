@@ -23,6 +23,7 @@ from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
+from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
@@ -70,7 +71,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
+    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions` or `finetune.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
@@ -189,29 +190,6 @@ class Tokenizer(StrictModel):
         return max(self.sizes, default=PUBLISHED_VOCABULARY)
 
 
-class Finetune(StrictModel):
-    """model, chats -> adapter."""
-
-    inputs: tuple[str, ...] = ()
-    """`.jsonl` files of chats: `messages`, or `prompt` and `response`."""
-    rank: PositiveInt = 64
-    """LoRA rank. Source: Azercell."""
-    alpha: PositiveInt = 28
-    """LoRA alpha; the update is scaled by alpha / rank = 0.4375. Source: Azercell."""
-    dropout: Fraction = 0.05
-    """LoRA dropout. Source: Azercell."""
-    lr: PositiveFloat = 1e-4
-    """Peak learning rate. Source: Azercell."""
-    max_length: PositiveInt = 1_024
-    """Tokens of a chat; a longer one is left out and counted, so that no answer loses its end. Source: Azercell."""
-    epochs: PositiveFloat = 3.0
-    """Passes over the chats. Source: transformers' TrainingArguments."""
-    batch_size: PositiveInt = 8
-    """Chats of one optimizer step and device. Source: transformers' TrainingArguments."""
-    checkpoint_every: PositiveInt = 100
-    """Optimizer steps between checkpoints."""
-
-
 class Gate(StrictModel):
     """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
 
@@ -238,6 +216,8 @@ class Evaluate(StrictModel):
     """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
     prompts: tuple[str, ...] = ()
     """Beginnings that each model continues; left out, the language's own."""
+    questions: tuple[str, ...] = ()
+    """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
     retained: tuple[str, ...] = ()
@@ -315,6 +295,12 @@ class Recipe(StrictModel):
     def language_code(self) -> str:
         """Id of the language, also where the recipe names a pack."""
         return load_language(self.language).code
+
+    @property
+    def trained_embeddings(self) -> EmbeddingRows:
+        """Embedding rows that learn beside an adapter; see `finetune.trains_embeddings`."""
+        keeps_tokens = self.tokenizer.choice == "base" or set(self.tokenizer.strategies) == {"base"}
+        return self.finetune.trains_embeddings or ("none" if keeps_tokens else "control")
 
     @property
     def context(self) -> int:
