@@ -15,6 +15,7 @@ from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.domains import bits_by_group, domain_figures
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
 from anadil.evaluate.models import EncodedDocuments, ScoredModel
+from anadil.evaluate.output_language import output_language, with_languages
 from anadil.model.load import load_model, pick_device, pick_dtype
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language
@@ -78,6 +79,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         model, candidate.tokenizer, _prompts(candidate, recipe, language),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
+    made = with_languages(made, language)
     table = (
         _text_figures(material.heldout, candidate.name, nats, recipe, language)
         | domain_figures(material.heldout.documents, nats, recipe.seed)
@@ -91,6 +93,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
                 material.retained.documents, retained, [each.lang for each in material.retained.documents]
             ),
             "repetition": repetition_of(made),
+            "output_language": output_language(made, language),
             "generations": [asdict(one) for one in made],
         }
     )
