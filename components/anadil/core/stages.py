@@ -249,6 +249,16 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
+    "evaluate.champion": "null",
+    "evaluate.gate.max_champion_ratio": "1.0",
+    "evaluate.gate.max_finetuned_retained_ratio": "1.05",
+    "evaluate.gate.max_answers_difference": "0.0",
+    "evaluate.gate.min_ended_rate": "0.5",
+    "evaluate.gate.max_empty_rate": "0.5",
+    "evaluate.gate.min_own_language_rate": "0.5",
+    "evaluate.gate.max_contaminated_share": "0.05",
+    "evaluate.gate.min_documents": "10",
+    "evaluate.gate.modes": "{}",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

@@ -18,7 +18,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.contamination import Contamination, find_contamination
-from anadil.evaluate.gate import GateVerdict, apply_gate
+from anadil.evaluate.gate import GateVerdict, apply_gate, log_verdict
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
 from anadil.evaluate.heldout import RETAINED_LANGUAGE, Heldout, read_heldout, read_retained
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
@@ -78,7 +78,7 @@ def run(job: Job) -> Figures:
     differences = _differences(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}
-    verdict = apply_gate(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
+    verdict = apply_gate(recipe.evaluate.gate, tables, differences, contamination, _mask_audit(job))
     _log_scores(verdict, results, contamination, differences)
     scores = _scores_table(heldout, encoded, results, differences, contamination, verdict)
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
@@ -97,6 +97,12 @@ def run(job: Job) -> Figures:
         "gate": "passed" if verdict.passed else "failed",
         "released": verdict.released or "none",
     }
+
+
+def _mask_audit(job: Job) -> dict[str, Any] | None:
+    """What finetune counted of its own rows; an adapter of another program has none."""
+    path = job.inputs["adapter"] / "mask_audit.json" if "adapter" in job.inputs else None
+    return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else None
 
 
 def _score_model(
@@ -234,10 +240,7 @@ def _log_scores(
             len(found), contamination.num_documents, len(contamination.exact),
             ", ".join(found[:5]), ", ..." if len(found) > 5 else "",
         )  # fmt: skip
-    for check in verdict.checks:
-        if check.enforced and not check.passed:
-            log.warning("gate: %s is %.4g, the limit is %.4g", check.name, check.value, check.limit)
-    log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
+    log_verdict(verdict)
 
 
 def _scores_table(

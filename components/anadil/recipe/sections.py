@@ -23,6 +23,7 @@ from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
+from anadil.recipe.gate import Gate
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
@@ -212,21 +213,6 @@ class Finetune(StrictModel):
     """Optimizer steps between checkpoints."""
 
 
-class Gate(StrictModel):
-    """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
-
-    max_fertility_ratio: PositiveFloat = 1.0
-    """Tokens per word, over the base's (published: 1.59 / 3.22 = 0.49)."""
-    max_bits_per_byte_ratio: PositiveFloat = 1.0
-    """Bits per byte, over the base's (published: 0.5795 / 0.6830 = 0.85)."""
-    max_finetuned_bits_per_byte_ratio: PositiveFloat = 1.05
-    """Bits per byte of the finetuned model, over the adapted one's: chats cost running text a little. Chosen by us."""
-    max_retained_ratio: PositiveFloat = 1.25
-    """Bits per byte on the built-in English text, over the base's; raise it if English may be lost. Chosen by us."""
-    max_loop_rate: Fraction = 0.5
-    """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
-
-
 class Evaluate(StrictModel):
     """model, adapter -> scores."""
 
@@ -240,6 +226,8 @@ class Evaluate(StrictModel):
     """Beginnings that each model continues; left out, the language's own."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
+    champion: Text | None = None
+    """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
 
 
