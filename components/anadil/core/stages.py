@@ -74,6 +74,8 @@ class Stage:
     """Those of its last line."""
     uses_model: bool = False
     """Whether it runs the torch code in `model/`, and on a GPU where there is one."""
+    reads_champion: bool = False
+    """Whether it reads the model that was released last, too, where there is one."""
     reads_beside: bool = False
     """Whether it reads what lies beside the content of artifacts too: counts, times, samples."""
     costly: bool = False
@@ -195,6 +197,7 @@ FLOW = (
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
         files_flag="heldout",
+        reads_champion=True,
         without_files="runs",
         uses_model=True,
         cpu="4",
@@ -249,7 +252,6 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
-    "evaluate.champion": "null",
     "evaluate.gate.max_champion_ratio": "1.0",
     "evaluate.gate.max_finetuned_retained_ratio": "1.05",
     "evaluate.gate.max_answers_difference": "0.0",

@@ -5,7 +5,6 @@ of a model, `finetuned.*` what it asks of an adapter. `recipe/gate.py` has the n
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +12,12 @@ from typing import Any
 from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
 from anadil.recipe.gate import Gate
-from anadil.text.metrics import SURE_DOCUMENTS
+from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
 log = logging.getLogger(__name__)
 
 JUDGED = {"adapted": "model", "finetuned": "adapter"}
 """Candidate that may be released -> kind of the artifact that it is; the later one is the better one."""
-NORMAL_QUANTILE = 1.96
-"""Of the standard normal distribution at 97.5 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +163,7 @@ class _Judge:
             language.get("own") if language.get("num") else None,
             self.gate.min_own_language_rate,
             at_least=True,
-            interval=_share_interval(language.get("own"), language.get("num")),
+            interval=share_interval(language.get("own"), language.get("num")),
         )
         if name == "finetuned":
             self._share(
@@ -182,7 +179,7 @@ class _Judge:
             f"{name}.contaminated_share",
             leaks / count,
             self.gate.max_contaminated_share,
-            interval=_share_interval(leaks / count, count),
+            interval=share_interval(leaks / count, count),
         )
         self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
 
@@ -229,7 +226,7 @@ class _Judge:
 
     def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:
         share = sum(marks) / len(marks) if marks else None
-        self._add(check, share, limit, at_least=at_least, interval=_share_interval(share, len(marks)))
+        self._add(check, share, limit, at_least=at_least, interval=share_interval(share, len(marks)))
 
     def _add(
         self,
@@ -258,17 +255,3 @@ class _Judge:
 
 def _unsure(difference: Difference | None) -> bool:
     return difference is not None and difference.num_documents < SURE_DOCUMENTS
-
-
-def _share_interval(share: float | None, count: int | None) -> tuple[float, float] | None:
-    """95 % interval of a share of `count` texts.
-
-    Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference".
-    """
-    if share is None or not count:
-        return None
-    square = NORMAL_QUANTILE**2
-    middle = share + square / (2 * count)
-    reach = NORMAL_QUANTILE * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
-    low, high = ((middle + side * reach) / (1 + square / count) for side in (-1, 1))
-    return max(0.0, low), min(1.0, high)

@@ -49,6 +49,8 @@ CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
 TOKENIZER_NEUTRAL = frozenset({"trial", "workers"})
 """The same of `tokenizer`."""
+EVALUATE_NEUTRAL = frozenset({"champion"})
+"""The same of `evaluate`: of the champion the content decides, not the place."""
 
 
 class Clean(StrictModel):
