@@ -6,6 +6,7 @@ holds what the report and the gate need.
 
 import json
 import logging
+from typing import Any
 
 from anadil.artifacts.base_model import model_config
 from anadil.evaluate.candidate import Material, measure
@@ -49,7 +50,7 @@ def run(job: Job) -> Figures:
     differences = differences_of(results, encoded, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}
-    verdict = apply_gate(recipe.evaluate.gate, tables, differences["adapted - base"], contamination)
+    verdict = apply_gate(recipe.evaluate.gate, tables, differences, contamination, _mask_audit(job))
     log_scores(verdict, results, contamination, differences)
     scores = scores_table(heldout, encoded, results, differences, contamination, verdict)
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
@@ -77,9 +78,19 @@ def _candidates(job: Job) -> list[ScoredModel]:
     ]
     if "adapter" in job.inputs:
         candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
+    if "champion" in job.inputs:
+        champion = job.inputs["champion"]
+        merged = champion / "merged"  # of an adapter
+        candidates.append(open_model("champion", merged if merged.is_dir() else champion))
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates
+
+
+def _mask_audit(job: Job) -> dict[str, Any] | None:
+    """What finetune counted of its own rows; an adapter of another program has none."""
+    path = job.inputs["adapter"] / "mask_audit.json" if "adapter" in job.inputs else None
+    return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else None
 
 
 def _is_number(value: object) -> bool:

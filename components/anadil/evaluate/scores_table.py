@@ -10,13 +10,19 @@ import numpy as np
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import ModelScores
 from anadil.evaluate.contamination import Contamination
-from anadil.evaluate.gate import GateVerdict
+from anadil.evaluate.gate import GateVerdict, log_verdict
 from anadil.evaluate.heldout import Heldout
 from anadil.evaluate.models import EncodedDocuments
 
 log = logging.getLogger(__name__)
 
-PAIRS = (("adapted", "base"), ("finetuned", "base"), ("finetuned", "adapted"))
+PAIRS = (
+    ("adapted", "base"),
+    ("finetuned", "base"),
+    ("finetuned", "adapted"),
+    ("adapted", "champion"),
+    ("finetuned", "champion"),
+)
 """Candidates that are compared: the second is taken from the first."""
 
 
@@ -29,7 +35,7 @@ def differences_of(
     clean = np.array([document.id not in contaminated for document in encoded.documents])
     made = {}
     for name, other in PAIRS:
-        if name not in results:
+        if not {name, other} <= results.keys():
             continue
         nats, before = results[name].nats, results[other].nats
         made[f"{name} - {other}"] = paired_difference(nats, before, num_bytes, seed)
@@ -103,10 +109,7 @@ def log_scores(
             len(found), contamination.num_documents, len(contamination.exact),
             ", ".join(found[:5]), ", ..." if len(found) > 5 else "",
         )  # fmt: skip
-    for check in verdict.checks:
-        if check.enforced and not check.passed:
-            log.warning("gate: %s is %.4g, the limit is %.4g", check.name, check.value, check.limit)
-    log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
+    log_verdict(verdict)
 
 
 def _log_retained(results: Mapping[str, ModelScores]) -> None:
