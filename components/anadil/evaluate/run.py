@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from anadil.artifacts.base_model import model_config
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.bootstrap import Difference, paired_difference
+from anadil.evaluate.champion import encode_with_champion
 from anadil.evaluate.contamination import Contamination, find_contamination
 from anadil.evaluate.gate import GateVerdict, apply_gate, log_verdict
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
@@ -35,6 +36,11 @@ log = logging.getLogger(__name__)
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
+PAIRS = (
+    *(("adapted", "base"), ("finetuned", "base"), ("finetuned", "adapted")),
+    *(("adapted", "champion"), ("finetuned", "champion")),
+)
+"""Candidates that are compared: the second is taken from the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,8 @@ def run(job: Job) -> Figures:
         candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
-    encoded = encode_for_all(candidates, heldout.documents)
+    champion = job.inputs.get("champion")
+    candidates, encoded = encode_with_champion(candidates, champion, heldout.documents)
     retained = encode_for_all(candidates, read_retained())
     train = read_documents(job.inputs["corpus"], "train")
     contamination = find_contamination(encoded.documents, train, language)
@@ -185,8 +192,8 @@ def _text_figures(
 def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
     beginnings = recipe.evaluate.prompts or language.prompts
     tokenizer: Any = candidate.tokenizer
-    chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
-    if candidate.name == "finetuned" and not chat:
+    chat = candidate.answers and tokenizer.chat_template is not None
+    if candidate.answers and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     return [
         *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
@@ -201,8 +208,8 @@ def _differences(
     num_bytes = _bytes_of(encoded)
     clean = np.array([document.id not in set(contamination.contaminated) for document in encoded.documents])
     made = {}
-    for name, other in (("adapted", "base"), ("finetuned", "base"), ("finetuned", "adapted")):
-        if name not in results:
+    for name, other in PAIRS:
+        if name not in results or other not in results:
             continue
         nats, before = results[name].nats, results[other].nats
         made[f"{name} - {other}"] = paired_difference(nats, before, num_bytes, seed)
