@@ -21,7 +21,7 @@ REFERENCE = Path(__file__).parents[1] / "docs/reference"
 
 HEAD = """# Recipe reference
 
-Every key of a recipe, with its default. Generated from `components/anadil/recipe/sections.py` by
+Every key of a recipe, with its default. Generated from `components/anadil/recipe` by
 `scripts/make_reference.py`. A key that is left out takes its default; an unknown key is an error.
 """
 FAMILIES = """# Model families

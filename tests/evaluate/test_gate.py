@@ -223,7 +223,9 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
     assert failed(scores) == {"adapted.retained.en"}
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)
     assert "gate: not passed" in caplog.text
-    said = f"built-in English text: base {english['base']:.4f}, adapted {english['adapted']:.4f}"
+    said = (
+        f"bits per byte on the retained text en: base {english['base']:.4f}, adapted {english['adapted']:.4f}"
+    )
     assert said in caplog.text
     assert "gate: adapted.retained.en is " in caplog.text
 

@@ -5,8 +5,8 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import Chat, DroppedChats, Message
 from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids, encode_chat
+from anadil.text.chats import Chat, DroppedChats, Message
 
 STOCK = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from anadil.artifacts.chat_files import read_chats
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Chat, DroppedChats, Message, read_chats
+from anadil.text.chats import Chat, DroppedChats, Message
 
 QUESTION = {"role": "user", "content": "Azərbaycanın paytaxtı hansı şəhərdir?"}
 ANSWER = {"role": "assistant", "content": "Azərbaycanın paytaxtı Bakı şəhəridir."}
@@ -26,7 +27,7 @@ def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:
     chats = list(read_chats([file], DroppedChats()))
 
     expected = (Message(**QUESTION), Message(**ANSWER))
-    assert chats == [Chat(messages=expected, place="chats.jsonl:1")]
+    assert chats == [Chat(messages=expected, place="chats.jsonl:1", source="chats")]
 
 
 @pytest.mark.parametrize("key", ["response", "completion"])
@@ -52,8 +53,7 @@ def test_a_prompt_and_its_answer_make_a_chat(tmp_path: Path, key: str) -> None:
         ({"messages": [QUESTION]}, "no_answer"),
         ({"messages": [ANSWER, QUESTION]}, "role_order"),
         ({"messages": [QUESTION, QUESTION, ANSWER]}, "role_order"),
-        ({"messages": [QUESTION, ANSWER, QUESTION]}, "role_order"),
-        ({"messages": [{**QUESTION, "role": "tool"}, ANSWER]}, "role_order"),
+        ({"messages": [QUESTION, ANSWER, ANSWER]}, "role_order"),
         ({"messages": [QUESTION, {**ANSWER, "content": " \n"}]}, "empty_message"),
         ({"prompt": "", "response": "Salam"}, "empty_message"),
         ({"prompt": "Salam", "response": "\ud83d"}, "not_unicode"),
@@ -101,7 +101,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_file_is_refused() -> None:
-    with pytest.raises(DataError, match=r"chats\.csv: is not a \.jsonl file"):
+    with pytest.raises(DataError, match=r"chats\.csv: chats are read from"):
         list(read_chats(["chats.csv"], DroppedChats()))
 
 

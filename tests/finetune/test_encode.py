@@ -7,7 +7,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Chat, DroppedChats, Message
 from anadil.finetune.encode import (
     CONTROL,
     IGNORED_LABEL,
@@ -17,6 +16,7 @@ from anadil.finetune.encode import (
     encode_chat,
     encode_chats,
 )
+from anadil.text.chats import Chat, DroppedChats, Message
 
 QUESTION = "Azərbaycanın paytaxtı hansı şəhərdir?"
 ANSWER = "Azərbaycanın paytaxtı Bakı şəhəridir."
@@ -132,8 +132,8 @@ def test_a_chat_over_max_length_is_left_out_whole(tokenizer: PreTrainedTokenizer
     length = len(encoded(tokenizer, SINGLE).input_ids)
     dropped = DroppedChats()
 
-    fits = encode_chats(tokenizer, [SINGLE], length, dropped)
-    too_long = encode_chats(tokenizer, [SINGLE], length - 1, dropped)
+    fits = list(encode_chats(tokenizer, [SINGLE], length, dropped))
+    too_long = list(encode_chats(tokenizer, [SINGLE], length - 1, dropped))
 
     assert len(fits) == 1
     assert not too_long

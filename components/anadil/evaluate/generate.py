@@ -52,6 +52,8 @@ class GeneratedText:
     distinct_1: float
     distinct_2: float
     distinct_4: float
+    language: str | None = None
+    """Code of the language it is in; None if it is too short to tell."""
 
 
 def generate_texts(

@@ -61,6 +61,11 @@ class EncodedDocuments:
     altered: tuple[str, ...]
     """Ids of the documents that were left out for all candidates."""
 
+    @property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """UTF-8 bytes of each document."""
+        return np.array([len(document.text.encode()) for document in self.documents], dtype=np.int64)
+
 
 def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Document]) -> EncodedDocuments:
     """Encode the documents once for each candidate.

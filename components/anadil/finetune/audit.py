@@ -12,9 +12,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.chats import DroppedChats
 from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids
 from anadil.model.load import END_OF_TURN
+from anadil.text.chats import DroppedChats
 
 NUM_AUDITED_CHATS = 3
 TRAINED = ("⟦", "⟧")

@@ -8,14 +8,15 @@ end its own turn.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts.base_model import BEGIN
 from anadil.core.errors import DataError
-from anadil.finetune.chats import Chat, DroppedChats
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
+from anadil.text.chats import Chat, DroppedChats
 
 TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
 START_HEADER = "<|start_header_id|>"
@@ -25,6 +26,8 @@ CONTROL = (BEGIN, START_HEADER, END_HEADER, END_OF_TURN, END_OF_TEXT)
 AFTER_HEADER = "\n\n"
 IGNORED_LABEL = -100
 """Label of a token without loss: `ignore_index` of torch's cross_entropy."""
+CHATS_AT_A_TIME = 256
+"""In memory while they are encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,8 @@ class Example:
 
 def encode_chats(
     tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: DroppedChats
-) -> list[Example]:
-    """Examples of at most `max_length` tokens; a longer chat is left out whole and counted.
+) -> Iterator[tuple[Chat, Example]]:
+    """Chats with their examples of at most `max_length` tokens; a longer chat is left out whole and counted.
 
     Cutting one off would take the end of its answer, and with it the `<|eot_id|>` from which
     the model learns to stop.
@@ -48,17 +51,16 @@ def encode_chats(
         DataError: The tokenizer lacks a control token, or reads one out of plain text.
     """
     control = control_ids(tokenizer)
-    listed = list(chats)
-    # One call for all: see `encode_texts`.
-    encoded = iter(encode_texts(tokenizer, [text for chat in listed for text in _texts(chat)]))
-    examples = []
-    for chat in listed:
-        example = _example(chat, encoded, control)
-        if len(example.input_ids) > max_length:
-            dropped.add("too_long", chat.place)
-        else:
-            examples.append(example)
-    return examples
+    rest = iter(chats)
+    while batch := list(islice(rest, CHATS_AT_A_TIME)):
+        # One call for all: see `encode_texts`.
+        encoded = iter(encode_texts(tokenizer, [text for chat in batch for text in _texts(chat)]))
+        for chat in batch:
+            example = _example(chat, encoded, control)
+            if len(example.input_ids) > max_length:
+                dropped.add("too_long", chat.place)
+            else:
+                yield chat, example
 
 
 def control_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:

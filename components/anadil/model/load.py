@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
@@ -37,8 +38,15 @@ END_OF_TEXT = "<|end_of_text|>"
 END_OF_TURN = "<|eot_id|>"
 
 
-def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_model(
+    path: Path, dtype: torch.dtype = torch.float32, quantization: QuantizationConfigMixin | None = None
+) -> PreTrainedModel:
     """The causal language model of a local directory, with `config.use_cache` off.
+
+    Args:
+        path: The directory.
+        dtype: Of the weights.
+        quantization: What matrices are held in instead, on the GPU.
 
     With a cache transformers builds an attention mask that lets packed documents see each
     other, so the cache stays off; pass `use_cache=True` to `generate`.
@@ -60,6 +68,7 @@ def load_model(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMode
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            quantization_config=quantization,
         )
     except SafetensorError as error:
         raise IntegrityError(

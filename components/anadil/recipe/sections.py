@@ -11,7 +11,6 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
-    PositiveFloat,
     PositiveInt,
     Tag,
     field_validator,
@@ -23,6 +22,7 @@ from anadil.core.log import masked
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
+from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
@@ -73,7 +73,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
+    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions` or `finetune.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
@@ -192,29 +192,6 @@ class Tokenizer(StrictModel):
         return max(self.sizes, default=PUBLISHED_VOCABULARY)
 
 
-class Finetune(StrictModel):
-    """model, chats -> adapter."""
-
-    inputs: tuple[str, ...] = ()
-    """`.jsonl` files of chats: `messages`, or `prompt` and `response`."""
-    rank: PositiveInt = 64
-    """LoRA rank. Source: Azercell."""
-    alpha: PositiveInt = 28
-    """LoRA alpha; the update is scaled by alpha / rank = 0.4375. Source: Azercell."""
-    dropout: Fraction = 0.05
-    """LoRA dropout. Source: Azercell."""
-    lr: PositiveFloat = 1e-4
-    """Peak learning rate. Source: Azercell."""
-    max_length: PositiveInt = 1_024
-    """Tokens of a chat; a longer one is left out and counted, so that no answer loses its end. Source: Azercell."""
-    epochs: PositiveFloat = 3.0
-    """Passes over the chats. Source: transformers' TrainingArguments."""
-    batch_size: PositiveInt = 8
-    """Chats of one optimizer step and device. Source: transformers' TrainingArguments."""
-    checkpoint_every: PositiveInt = 100
-    """Optimizer steps between checkpoints."""
-
-
 class Evaluate(StrictModel):
     """model, adapter -> scores."""
 
@@ -226,8 +203,12 @@ class Evaluate(StrictModel):
     """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
     prompts: tuple[str, ...] = ()
     """Beginnings that each model continues; left out, the language's own."""
+    questions: tuple[str, ...] = ()
+    """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
+    retained: tuple[str, ...] = ()
+    """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
     champion: Text | None = None
     """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
@@ -303,6 +284,12 @@ class Recipe(StrictModel):
     def language_code(self) -> str:
         """Id of the language, also where the recipe names a pack."""
         return load_language(self.language).code
+
+    @property
+    def trained_embeddings(self) -> EmbeddingRows:
+        """Embedding rows that learn beside an adapter; see `finetune.trains_embeddings`."""
+        keeps_tokens = self.tokenizer.choice == "base" or set(self.tokenizer.strategies) == {"base"}
+        return self.finetune.trains_embeddings or ("none" if keeps_tokens else "control")
 
     @property
     def context(self) -> int:

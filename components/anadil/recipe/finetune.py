@@ -1,0 +1,92 @@
+"""The section `finetune`: what learns from chats, and how."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from anadil.recipe.fields import Fraction, StrictModel
+
+EmbeddingRows = Literal["none", "control", "all"]
+Schedule = Literal["cosine", "linear", "constant"]
+
+
+class Finetune(StrictModel):
+    """model, chats -> adapter."""
+
+    inputs: tuple[str, ...] = ()
+    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`; their layouts are in the guide."""
+    mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
+    heldout_fraction: Fraction = 0.05
+    """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
+    trains: Literal["adapter", "all"] = "adapter"
+    """What learns: a LoRA adapter, or `all` weights. Then there is no adapter file but the whole model, which takes the memory of pre-training; a rate for an adapter is too high for a large model (Tulu 3: 5e-6). Source of the default: Azercell."""
+    trains_embeddings: EmbeddingRows | None = None
+    """Embedding rows that learn beside the adapter: none, those of the chat format's control tokens, or all; left out, `control` where `tokenizer` may change the vocabulary, for pre-training never sees these tokens. Chosen by us, measured in benchmarks/answers."""
+    rank: PositiveInt = 64
+    """LoRA rank. Source: Azercell."""
+    alpha: PositiveInt = 28
+    """LoRA alpha; the update is scaled by alpha / rank = 0.4375. Source: Azercell."""
+    rslora: bool = False
+    """Whether it is scaled by alpha / sqrt(rank) instead: 3.5 with these defaults, 8 times as much, so lower alpha with it. Source: rsLoRA, arXiv:2312.03732."""
+    dora: bool = False
+    """Whether direction and length of a weight learn apart: somewhat better at low ranks, slower. Source: DoRA, arXiv:2402.09353."""
+    dropout: Fraction = 0.05
+    """LoRA dropout. Source: Azercell."""
+    quantization: Literal["none", "4bit"] = "none"
+    """`4bit`: the frozen weights are held in NF4 while the adapter learns (QLoRA); needs a GPU and bitsandbytes. Source: arXiv:2305.14314."""
+    lr: PositiveFloat = 1e-4
+    """Peak learning rate. Source: Azercell."""
+    schedule: Schedule = "cosine"
+    """How the rate falls after the warm-up: to 0 along a cosine or a line, or not at all. Source: Stanford Alpaca, README, "Fine-tuning"."""
+    warmup_fraction: Fraction = 0.03
+    """Share of the steps in which the rate rises from 0. Source: Stanford Alpaca, README, "Fine-tuning"."""
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's weight decay, of matrices only. Source: transformers' TrainingArguments."""
+    neftune_alpha: PositiveFloat | None = None
+    """Size of the uniform noise on embeddings while training, published with 5, 10 and 15; left out, none. Source: NEFTune, arXiv:2310.05914."""
+    max_length: PositiveInt = 1_024
+    """Tokens of a chat; a longer one is left out and counted, so that no answer loses its end. Source: Azercell."""
+    epochs: PositiveFloat = 3.0
+    """Passes over the chats. Source: transformers' TrainingArguments."""
+    batch_size: PositiveInt = 8
+    """Chats that go through the model at a time, on each device. Source: transformers' TrainingArguments."""
+    gradient_accumulation: PositiveInt = 1
+    """Such batches of one optimizer step: more for a larger step in the same memory. Source: transformers' TrainingArguments."""
+    checkpoint_every: PositiveInt = 100
+    """Optimizer steps between checkpoints, and between measurements of the validation loss."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of questions, chosen by their hash, whose chats only measure the validation loss."""
+    patience: PositiveInt | None = None
+    """Measurements of the validation loss without a lower one after which training ends; the checkpoint with the lowest is the result. Left out, all epochs are trained and the last checkpoint is."""
+
+    @model_validator(mode="after")
+    def _an_adapters_keys_have_an_adapter(self) -> "Finetune":
+        if self.trains == "adapter":
+            return self
+        for key, off in (("rslora", False), ("dora", False), ("quantization", "none")):
+            if (value := getattr(self, key)) != off:
+                raise ValueError(
+                    f"{key} {value!r} is for an adapter, and trains is 'all'; leave one of them out"
+                )
+        if self.trains_embeddings not in (None, "all"):
+            raise ValueError(
+                f"trains_embeddings {self.trains_embeddings!r} is for an adapter, and trains is 'all'; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_left_to_train_on(self) -> "Finetune":
+        if (taken := self.heldout_fraction + self.validation_fraction) >= 1:
+            raise ValueError(
+                f"heldout_fraction and validation_fraction take {taken:.4g} of the chats together; leave some to train on"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _patience_has_a_validation_loss(self) -> "Finetune":
+        if self.patience is not None and not self.validation_fraction:
+            raise ValueError(
+                f"patience {self.patience} waits for the validation loss, and validation_fraction is 0; set it, such as 0.05"
+            )
+        return self
