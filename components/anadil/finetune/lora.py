@@ -21,13 +21,13 @@ from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress
 from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, prepare_rows
+from anadil.finetune.trainer import ChatTrainer
 from anadil.model.load import END_OF_TEXT, load_model
 from anadil.recipe.finetune import Finetune, Schedule
 from anadil.runtime import prometheus
@@ -70,7 +70,8 @@ def new_trainer(
     if tokenizer.pad_token is None:
         # Padding is seen by neither attention nor loss, so any token will do.
         tokenizer.pad_token = END_OF_TEXT
-    trainer = SFTTrainer(
+    trainer = ChatTrainer(
+        batch_size=settings.batch_size,
         model=model,
         args=_configuration(job, steps, on_gpu=device.type == "cuda", validates=validation_rows is not None),
         train_dataset=rows,
