@@ -144,8 +144,8 @@ def _text_figures(
 def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
     beginnings = recipe.evaluate.prompts or language.prompts
     tokenizer: Any = candidate.tokenizer
-    chat = candidate.name == "finetuned" and tokenizer.chat_template is not None
-    if candidate.name == "finetuned" and not chat:
+    chat = candidate.answers and tokenizer.chat_template is not None
+    if candidate.answers and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     return [
         *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),

@@ -32,6 +32,11 @@ class ScoredModel:
     prefix: int
     """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether it was taught to answer, and is asked through its chat template."""
+        return self.name == "finetuned" or (self.name == "champion" and self.path.name == "merged")
+
 
 def open_model(name: str, path: Path) -> ScoredModel:
     """Load a candidate's tokenizer.

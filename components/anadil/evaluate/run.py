@@ -10,6 +10,7 @@ from typing import Any
 
 from anadil.artifacts.base_model import model_config
 from anadil.evaluate.candidate import Material, measure
+from anadil.evaluate.champion import encode_with_champion
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
@@ -35,7 +36,8 @@ def run(job: Job) -> Figures:
     recipe, language = job.recipe, load_language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, language.code)
     candidates = _candidates(job)
-    encoded = encode_for_all(candidates, heldout.documents)
+    champion = job.inputs.get("champion")
+    candidates, encoded = encode_with_champion(candidates, champion, heldout.documents)
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field)
     material = Material(heldout=encoded, retained=encode_for_all(candidates, retained))
     train = read_documents(job.inputs["corpus"], "train")
@@ -78,10 +80,6 @@ def _candidates(job: Job) -> list[ScoredModel]:
     ]
     if "adapter" in job.inputs:
         candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
-    if "champion" in job.inputs:
-        champion = job.inputs["champion"]
-        merged = champion / "merged"  # of an adapter
-        candidates.append(open_model("champion", merged if merged.is_dir() else champion))
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates
