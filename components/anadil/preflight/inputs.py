@@ -321,9 +321,10 @@ def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings
     from anadil.artifacts.chat_files import check_chat_files, read_chats, refuse_no_chats
     from anadil.text.chats import DroppedChats
 
-    check_chat_files(files)
     dropped = DroppedChats()
-    found = _taken(files, beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy))
+    found = _taken(
+        check_chat_files(files), beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy)
+    )
     num_chats = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
         refuse_no_chats(files, num_chats, dropped)
