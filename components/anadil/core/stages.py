@@ -101,6 +101,7 @@ FLOW = (
             SideFiles(key="clean.quality_model"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
+            SideFiles(key="evaluate.questions", only_if="clean.decontaminate"),
         ),
         extends="clean.since",
         # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what

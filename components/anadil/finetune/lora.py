@@ -68,7 +68,7 @@ def new_trainer(
     settings = job.recipe.finetune
     if tokenizer.pad_token is None:
         # Padding is seen by neither attention nor loss, so any token will do.
-        tokenizer.pad_token = END_OF_TEXT
+        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         model=model,

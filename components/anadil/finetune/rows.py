@@ -1,14 +1,22 @@
-"""Chats -> the rows of training: read once, encoded, and kept on disk, so that memory does not grow with them."""
+"""Chats -> the rows of training: read once, encoded, and kept on disk, so that memory does not grow with them.
+
+Every chat goes into one file with its keys; what repeats another and what an evaluation asks is taken out after all
+are known, so that a copy of a held-out chat is found wherever it stands.
+"""
 
 import hashlib
 import json
 import logging
+import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
@@ -16,11 +24,15 @@ from transformers import PreTrainedTokenizerFast
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.chat_files import read_chats, refuse_no_chats
 from anadil.core.errors import DataError, RecipeError
+from anadil.finetune.duplicates import NUM_KEYS, keys_of, repeats
 from anadil.finetune.encode import Example, encode_chats
+from anadil.finetune.evaluation_questions import EvaluationQuestions
 from anadil.runtime.job import Job
-from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, split_of
+from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, Reason, fingerprint, folded, split_of
 
 log = logging.getLogger(__name__)
+
+Places = npt.NDArray[np.int64]
 
 MANY_DROPPED = 0.1
 """Share of rows left out from which on the user is warned; a proposal, nothing is published."""
@@ -28,8 +40,21 @@ MAX_HELDOUT_CHATS = 2_000
 """Of `heldout_chats.jsonl`, which `evaluate` asks one after another."""
 NUM_SEEN_CHATS = 32
 """Of `seen_chats.jsonl`: chats that training saw, to be asked back."""
-ROWS_AT_A_TIME = 1_000
-SCHEMA = pa.schema([(name, pa.list_(pa.int32())) for name in ("input_ids", "labels")])
+ROWS_AT_A_TIME = 256
+PARTS: tuple[Part, ...] = ("heldout", "validation", "train")
+"""Of two chats that are alike the one of the earlier part stays."""
+TOKENS = ("input_ids", "labels")
+TEXTS = ("source", "place", "chat")
+KEYS = tuple(f"key_{number}" for number in range(NUM_KEYS))
+SCHEMA = pa.schema(
+    [
+        *((name, pa.list_(pa.int32())) for name in TOKENS),
+        ("part", pa.uint8()),
+        *((name, pa.large_string()) for name in TEXTS),
+        *((name, pa.uint64()) for name in KEYS),
+    ]
+)
+assert set(PARTS) == set(get_args(Part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +65,10 @@ class Rows:
     """Columns `input_ids` and `labels`, each a list with a number for every token."""
     validation: Dataset
     """The same; empty without `finetune.validation_fraction`."""
-    heldout: list[Chat]
-    """At most `MAX_HELDOUT_CHATS` of the chats that training never sees."""
+    heldout: list[dict[str, Any]]
+    """At most `MAX_HELDOUT_CHATS` of the chats that training never sees, as rows of `heldout_chats.jsonl`."""
     digest: str
     """Of all ids, labels and their order, by which a checkpoint knows its rows."""
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Where each chat went."""
-
-    heldout: list[Chat] = field(default_factory=list)
-    num_heldout: int = 0
-    seen: list[Chat] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    """Of each row of training."""
 
 
 def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Rows:
@@ -66,159 +80,171 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
         DataError: None can, or a part that the recipe asks for is empty.
         RecipeError: `finetune.mix` names a source that there is not.
     """
-    parts = _Parts()
-    folder = job.work / "rows"
-    folder.mkdir(parents=True, exist_ok=True)
-    chats = _unique(read_chats(job.files, dropped), dropped)
-    with _RowFile(folder / "train.arrow") as train, _RowFile(folder / "validation.arrow") as validation:
-        for part, chat, example in _encoded(job, tokenizer, chats, dropped):
-            if part == "heldout":
-                _keep(parts.heldout, chat, parts.num_heldout, MAX_HELDOUT_CHATS, job.recipe.seed)
-                parts.num_heldout += 1
-                continue
-            (train if part == "train" else validation).add(example)
-            if part == "train":
-                _keep(parts.seen, chat, len(parts.sources), NUM_SEEN_CHATS, job.recipe.seed)
-                parts.sources.append(chat.source)
-    rows = Rows(
-        train=_mixed(train.dataset(), parts.sources, job.recipe.finetune.mix, job.recipe.seed),
-        validation=validation.dataset(),
-        heldout=parts.heldout,
+    settings, seed = job.recipe.finetune, job.recipe.seed
+    # Each process of a group reads them for itself.
+    path = job.work / f"rows-{os.environ.get('RANK', '0')}.arrow"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _RowFile(path) as file:
+        for chat, example in _encoded(job, tokenizer, dropped):
+            file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
+    rows = Dataset.from_file(str(path))
+    kept = _without_repeats(file, path, dropped)
+    refuse_no_chats(job.files, sum(map(len, kept.values())), dropped)
+    sources = sorted(set(rows.data.column("source").unique().to_pylist()))
+    trained = _mixed(kept["train"], rows, settings.mix, sources, seed)
+    made = Rows(
+        train=rows.select_columns(list(TOKENS)).select(trained),
+        validation=rows.select_columns(list(TOKENS)).select(kept["validation"]),
+        heldout=_chats_of(rows, _sample(kept["heldout"], MAX_HELDOUT_CHATS, seed)),
         digest=hashlib.sha256(
-            f"{train.digest.hexdigest()} {validation.digest.hexdigest()}".encode()
+            b"".join([file.digest.digest(), trained.tobytes(), kept["validation"].tobytes()])
         ).hexdigest(),
     )
-    _report(job, rows, parts, dropped)
-    for name, chosen in (("heldout_chats", parts.heldout), ("seen_chats", parts.seen)):
-        _write_chats(job.out / f"{name}.jsonl", chosen)
-    return rows
+    _report(job, made, sum(map(len, kept.values())), dropped)
+    seen = _chats_of(rows, _sample(np.unique(trained), NUM_SEEN_CHATS, seed))
+    for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
+        (job.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    return made
 
 
 class _RowFile:
-    """A file of rows that is written row by row and then read where it lies."""
+    """All rows in a file of their own, written as they come."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.digest = hashlib.sha256()
-        self._waiting: list[Example] = []
+        self.later = array("Q")
+        """Row and fingerprint of each question after the first of its chat, one after the other."""
+        self.first = array("Q")
+        """Fingerprint of each row's first question."""
+        self._path = path
+        self._waiting: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
-        self._sink = pa.OSFile(str(self.path), "wb")
+        self._sink = pa.OSFile(str(self._path), "wb")
         self._writer = pa.ipc.new_stream(self._sink, SCHEMA)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._flush()
-        self._writer.close()
-        self._sink.close()
+    def __exit__(self, *error: object) -> None:
+        with self._sink:
+            if error[0] is None:
+                self._flush()
+                self._writer.close()
 
-    def add(self, example: Example) -> None:
+    def add(self, chat: Chat, example: Example, part: Part) -> None:
         """Write one row."""
-        self._waiting.append(example)
+        first, *later = (fingerprint(folded(question)) for question in chat.questions)
+        for question in later:
+            self.later.extend((len(self.first), question))
+        self.first.append(first)
         self.digest.update(f"{example.input_ids}{example.labels}".encode())
+        texts = (chat.source, chat.place, json.dumps(chat.as_row(), ensure_ascii=False))
+        self._waiting.append(
+            {"input_ids": example.input_ids, "labels": example.labels, "part": PARTS.index(part)}
+            | dict(zip(TEXTS, texts, strict=True))
+            | dict(zip(KEYS, keys_of(chat).tolist(), strict=True))
+        )
         if len(self._waiting) == ROWS_AT_A_TIME:
             self._flush()
 
-    def dataset(self) -> Dataset:
-        """All rows, mapped into memory."""
-        return Dataset.from_file(str(self.path))
-
     def _flush(self) -> None:
-        columns = [
-            [each.input_ids for each in self._waiting],
-            [each.labels for each in self._waiting],
-        ]
-        arrays = [pa.array(column, pa.list_(pa.int32())) for column in columns]
-        self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._waiting, schema=SCHEMA))
         self._waiting.clear()
 
 
 def _encoded(
-    job: Job, tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], dropped: DroppedChats
-) -> Iterator[tuple[Part, Chat, Example]]:
-    settings = job.recipe.finetune
-    limit = settings.max_length
+    job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
+) -> Iterator[tuple[Chat, Example]]:
+    limit = job.recipe.finetune.max_length
     context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
     if context < limit:
         log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
         limit = context
-    for chat, example in encode_chats(tokenizer, chats, limit, dropped):
-        yield split_of(chat, settings.validation_fraction, settings.heldout_fraction), chat, example
+    asked = EvaluationQuestions(job)
+    chats = asked.without(read_chats(job.files, dropped), dropped)
+    return encode_chats(tokenizer, chats, limit, dropped)
 
 
-def _unique(chats: Iterable[Chat], dropped: DroppedChats) -> Iterator[Chat]:
-    """The chats without copies of an earlier one."""
-    found: set[str] = set()
-    for chat in chats:
-        if chat.id in found:
-            dropped.add("duplicate", chat.place)
-        else:
-            found.add(chat.id)
-            yield chat
+def _without_repeats(file: _RowFile, path: Path, dropped: DroppedChats) -> dict[Part, Places]:
+    """The rows of each part that no other repeats, and of training those without a held-out question."""
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+        parts = table.column("part").to_numpy()
+        exact, near = repeats([table.column(name).to_numpy() for name in KEYS], parts)
+        is_heldout = (parts == PARTS.index("heldout")) & ~exact & ~near
+        later = np.frombuffer(file.later, dtype=np.uint64).reshape(-1, 2)
+        heldout_questions = np.frombuffer(file.first, dtype=np.uint64)[is_heldout]
+        asks = np.zeros(len(parts), dtype=np.bool_)
+        asks[later[np.isin(later[:, 1], heldout_questions), 0].astype(np.int64)] = True
+        asks &= ~exact & ~near & (parts != PARTS.index("heldout"))
+        places = table.column("place")
+        masks: tuple[tuple[Reason, npt.NDArray[np.bool_]], ...] = (
+            ("duplicate", exact), ("near_duplicate", near), ("evaluation_question", asks),
+        )  # fmt: skip
+        for reason, mask in masks:
+            for row in np.flatnonzero(mask).tolist():
+                dropped.add(reason, places[row].as_py())
+    kept = ~exact & ~near & ~asks
+    return {name: np.flatnonzero(kept & (parts == number)) for number, name in enumerate(PARTS)}
 
 
-def _keep(sample: list[Chat], chat: Chat, number: int, size: int, seed: int) -> None:
-    """Keep a chat in an even sample of all, of which it is the `number`-th. Source: Vitter, algorithm R."""
-    if number < size:
-        sample.append(chat)
-        return
-    place = random.Random(f"{seed} {number}").randrange(number + 1)  # noqa: S311  a sample, no secret
-    if place < size:
-        sample[place] = chat
-
-
-def _mixed(rows: Dataset, sources: Sequence[str], mix: Mapping[str, float], seed: int) -> Dataset:
-    """The rows, each as often as its source's weight says.
+def _mixed(
+    kept: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str], seed: int
+) -> Places:
+    """The rows of training, each as often as its source's weight says.
 
     Raises:
         RecipeError: A weight is for a source that there is not.
     """
     if not mix:
-        return rows
+        return kept
     unknown = sorted(set(mix) - set(sources))
     if unknown:
         raise RecipeError(
-            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sorted(set(sources)))}"
+            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}"
         )
-    places: dict[str, list[int]] = {}
-    for place, source in enumerate(sources):
-        places.setdefault(source, []).append(place)
-    chosen: list[int] = []
-    for source, own in places.items():
+    source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)[kept]
+    chosen: list[Places] = []
+    for source in sources:
+        own = kept[source_of == source]
         whole, part = divmod(mix.get(source, 1.0), 1)
-        chosen += own * int(whole)
-        chosen += random.Random(f"{seed} {source}").sample(own, round(part * len(own)))  # noqa: S311  no secret
-    return rows.select(sorted(chosen))
+        chosen += [own] * int(whole)
+        chosen.append(_sample(own, round(part * len(own)), seed))
+    return np.sort(np.concatenate(chosen))
 
 
-def _report(job: Job, rows: Rows, parts: _Parts, dropped: DroppedChats) -> None:
+def _sample(places: Places, size: int, seed: int) -> Places:
+    """An even sample, in order."""
+    if size >= len(places):
+        return places
+    chosen = random.Random(seed).sample(range(len(places)), size)  # noqa: S311  a sample, no secret
+    return places[sorted(chosen)]
+
+
+def _chats_of(rows: Dataset, places: Places) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in rows.select(places)["chat"]]
+
+
+def _report(job: Job, rows: Rows, kept: int, dropped: DroppedChats) -> None:
     """Count what became of all rows in the manifest and the log.
 
     Raises:
         DataError: Nothing is left to train on, or for a part that is asked for.
     """
     settings = job.recipe.finetune
-    kept = len(parts.sources) + len(rows.validation) + parts.num_heldout
     total = kept + dropped.total
     job.records.update(rows=total, kept=kept, dropped=dropped.total)
-    refuse_no_chats(job.files, kept, dropped)
     faults = sum(count for reason, count in dropped.counts.items() if reason not in HARMLESS)
     if dropped.total:
         level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
         log.log(level, "%d of %d chats left out: %s", dropped.total, total, dropped)
     if not len(rows.train):
         raise DataError(
-            f"chats: all {kept:,} are held out by finetune.heldout_fraction ({settings.heldout_fraction}) and "
-            f"finetune.validation_fraction ({settings.validation_fraction}), or mixed away; lower them"
+            f"chats: of {kept:,} none is left to train on; lower finetune.heldout_fraction "
+            f"({settings.heldout_fraction}) and finetune.validation_fraction ({settings.validation_fraction}), or "
+            "raise a weight of finetune.mix"
         )
     if settings.validation_fraction and not len(rows.validation):
         raise DataError(
             f"finetune.validation_fraction: {settings.validation_fraction} of {kept:,} chats is none; raise it or set 0"
         )
-
-
-def _write_chats(path: Path, chats: Sequence[Chat]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for chat in chats:
-            row: dict[str, Any] = chat.as_row()
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")

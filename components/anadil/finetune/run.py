@@ -13,14 +13,14 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
-from anadil.artifacts.base_model import model_config
+from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.encode import TEMPLATE, Example
+from anadil.finetune.chat_format import chat_format
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.rows import Rows, read_rows
@@ -62,8 +62,7 @@ def run(job: Job) -> Figures:
     rows = read_rows(job, tokenizer, dropped)
     steps = lora.num_steps(len(rows.train), settings)
     trainer = _trainer(job, tokenizer, rows, steps, device)
-    seen = [Example(input_ids=row["input_ids"], labels=row["labels"]) for row in trainer.train_dataset]
-    audited = audit(seen, tokenizer, dropped)
+    audited = audit(trainer.train_dataset, tokenizer, dropped)
     _write(job.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
@@ -203,7 +202,7 @@ def _export(job: Job, source: Path) -> None:
     else:
         _write_adapter(job, source)
         write_merged(base, job.out, merged)
-    shutil.copyfile(TEMPLATE, merged / "chat_template.jinja")
+    _write_template(base, merged)
 
 
 def _write_adapter(job: Job, source: Path) -> None:
@@ -220,7 +219,12 @@ def _write_adapter(job: Job, source: Path) -> None:
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
     copy_tokenizer(base, job.out)
-    shutil.copyfile(TEMPLATE, job.out / "chat_template.jinja")
+    _write_template(base, job.out)
+
+
+def _write_template(base: Path, folder: Path) -> None:
+    """Write the template that was trained on, so that the model is served with it."""
+    (folder / CHAT_TEMPLATE.name).write_text(chat_format(load_tokenizer(base)).template, encoding="utf-8")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

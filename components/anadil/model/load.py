@@ -43,6 +43,9 @@ COPIED_TOKENIZER_FILES = (
 )
 END_OF_TEXT = "<|end_of_text|>"
 END_OF_TURN = "<|eot_id|>"
+OTHER_ENDS_OF_TURNS = ("<|im_end|>", "<end_of_turn>", "<|end|>", "<|turn_end|>")
+"""Of bases that are no Llama 3: Qwen and others that write ChatML, Gemma, Phi. A base's EOS is the end of a text, and
+one that was taught chats would never be stopped by it."""
 
 
 def load_model(
@@ -138,7 +141,9 @@ def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     vocabulary = tokenizer.get_vocab()
     found = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
     eos: Any = tokenizer.eos_token_id
-    return found or ([] if eos is None else [int(eos)])
+    ends = found or ([] if eos is None else [int(eos)])
+    turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
+    return list(dict.fromkeys([*ends, *turns]))
 
 
 def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int | None, int]:

@@ -14,9 +14,9 @@ class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
-    """Files of chats: `.jsonl[.gz|.zst]` with `messages`, `conversations`, or a question and its answer."""
+    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`; their layouts are in the guide."""
     mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """Name of a file or data set -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
+    """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
     heldout_fraction: Fraction = 0.05
     """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
     trains: Literal["adapter", "all"] = "adapter"

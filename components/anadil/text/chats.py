@@ -21,8 +21,10 @@ Reason = Literal[
     "no_answer",
     "empty_message",
     "not_unicode",
+    "template",
     "too_long",
     "duplicate",
+    "near_duplicate",
     "evaluation_question",
 ]
 
@@ -36,12 +38,14 @@ DROP_REMEDIES: dict[Reason, str] = {
     "no_answer": "a chat needs an assistant turn, from which the model learns",
     "empty_message": "a message needs text",
     "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
+    "template": "the base's chat template cannot write it; change the chat",
     "too_long": "shorten the chats or raise finetune.max_length",
-    "duplicate": "an earlier chat says the same",
+    "duplicate": "another chat says the same",
+    "near_duplicate": "another chat says nearly the same",
     "evaluation_question": "evaluate asks it, so no model may learn its answer",
 }
 """What each reason asks of the user."""
-HARMLESS: tuple[Reason, ...] = ("duplicate", "evaluation_question")
+HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
 """Reasons for which a good chat is left out on purpose."""
 MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
