@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 
-        log.debug("%s", check_fits(recipe, here=True, finetunes=STAGES["finetune"] in stages))
+        log.debug("%s", check_fits(recipe, here=True, then=[stage.name for stage in stages]))
     require_packages("pipelines" if options.runner == "docker" else "laptop")
     if recipe.storage.root is None:
         storage = recipe.storage.model_copy(update={"root": str(work)})

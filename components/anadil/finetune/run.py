@@ -22,10 +22,11 @@ from anadil.finetune import lora
 from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import chat_format
 from anadil.finetune.learning import load_for_training, refuse_quantization
+from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, save_model
+from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
 from anadil.runtime.cache_key import recipe_origin, result_version
 from anadil.runtime.job import Figures, Job
 from anadil.text.chats import DroppedChats
@@ -195,16 +196,13 @@ def _export(job: Job, source: Path) -> None:
 
     Both have the tokenizer and the chat template beside them.
     """
-    base = job.inputs["model"]
+    base, merged = job.inputs["model"], job.out / "merged"
     if job.recipe.finetune.trains == "all":
-        model = load_model(source, torch.float32)
+        write_trained(source, base, merged)
     else:
         _write_adapter(job, source)
-        model = lora.merge_adapter(base, job.out)
-    stored = model_config(base)
-    dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
-    save_model(model, base, job.out / "merged", dtype)
-    _write_template(base, job.out / "merged")
+        write_merged(base, job.out, merged)
+    _write_template(base, merged)
 
 
 def _write_adapter(job: Job, source: Path) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -157,24 +164,39 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
 
     The model itself is cast to `dtype`. Tied weights are stored once and stay tied.
     """
-    tokenizer = load_tokenizer(tokenizer_dir)
-    ends = end_ids(tokenizer)
-    config: Any = model.config
-    config.bos_token_id = tokenizer.bos_token_id
-    config.eos_token_id = ends[0] if ends else None
-    config.pad_token_id = tokenizer.pad_token_id
-    config.use_cache = True
-    generation: Any = model.generation_config
-    generation.bos_token_id = tokenizer.bos_token_id
-    generation.eos_token_id = ends or None
-    generation.pad_token_id = tokenizer.pad_token_id
+    _set_special_tokens(model.config, model.generation_config, load_tokenizer(tokenizer_dir))
     out.mkdir(parents=True, exist_ok=True)
     transformers_logging.disable_progress_bar()
     cast: Any = model
     cast.to(dtype=dtype).save_pretrained(out)
-    config.use_cache = False
+    model.config.use_cache = False
     write_both_spellings(out / "config.json")
     copy_tokenizer(tokenizer_dir, out)
+
+
+def save_settings(base: Path, out: Path) -> None:
+    """Write what `save_model` writes beside the weights, for a model of the same shape, precision and tokenizer."""
+    config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    generating: Any = GenerationConfig.from_model_config(config)
+    if (base / "generation_config.json").is_file():
+        generating = GenerationConfig.from_pretrained(base, local_files_only=True)
+    _set_special_tokens(config, generating, load_tokenizer(base))
+    config.save_pretrained(out)
+    generating.save_pretrained(out)
+    write_both_spellings(out / "config.json")
+    copy_tokenizer(base, out)
+
+
+def _set_special_tokens(config: Any, generating: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Which tokens begin, end and fill up texts when the model is served."""
+    ends = end_ids(tokenizer)
+    config.bos_token_id = tokenizer.bos_token_id
+    config.eos_token_id = ends[0] if ends else None
+    config.pad_token_id = tokenizer.pad_token_id
+    config.use_cache = True
+    generating.bos_token_id = tokenizer.bos_token_id
+    generating.eos_token_id = ends or None
+    generating.pad_token_id = tokenizer.pad_token_id
 
 
 def copy_tokenizer(source: Path, out: Path) -> None:

@@ -50,7 +50,7 @@ class Finetune(StrictModel):
     epochs: PositiveFloat = 3.0
     """Passes over the chats. Source: transformers' TrainingArguments."""
     batch_size: PositiveInt = 8
-    """Chats that go through the model at a time, on each device. Source: transformers' TrainingArguments."""
+    """Chats that go through the model at a time, on all devices together. Source: transformers' TrainingArguments."""
     gradient_accumulation: PositiveInt = 1
     """Such batches of one optimizer step: more for a larger step in the same memory. Source: transformers' TrainingArguments."""
     checkpoint_every: PositiveInt = 100
