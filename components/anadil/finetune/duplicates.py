@@ -18,7 +18,7 @@ BANDS, ROWS = 6, 16
 us: a template with another name in it is another chat."""
 SHINGLE_CHARS = 8
 """Characters of a shingle, the same for languages that write no spaces."""
-MIN_CHARS = 100
+MIN_CHARS = 200
 """Of a chat that may be a near copy: in a shorter one another word or number is another question. Chosen by us."""
 NUM_KEYS = 1 + BANDS
 """Of a chat: one of the whole text, and one of each band."""
