@@ -74,8 +74,12 @@ class UnprovenTemplateError(Exception):
     """A template of which a sample chat cannot be trained."""
 
 
-def chat_format(tokenizer: PreTrainedTokenizerFast) -> ChatFormat:
+def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> ChatFormat:
     """The format of a tokenizer's chats.
+
+    Args:
+        tokenizer: Of the base, or made by the tokenizer stage, which keeps its control tokens and template.
+        name: What the message calls the model.
 
     Raises:
         DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on.
@@ -84,14 +88,14 @@ def chat_format(tokenizer: PreTrainedTokenizerFast) -> ChatFormat:
     if all(token in vocabulary for token in CONTROL):
         return Llama3Format({token: vocabulary[token] for token in CONTROL})
     faults = []
-    for name, template in _templates(tokenizer):
+    for which, template in _templates(tokenizer):
         try:
             return _proven(tokenizer, template)
         except UnprovenTemplateError as error:
-            faults.append(f"{name} {error}")
+            faults.append(f"{which} {error}")
     missing = ", ".join(token for token in CONTROL if token not in vocabulary)
     raise DataError(
-        f"model: its tokenizer has no {missing}, and no chat template of its own that can be trained on "
+        f"{name}: its tokenizer has no {missing}, and no chat template of its own that can be trained on "
         f"({'; '.join(faults) or 'it has none'}); take the Instruct model of this base, another base.model, or leave "
         "finetune.inputs out"
     )
