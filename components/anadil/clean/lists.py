@@ -17,11 +17,11 @@ from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.clean.decontaminate import Decontamination, texts_of
-from anadil.clean.fasttext_model import QualityModel, load_model
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
+from anadil.text.fasttext_model import QualityModel, load_model
 from anadil.text.language import Language, load_language
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"

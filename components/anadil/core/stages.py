@@ -74,6 +74,8 @@ class Stage:
     """Those of its last line."""
     uses_model: bool = False
     """Whether it runs the torch code in `model/`, and on a GPU where there is one."""
+    reads_champion: bool = False
+    """Whether it reads the model that was released last, too, where there is one."""
     reads_beside: bool = False
     """Whether it reads what lies beside the content of artifacts too: counts, times, samples."""
     costly: bool = False
@@ -171,6 +173,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
+        result_version=2,
         image="finetune",
         rooms=("model",),
         reads=("model",),
@@ -193,6 +196,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
+        result_version=2,
         image="evaluate",
         rooms=("model",),
         reads=("corpus", "model", "adapter"),
@@ -201,6 +205,8 @@ FLOW = (
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
         files_flag="heldout",
+        side_files=(SideFiles(key="evaluate.retained", of_language="retained.jsonl"),),
+        reads_champion=True,
         without_files="runs",
         uses_model=True,
         cpu="4",
@@ -255,6 +261,7 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
+    "evaluate.retained": "[]",
     "finetune.trains": '"adapter"',
     "finetune.trains_embeddings": '"none"',
     "finetune.rslora": "false",
@@ -270,6 +277,15 @@ NEW_KEYS: dict[str, str] = {
     "finetune.mix": "{}",
     "finetune.heldout_fraction": "0.0",
     "evaluate.questions": "[]",
+    "evaluate.gate.max_champion_ratio": "1.0",
+    "evaluate.gate.max_finetuned_retained_ratio": "1.05",
+    "evaluate.gate.max_answers_difference": "0.0",
+    "evaluate.gate.min_ended_rate": "0.5",
+    "evaluate.gate.max_empty_rate": "0.5",
+    "evaluate.gate.min_own_language_rate": "0.5",
+    "evaluate.gate.max_contaminated_share": "0.05",
+    "evaluate.gate.min_documents": "10",
+    "evaluate.gate.modes": "{}",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 
