@@ -50,6 +50,8 @@ def finetune_memory(
     parts = (_all_parts if trains_all else _adapter_parts)(shape, recipe, nodes * devices, on_gpu=on_gpu)
     # The first process of a node loads the model and hands out the parts of the others.
     loaded = shape.parameters * (FP32 if trains_all else BF16)
+    if trains_all and nodes * devices > 1:
+        loaded *= 2  # both moments, which it gathers for a checkpoint
     if recipe.finetune.quantization == "4bit":
         loaded = 0  # tensor by tensor
     elif not trains_all and recipe.trained_embeddings != "none":
