@@ -17,9 +17,9 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import CHAT_TEMPLATE as TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import TrainingCallback, num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model

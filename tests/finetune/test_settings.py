@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.finetune.encode import CONTROL, control_ids
+from anadil.finetune.chat_format import CONTROL, chat_format
 from anadil.finetune.learning import adapter_config, nf4, prepare_rows, refuse_quantization
 from anadil.finetune.lora import TrainingCallback
 from anadil.finetune.validation import best_step, is_over
@@ -117,7 +117,7 @@ def test_only_the_rows_that_are_to_learn_do(model_dir: Path, chats: Path, tmp_pa
         moved = (after.get_input_embeddings().weight - before.get_input_embeddings().weight).abs().amax(dim=1)
         changed[name] = moved.nonzero().flatten().tolist()
 
-    control = control_ids(load_tokenizer(model_dir))
+    control = chat_format(load_tokenizer(model_dir)).control
     assert changed["no rows"] == []
     # <|end_of_text|> is in no chat, but the head gives it a probability, which falls.
     assert changed["rows of control tokens"] == sorted(control.values())
@@ -131,7 +131,7 @@ def test_a_head_with_rows_of_its_own_learns_them_too(untied: Path, chats: Path, 
     before, merged = load_file(untied / "model.safetensors"), load_file(out / "merged/model.safetensors")
     expected = logits(PeftModel.from_pretrained(load_model(untied), out))
 
-    control = control_ids(load_tokenizer(untied))
+    control = chat_format(load_tokenizer(untied)).control
     read = [token for text, token in control.items() if text != "<|end_of_text|>"]  # which no chat holds
     for name, ids in (("model.embed_tokens.weight", read), ("lm_head.weight", control.values())):
         moved = (before[name] - merged[name]).abs().amax(dim=1).nonzero().flatten().tolist()

@@ -171,6 +171,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
+        result_version=2,
         image="finetune",
         rooms=("model",),
         reads=("model",),
@@ -191,6 +192,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
+        result_version=2,
         image="evaluate",
         rooms=("model",),
         reads=("corpus", "model", "adapter"),

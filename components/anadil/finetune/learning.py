@@ -9,7 +9,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.errors import PreflightError
-from anadil.finetune.encode import control_ids
+from anadil.finetune.chat_format import chat_format
 from anadil.model.load import load_model, pick_dtype
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.runtime.job import Job
@@ -89,7 +89,7 @@ def _token_indices(
     """
     if rows == "none":
         return None
-    ids = sorted(control_ids(tokenizer).values())
+    ids = sorted(chat_format(tokenizer).control.values())
     if rows == "all":
         ids = list(range(max(tokenizer.get_vocab().values()) + 1))
     modules = {model.get_input_embeddings(): ids}

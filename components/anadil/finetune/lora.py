@@ -1,4 +1,4 @@
-"""TRL's trainer: its settings, how it reports, stops and resumes, and the merge of an adapter.
+"""TRL's trainer: its settings, how it reports, stops and resumes.
 
 Checkpoints lie in the work directory. transformers keeps optimizer and random state in
 pickles there and loads them with `weights_only=True`; besides, only a checkpoint whose
@@ -10,11 +10,10 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
@@ -28,7 +27,7 @@ from anadil.core.progress import Progress
 from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.trainer import ChatTrainer
-from anadil.model.load import END_OF_TEXT, load_model
+from anadil.model.load import END_OF_TEXT
 from anadil.recipe.finetune import Finetune, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
@@ -69,7 +68,7 @@ def new_trainer(
     settings = job.recipe.finetune
     if tokenizer.pad_token is None:
         # Padding is seen by neither attention nor loss, so any token will do.
-        tokenizer.pad_token = END_OF_TEXT
+        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         model=model,
@@ -225,12 +224,3 @@ def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
     except IntegrityError as error:
         return str(error)
     return None
-
-
-def merge_adapter(base: Path, adapter: Path) -> PreTrainedModel:
-    """The base model with the adapter added to its weights, in FP32 on the CPU.
-
-    Adding in BF16 would round twice; here the one rounding is the cast when it is saved.
-    """
-    with_adapter = PeftModel.from_pretrained(load_model(base, torch.float32), adapter, torch_device="cpu")
-    return cast("PreTrainedModel", with_adapter.merge_and_unload(safe_merge=True))

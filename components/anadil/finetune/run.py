@@ -13,19 +13,20 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
-from anadil.artifacts.base_model import model_config
+from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.encode import TEMPLATE, Example
+from anadil.finetune.chat_format import chat_format
 from anadil.finetune.learning import load_for_training, refuse_quantization
+from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, save_model
+from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
 from anadil.runtime.cache_key import recipe_origin, result_version
 from anadil.runtime.job import Figures, Job
 from anadil.text.chats import DroppedChats
@@ -61,8 +62,7 @@ def run(job: Job) -> Figures:
     rows = read_rows(job, tokenizer, dropped)
     steps = lora.num_steps(len(rows.train), settings)
     trainer = _trainer(job, tokenizer, rows, steps, device)
-    seen = [Example(input_ids=row["input_ids"], labels=row["labels"]) for row in trainer.train_dataset]
-    audited = audit(seen, tokenizer, dropped)
+    audited = audit(trainer.train_dataset, tokenizer, dropped)
     _write(job.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
@@ -196,16 +196,13 @@ def _export(job: Job, source: Path) -> None:
 
     Both have the tokenizer and the chat template beside them.
     """
-    base = job.inputs["model"]
+    base, merged = job.inputs["model"], job.out / "merged"
     if job.recipe.finetune.trains == "all":
-        model = load_model(source, torch.float32)
+        write_trained(source, base, merged)
     else:
         _write_adapter(job, source)
-        model = lora.merge_adapter(base, job.out)
-    stored = model_config(base)
-    dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
-    save_model(model, base, job.out / "merged", dtype)
-    shutil.copyfile(TEMPLATE, job.out / "merged" / "chat_template.jinja")
+        write_merged(base, job.out, merged)
+    _write_template(base, merged)
 
 
 def _write_adapter(job: Job, source: Path) -> None:
@@ -222,7 +219,12 @@ def _write_adapter(job: Job, source: Path) -> None:
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
     copy_tokenizer(base, job.out)
-    shutil.copyfile(TEMPLATE, job.out / "chat_template.jinja")
+    _write_template(base, job.out)
+
+
+def _write_template(base: Path, folder: Path) -> None:
+    """Write the template that was trained on, so that the model is served with it."""
+    (folder / CHAT_TEMPLATE.name).write_text(chat_format(load_tokenizer(base)).template, encoding="utf-8")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
