@@ -249,6 +249,7 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
+    "report.licences": "{}",
     "finetune.trains": '"adapter"',
     "finetune.trains_embeddings": '"none"',
     "finetune.rslora": "false",
