@@ -32,7 +32,8 @@ print([raw.text for raw in read_records(sys.argv[1], "a.jsonl", "text", read_sta
 CHATS = """
 import sys
 from anadil.core.errors import DataError
-from anadil.finetune.chats import DroppedChats, read_chats
+from anadil.artifacts.chat_files import read_chats
+from anadil.text.chats import DroppedChats
 try:
     list(read_chats(sys.argv[1:], DroppedChats()))
 except DataError as error:

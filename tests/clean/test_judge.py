@@ -1,10 +1,10 @@
 import pytest
 
 from anadil.clean.judge import RULES, Judge, Judgement
-from anadil.clean.language_id import identify_language
 from anadil.recipe.filter_rules import RULE_NAMES, Rules
 from anadil.recipe.sections import Clean
 from anadil.text.language import load_language
+from anadil.text.language_id import identify_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, MORE_JAPANESE, RUSSIAN, TURKISH
 
 CYCLE = (

@@ -9,13 +9,13 @@ import yaml
 
 from anadil.clean import learn_language as learning
 from anadil.clean.judge import Judge
-from anadil.clean.language_id import identify_language
 from anadil.clean.learn_language import LearntLanguage, cut, learn_language
-from anadil.clean.ngram_profile import is_likely
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.text.language import Language, load_language
+from anadil.text.language_id import identify_language
 from anadil.text.language_pack import LanguagePack, to_language
+from anadil.text.ngram_profile import is_likely
 from tests.kit.constructed import documents, write_documents_of
 
 if TYPE_CHECKING:

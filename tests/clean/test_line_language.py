@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.clean.line_language import keep_own_lines
 from anadil.text.language import Language, load_language
+from anadil.text.language_id import IdentifiedLanguage, identify_language
 
 az = load_language("az")
 OWN = [

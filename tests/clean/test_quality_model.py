@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import fasttext_model
-from anadil.clean.fasttext_model import QualityModel
 from anadil.core.errors import DataError, PreflightError
+from anadil.text import fasttext_model
+from anadil.text.fasttext_model import QualityModel
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, rows, samples, stats, write_jsonl
 from tests.kit.texts import AZERBAIJANI, TURKISH

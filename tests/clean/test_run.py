@@ -8,12 +8,12 @@ import pytest
 
 from anadil.clean.holdout import num_heldout
 from anadil.clean.judge_record import Judged
-from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.clean.shard_output import kept_documents
 from anadil.clean.sorted_documents import KeptDocument
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
+from anadil.text.language_id import IdentifiedLanguage, identify_language
 from tests.kit.clean_inputs import sentences, texts
 from tests.kit.clean_stage import (
     clean,

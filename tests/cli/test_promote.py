@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,18 +74,69 @@ def test_each_kind_is_judged_by_its_own_checks(tmp_path: Path) -> None:
         check_promotable(bad_model, str(made))
 
 
-def test_scores_without_checks_of_the_kind_promote_nothing(tmp_path: Path) -> None:
-    adapter = model(tmp_path / "adapter", "lora", "adapter")
-    judged = scores(tmp_path / "scores", adapter)
+def rewrite(judged: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    """The same scores with another `scores.json`."""
     rows = json.loads((judged / "scores.json").read_text())
-    rows["gate"]["checks"].pop()
+    change(rows)
     (judged / "scores.json").write_text(json.dumps(rows))
     manifest = artifact.read_manifest(str(judged))
     assert manifest is not None
     artifact.seal(judged, kind="scores", origin=manifest.origin)
+    return str(judged)
+
+
+def test_the_verdict_of_the_kind_decides_and_says_what_may_be_promoted_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, adapter = model(tmp_path / "model"), model(tmp_path / "adapter", "lora", "adapter")
+    verdicts = {"model": {"passed": True}, "adapter": {"passed": False}}
+    answers = {
+        "name": "finetuned.answers", "value": -0.1, "limit": 0, "passed": False, "enforced": True,
+        "interval": [-0.3, 0.1],
+    }  # fmt: skip
+    ended = {"name": "finetuned.ended", "value": 0.2, "limit": 0.5, "passed": False, "enforced": True}
+
+    def fail(rows: dict[str, Any]) -> None:
+        rows["gate"].update(verdicts=verdicts, released="adapted")
+        rows["gate"]["checks"] += [answers, ended | {"at_least": True}, ended | {"value": None}]
+
+    judged = rewrite(scores(tmp_path / "scores", made, adapter), fail)
+
+    assert main.main(["promote", "--scores", judged, "--model", str(adapter)]) == 6
+    assert (
+        "finetuned.answers -0.1 [-0.3, 0.1] not surely under 0; finetuned.ended 0.2 below 0.5; "
+        "finetuned.ended not measured; nothing was promoted; the adapted model passed: promote the model"
+    ) in " ".join(capsys.readouterr().err.split())
+    assert check_promotable(judged, str(made)).kind == "model"
+
+
+def test_scores_of_an_earlier_release_are_judged_by_their_checks(tmp_path: Path) -> None:
+    made = model(tmp_path / "model")
+
+    def forget(rows: dict[str, Any]) -> None:
+        for check in rows["gate"]["checks"][:2]:
+            del check["enforced"]
+
+    assert check_promotable(rewrite(scores(tmp_path / "1", made), forget), str(made)).kind == "model"
+    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1;"):
+        check_promotable(rewrite(scores(tmp_path / "2", made, adapted=False), forget), str(made))
+
+
+@pytest.mark.parametrize("gate", [None, {"passed": True}, {"passed": True, "checks": [{"value": 1}]}])
+def test_scores_without_a_verdict_say_what_to_do(tmp_path: Path, gate: object) -> None:
+    made = model(tmp_path / "model")
+    judged = rewrite(scores(tmp_path / "scores", made), lambda rows: rows.update(gate=gate))
+
+    with pytest.raises(DataError, match="holds no verdict of the gate; run evaluate again"):
+        check_promotable(judged, str(made))
+
+
+def test_scores_without_checks_of_the_kind_promote_nothing(tmp_path: Path) -> None:
+    adapter = model(tmp_path / "adapter", "lora", "adapter")
+    judged = rewrite(scores(tmp_path / "scores", adapter), lambda rows: rows["gate"]["checks"].pop())
 
     with pytest.raises(DataError, match="holds no checks of the finetuned model; run evaluate again"):
-        check_promotable(str(judged), str(adapter))
+        check_promotable(judged, str(adapter))
 
 
 def test_the_scores_of_another_model_promote_nothing(tmp_path: Path) -> None:
@@ -166,4 +219,6 @@ def test_the_alias_moves_and_equal_bytes_stay_one_version(
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_model_version_by_alias("az", "champion").source == str(first)
     assert len(client.search_model_versions("name = 'az'")) == 2
-    assert "az version 1 is champion" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "az version 1 is champion" in out
+    assert "az version 2, which is replaced, was not compared with; evaluate again for that" in err

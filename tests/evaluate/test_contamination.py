@@ -1,12 +1,17 @@
+import json
+import re
+
 import numpy as np
 import pytest
+from benchmarks.evaluate.leaks import LEAKS, planted
 
+from anadil.artifacts import storage
 from anadil.evaluate.contamination import (
     CHARACTERS_OF_NGRAM,
     Contamination,
-    _ngram_hashes,
     find_contamination,
 )
+from anadil.evaluate.folded_units import ngram_hashes, unit_hashes
 from anadil.text.corpus import Document
 from anadil.text.language import load_language
 
@@ -102,6 +107,72 @@ def test_japanese_is_compared_by_characters() -> None:
     assert found.contaminated == ("h0",)
 
 
+def built_in(name: str) -> list[str]:
+    with storage.built_in(name).open(encoding="utf-8") as lines:
+        return [json.loads(line)["text"] for line in lines]
+
+
+PROSE = tuple(built_in("builtin:az/prose.jsonl")[::8][:8])
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_disguised_copy_is_found_and_no_other_document_is_blamed(leak: str) -> None:
+    found = find(PROSE, (*TEXTS, *planted_texts(leak, PROSE[::2])))
+
+    assert found.contaminated == ("h0", "h2", "h4", "h6")
+
+
+def planted_texts(leak: str, texts: tuple[str, ...]) -> list[str]:
+    train = [document(text) for text in (*TEXTS, *HELDOUT)]
+    return [one.text for one in planted(leak, [document(text) for text in texts], train)]
+
+
+@pytest.mark.parametrize("dotted", ["I", "İ", "ı", "i"])
+def test_each_letter_i_is_one_letter(dotted: str) -> None:
+    text = "Sakit qış gecəsi bizim kiçik kənddə ildırım çaxdı"
+
+    found = find((text,), (re.sub("[ıi]", dotted, text),))
+
+    assert found.exact == ("h0",)
+
+
+def test_a_mark_that_makes_another_word_is_no_diacritic() -> None:
+    found = find(("かき。" * 20, "कि" * 60), ("がき。" * 20, "का" * 60), "ja")
+
+    assert found.overlapping == ()
+
+
+def test_thirteen_words_of_a_short_document_contaminate_it_and_of_a_long_one_do_not() -> None:
+    words = [f"söz{n}" for n in range(13)]
+    own = [f"başqa{n}" for n in range(200)]
+
+    found = find((" ".join(words + own[:50]), " ".join(words + own)), (" ".join(["filan", *words, "və"]),))
+
+    assert found.contaminated == ("h0",)
+    assert found.overlapping == ("h0", "h1")
+    assert [(one.id, one.stretch) for one in found.seen] == [("h0", 13), ("h1", 13)]
+    assert found.seen[0].stretch_share == pytest.approx(13 / 63)
+    assert found.seen[1].share == pytest.approx(6 / 206)
+
+
+def test_twelve_words_are_no_stretch() -> None:
+    words = [f"söz{n}" for n in range(12)]
+
+    found = find((" ".join(words + [f"başqa{n}" for n in range(30)]),), (" ".join(words),))
+
+    assert (found.contaminated, found.seen, found.overlapping) == ((), (), ("h0",))
+
+
+def test_words_of_any_length_have_hashes_of_their_own() -> None:
+    def hashes(text: str) -> set[int]:
+        return set(unit_hashes(text, load_language("az"), by_character=False).tolist())
+
+    words = ["ab", "ba", "a", "b", "aa", "abc", "cba", "1", "11", "a" * 500, "a" * 499]
+
+    assert len(hashes(" ".join(words))) == len(words)
+    assert hashes("ab-ba") == hashes("AB (bà)")
+
+
 def test_no_training_text_is_no_contamination() -> None:
     assert find(HELDOUT, ()).contaminated == ()
 
@@ -109,7 +180,7 @@ def test_no_training_text_is_no_contamination() -> None:
 def test_hashes_depend_on_the_order_of_units() -> None:
     units = np.arange(50, dtype=np.uint64) ** 3
 
-    forward, backward = _ngram_hashes(units, 8), _ngram_hashes(units[::-1].copy(), 8)
+    forward, backward = ngram_hashes(units, 8), ngram_hashes(units[::-1].copy(), 8)
 
     assert len(set(forward.tolist()) | set(backward.tolist())) == 2 * 43
 

@@ -11,9 +11,6 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from anadil.evaluate.bootstrap import Difference
-from anadil.evaluate.contamination import Contamination
-from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import read_retained
 from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
@@ -25,10 +22,13 @@ from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 HELDOUT = [f"{first[:30]}{second[30:]}" for first, second in itertools.pairwise(TEXTS)]
 Gate = Callable[..., dict[str, Any]]
 NUM_NEW = 4
+SMALL = {"min_documents": 5, "min_ended_rate": 0}
+"""Limits for what is so small: no text ends within four tokens."""
 ANY_TEXT = {
     "max_finetuned_bits_per_byte_ratio": 100,
     "max_bits_per_byte_ratio": 100,
     "max_retained_ratio": 100,
+    "max_finetuned_retained_ratio": 100,
 }
 """Limits by which a model may write worse text, as long as it ends and says something."""
 
@@ -82,7 +82,7 @@ def gate(tmp_path: Path, healthy: Path) -> Gate:
     """Scores of a base (the healthy model), an adapted and perhaps a finetuned model."""
 
     def judged(
-        base: Path | None = None, adapted: Path | None = None, finetuned: Path | None = None, **limits: float
+        base: Path | None = None, adapted: Path | None = None, finetuned: Path | None = None, **limits: Any
     ) -> dict[str, Any]:
         corpus, out = tmp_path / "corpus", tmp_path / "out"
         write_documents(corpus, "train", [document("Başqa bir mətn.")])
@@ -97,7 +97,7 @@ def gate(tmp_path: Path, healthy: Path) -> Gate:
             {
                 "base": {"model": str(base or healthy)},
                 "pretrain": {"sequence_length": 128},
-                "evaluate": {"max_new_tokens": NUM_NEW, "prompts": ["Bakı şəhəri"], "gate": limits},
+                "evaluate": {"max_new_tokens": NUM_NEW, "prompts": ["Bakı şəhəri"], "gate": SMALL | limits},
             }
         )
         job = Job(recipe=recipe, inputs=inputs, out=out, work=tmp_path, base_cache=tmp_path / "cache")
@@ -138,12 +138,56 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
 
     answers = [one for one in scores["candidates"]["finetuned"]["generations"] if one["kind"] == "answer"]
     assert {one["text"] for one in answers if one["mode"] == "greedy"} == {'"' * NUM_NEW}
-    assert {"finetuned.bits_per_byte", "finetuned.loops"} <= failed(scores)
+    assert {"finetuned.bits_per_byte", "finetuned.loops", "finetuned.empty_answers"} <= failed(scores)
     assert not any(name.startswith("adapted.") for name in failed(scores))
-    assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)
+    assert (scores["gate"]["passed"], scores["gate"]["released"]) == (True, "adapted")
+    verdicts = scores["gate"]["verdicts"]
+    assert {kind: verdict["passed"] for kind, verdict in verdicts.items()} == {
+        "model": True,
+        "adapter": False,
+    }
+    assert set(verdicts["adapter"]["failed"]) == failed(scores)
     assert "gate: finetuned.bits_per_byte is " in caplog.text
-    assert "gate: not passed" in caplog.text
+    assert "gate: the adapted model may be released" in caplog.text
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
+
+
+def adapter_at(rate: float, source: Path, folder: Path) -> Path:
+    """A model with a LoRA adapter trained on chats, merged."""
+    from peft import LoraConfig, get_peft_model
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+    torch.manual_seed(0)
+    config = LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    model: Any = get_peft_model(LlamaForCausalLM.from_pretrained(source).train(), config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for step in range(16):
+        turns = [
+            {"role": "user", "content": "Nə?"},
+            {"role": "assistant", "content": TEXTS[step % len(TEXTS)]},
+        ]
+        ids = tokenizer.apply_chat_template(turns, tokenize=True, return_tensors="pt", return_dict=True)[
+            "input_ids"
+        ]
+        model(input_ids=ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.merge_and_unload().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_trained_at_a_rate_of_0_3_leaves_the_adapted_model_to_release(
+    gate: Gate, healthy: Path, tmp_path: Path
+) -> None:
+    scores = gate(finetuned=adapter_at(0.3, healthy, tmp_path / "fast"))
+
+    found = {name: table["bits_per_byte"] for name, table in scores["candidates"].items()}
+    assert found["finetuned"] > 1.05 * found["adapted"]
+    assert "finetuned.bits_per_byte" in failed(scores)
+    assert (scores["gate"]["passed"], scores["gate"]["released"]) == (True, "adapted")
 
 
 @pytest.mark.parametrize(
@@ -157,35 +201,13 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
 def test_a_model_that_loops_in_every_text_or_answers_nothing_is_not_released(
     gate: Gate, healthy: Path, tmp_path: Path, candidate: str, token: str, check: str
 ) -> None:
-    bad = always_writing(token, healthy, tmp_path / "bad", 12.0)
+    bad = always_writing(token, healthy, tmp_path / "bad", 24.0)
 
     scores = gate(**{candidate: bad}, **ANY_TEXT)
 
     assert failed(scores) == {check}
     assert value(scores, check) > 0.8
-    assert scores["gate"]["released"] is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_empty"), [('"', True), ("...", True), (" ", True), ("5", False), ("Hə", False)]
-)
-def test_an_answer_without_a_word_is_an_empty_one(answer: str, *, is_empty: bool) -> None:
-    said = {"kind": "answer", "mode": "greedy", "loop": False, "text": answer}
-    table = {"fertility": 1.0, "bits_per_byte": 1.0, "retained": {}, "generations": [said]}
-    nothing = Contamination(
-        unit="words", ngram=13, num_documents=1, num_train_documents=1,
-        exact=(), contaminated=(), overlapping=(), coverage=0.0,
-    )  # fmt: skip
-    same = Difference(value=0.0, low=0.0, high=0.0, num_documents=1)
-
-    verdict = apply_gate(
-        Recipe(language="az").evaluate.gate,
-        dict.fromkeys(("base", "adapted", "finetuned"), table),
-        same,
-        nothing,
-    )
-
-    assert verdict.passed is not is_empty
+    assert scores["gate"]["released"] == ("adapted" if candidate == "finetuned" else None)
 
 
 def test_english_that_is_lost_is_said_and_stops_the_release(
@@ -199,7 +221,11 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
     english = {name: table["retained"]["en"] for name, table in scores["candidates"].items()}
     assert value(scores, "adapted.retained.en") == pytest.approx(english["adapted"] / english["base"])
     assert failed(scores) == {"adapted.retained.en"}
-    said = f"built-in English text: base {english['base']:.4f}, adapted {english['adapted']:.4f}"
+    assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)
+    assert "gate: not passed" in caplog.text
+    said = (
+        f"bits per byte on the retained text en: base {english['base']:.4f}, adapted {english['adapted']:.4f}"
+    )
     assert said in caplog.text
     assert "gate: adapted.retained.en is " in caplog.text
 

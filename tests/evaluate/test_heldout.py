@@ -180,7 +180,9 @@ def test_more_text_than_can_be_scored_is_refused(
     rows = "".join(json.dumps({"text": f"{number:05}"}) + "\n" for number in range(5_000)).encode()
     monkeypatch.setattr(heldout, limit, {"MAX_DOCUMENTS": 4_000, "MAX_BYTES": 20_000}[limit])
 
-    with pytest.raises(DataError, match=r"b\.jsonl\.gz:1501: held-out text exceeds .*; give .* a sample"):
+    with pytest.raises(
+        DataError, match=r"b\.jsonl\.gz:1501: text of evaluate\.heldout exceeds .*; give it a sample"
+    ):
         read(put(tmp_path, "a.jsonl", rows[: 2_500 * 18]), put(tmp_path, "b.jsonl.gz", gzip.compress(rows)))
 
 

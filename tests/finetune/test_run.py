@@ -17,12 +17,13 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import CHAT_TEMPLATE as TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import TrainingCallback, num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model
+from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
@@ -159,10 +160,10 @@ def test_the_artifact_holds_no_pickle_and_one_path_which_is_that_of_its_base(
     manifest, base = artifact.read_manifest(str(adapter)), artifact.read_manifest(str(model_dir))
 
     assert files == [
-        "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "manifest.json",
-        "mask_audit.json", "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
+        "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja",
+        "heldout_chats.jsonl", "manifest.json", "mask_audit.json", "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
         "merged/model.safetensors", "merged/tokenizer.json", "merged/tokenizer_config.json",
-        "tokenizer.json", "tokenizer_config.json", "training.json", "training.jsonl",
+        "seen_chats.jsonl", "tokenizer.json", "tokenizer_config.json", "training.json", "training.jsonl",
     ]  # fmt: skip
     settings = json.loads(texts.pop("adapter_config.json"))
     assert manifest is not None
@@ -312,7 +313,7 @@ def test_a_loss_that_is_no_number_ends_the_run(model_dir: Path, chats: Path, tmp
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [("120k", "disk full, most likely: a file could not be written whole"), ("320k", "disk full: ")],
+    [("180k", "disk full, most likely: a file could not be written whole"), ("320k", "disk full: ")],
 )
 def test_a_full_disk_is_told_as_such(
     model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, size: str, words: str
@@ -352,7 +353,7 @@ def test_an_empty_file_is_a_data_error(model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "chats.jsonl"
     file.write_text("\n")
 
-    with pytest.raises(DataError, match=r"chats: .*chats\.jsonl hold no rows; a row needs `messages`, or"):
+    with pytest.raises(DataError, match=r"chats: .*chats\.jsonl hold no rows; a row needs `messages`, "):
         finetune(model_dir, file, tmp_path / "adapter")
 
 
@@ -366,7 +367,8 @@ def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(
 
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     text = (
-        "1 of 5 chats left out: no_chat 1 (a row needs `messages`, or `prompt` and `response`; mixed.jsonl:5)"
+        "1 of 5 chats left out: no_chat 1 (a row needs `messages`, `conversations`, or a question and its answer, "
+        "such as `prompt` and `response`; mixed.jsonl:5)"
     )
     assert text in warned
     assert "finetune.max_length: 512 is more than the model's context; 256 is used" in warned
@@ -390,7 +392,12 @@ def test_several_processes_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("examples", "batch", "epochs", "steps"), [(4, 2, 3, 6), (5, 2, 0.5, 2), (1, 8, 0.1, 1)]
+    ("examples", "batch", "accumulation", "epochs", "steps"),
+    [(4, 2, 1, 3, 6), (5, 2, 1, 0.5, 2), (1, 8, 1, 0.1, 1), (10, 2, 2, 2, 6)],
 )
-def test_epochs_may_be_fractions(examples: int, batch: int, epochs: float, steps: int) -> None:
-    assert num_steps(examples, batch, epochs) == steps
+def test_epochs_may_be_fractions_and_steps_several_batches(
+    examples: int, batch: int, accumulation: int, epochs: float, steps: int
+) -> None:
+    settings = Finetune(batch_size=batch, gradient_accumulation=accumulation, epochs=epochs)
+
+    assert num_steps(examples, settings) == steps

@@ -19,10 +19,10 @@ from unittest import mock
 import torch
 from safetensors import safe_open
 
+from anadil.artifacts.chat_files import read_chats
 from anadil.evaluate import run as evaluating
 from anadil.evaluate.bits_per_byte import windows
 from anadil.finetune import run as finetuning
-from anadil.finetune.chats import DroppedChats, read_chats
 from anadil.finetune.encode import encode_chats
 from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
@@ -34,6 +34,7 @@ from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.report import run as reporting
 from anadil.runtime.job import Job
+from anadil.text.chats import DroppedChats
 from anadil.text.corpus import Document, write_documents
 from tests.finetune.conftest import SENTENCES, write_model
 from tests.kit import report_run
@@ -150,7 +151,8 @@ def _finetune(folder: Path) -> Results:
     job = _job(folder, recipe, {"model": model}, (str(chats),))
     finetuning.run(job)
     dropped = DroppedChats()
-    examples = encode_chats(load_tokenizer(model), read_chats((str(chats),), dropped), 200, dropped)
+    encoded = encode_chats(load_tokenizer(model), read_chats((str(chats),), dropped), 200, dropped)
+    examples = [example for _, example in encoded]
     lines = _lines(job.out / "training.jsonl")
     adapter = json.loads((job.out / "adapter_config.json").read_text(encoding="utf-8"))
     names = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "use_dora", "bias")

@@ -61,6 +61,14 @@ def test_who_waits_too_long_for_another_process_says_so(
     assert not out.exists()
 
 
+def test_a_place_where_nothing_can_be_made_is_named() -> None:
+    with (
+        pytest.raises(PreflightError, match=r"/proc/x\.work: no directory can be made there"),
+        lock.locked(Path("/proc/x.work")),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [

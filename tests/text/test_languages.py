@@ -7,11 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anadil.clean.judge import Judge
-from anadil.clean.language_id import identify_language
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.text.filter_limits import FilterLimits
 from anadil.text.language import UnknownLanguageError, language_codes, load_language
+from anadil.text.language_id import identify_language
 from anadil.text.unicode_repair import is_sound, normalize_spaces, repair_characters
 
 LETTERS = st.text(

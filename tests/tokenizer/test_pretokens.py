@@ -70,6 +70,14 @@ def test_random_strings_of_all_planes_are_cut_as_by_the_library(family: str) -> 
 
 @pytest.mark.slow
 @each_family
+def test_characters_after_an_apostrophe_are_cut_as_by_the_library(family: str) -> None:
+    some = [code for code in EVERY_CHARACTER if code < 0x3000 or code % 17 == 0]
+    assert_cut_as_by_the_library(family, [f"x\n'{chr(code)}e{chr(code)}" for code in some])
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+@each_family
 def test_every_character_after_an_apostrophe_is_cut_as_by_the_library(family: str) -> None:
     assert_cut_as_by_the_library(family, [f"x\n'{chr(code)}e{chr(code)}" for code in EVERY_CHARACTER])
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from anadil.artifacts import artifact
-from anadil.core.errors import RecipeError
+from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.pretrain.run import run as pretrain
 from anadil.recipe.sections import Recipe, Trial
@@ -16,6 +18,7 @@ from anadil.runtime.execute import execute
 from anadil.runtime.job import Figures, Job, is_left_out
 from anadil.runtime.kfp import parse_executor_input
 from anadil.trial import run as trial_run
+from anadil.trial.finalists import find_finalists
 from anadil.trial.run import run
 
 from .conftest import MakeJob, trial_job
@@ -164,6 +167,17 @@ def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:
         assert recipe_origin(plain, sections) == recipe_origin(tries, sections)
     sections = STAGES["trial"].sections
     assert recipe_origin(tries, sections).items() >= {("recipe tokenizer.trial.steps", "5")}
+
+
+def test_a_tokenizer_of_an_older_release_is_refused_by_name(tmp_path: Path) -> None:
+    older = {"candidates": {"base": {"fertility": 5.0}, "extend-600": {"fertility": 2.0}}}
+    (tmp_path / "fertility.json").write_text(json.dumps(older), encoding="utf-8")
+    for folder in (tmp_path, tmp_path / "candidates" / "extend-600"):
+        folder.mkdir(parents=True, exist_ok=True)
+        Tokenizer(BPE()).save(str(folder / "tokenizer.json"))
+
+    with pytest.raises(DataError, match="as those of an older release do; make the tokenizer again"):
+        find_finalists(tmp_path, Recipe().tokenizer)
 
 
 def test_a_trial_that_the_recipe_does_not_name_is_refused(make_job: MakeJob) -> None:

@@ -63,8 +63,17 @@ def _lock_in(work: Path) -> FileLock:
 
 
 def _acquire(lock: FileLock, work: Path) -> bool:
-    """Whether the lock is ours now."""
-    work.mkdir(parents=True, exist_ok=True)
+    """Whether the lock is ours now.
+
+    Raises:
+        PreflightError: The directory cannot be made.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:  # such as below /proc or a file
+        raise PreflightError(
+            f"{work}: no directory can be made there ({error}); choose another place"
+        ) from None
     try:
         lock.acquire(blocking=False)
     except (Timeout, FileNotFoundError):  # the directory may go between two calls

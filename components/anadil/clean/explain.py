@@ -10,12 +10,12 @@ from anadil.clean import extract
 from anadil.clean.columns import STATISTICS
 from anadil.clean.judge import CHECKS, RULES
 from anadil.clean.judge_record import Settings, judge_record, read_page
-from anadil.clean.language_id import identify_language
 from anadil.clean.map_shard import read_range
 from anadil.clean.readers import RawRecord, ReadStats
 from anadil.clean.row_files import find_rows, is_named
 from anadil.clean.shards import InputRange, names
 from anadil.core.errors import DataError
+from anadil.text.language_id import identify_language
 
 WHOLE = (".txt", ".html", ".htm")
 """Files that are one document."""

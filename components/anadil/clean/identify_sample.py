@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anadil.clean import ngram_profile
-from anadil.clean.language_id import cld2_label
-from anadil.clean.ngram_profile import Table
+from anadil.text import ngram_profile
 from anadil.text.language import LanguageModel, find_language
+from anadil.text.language_id import cld2_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
+from anadil.text.ngram_profile import Table
 
 LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""

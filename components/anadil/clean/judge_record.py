@@ -9,9 +9,7 @@ from pathlib import Path
 
 from anadil.clean import bomb, extract, pii
 from anadil.clean.clean_stats import Row, StepTimer
-from anadil.clean.fasttext_model import QualityModel
 from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of
-from anadil.clean.language_id import IdentifiedLanguage, identify_language
 from anadil.clean.line_language import LinesOfLanguage, keep_own_lines
 from anadil.clean.lists import Lists, load_lists
 from anadil.clean.minhash import MinHash
@@ -19,8 +17,10 @@ from anadil.clean.readers import RawRecord
 from anadil.clean.url_lists import host_of
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
+from anadil.text.fasttext_model import QualityModel
 from anadil.text.filter_limits import FilterLimits
 from anadil.text.language import Language, load_language
+from anadil.text.language_id import IdentifiedLanguage, identify_language
 
 DOCUMENT_ID_CHARS = 32
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"

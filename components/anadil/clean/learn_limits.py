@@ -12,10 +12,10 @@ from anadil.clean.characters import Characters
 from anadil.clean.columns import Column
 from anadil.clean.fit import spare_good
 from anadil.clean.judge import CHECKS, Judge
-from anadil.clean.language_id import identify_language
 from anadil.clean.statistics import Matrix
 from anadil.text.filter_limits import FilterLimits
 from anadil.text.language import Language
+from anadil.text.language_id import identify_language
 
 DROP_RATE = 0.001
 """Of own text, for each limit that is widened to spare it."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from anadil.clean.language_id import identify_language, second_opinion
 from anadil.text.language import Language
+from anadil.text.language_id import identify_language, second_opinion
 
 MIN_LINE_CHARS = 40
 """Of a shorter line nobody can say it: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""

@@ -14,19 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
+from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.clean.decontaminate import Decontamination, texts_of
-from anadil.clean.fasttext_model import QualityModel, load_model
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
+from anadil.text.fasttext_model import QualityModel, load_model
 from anadil.text.language import Language, load_language
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of what is compiled."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
-ITEM_KEYS = ("evaluate.heldout", "finetune.inputs")
+TEXT_KEY, CHAT_KEYS = "evaluate.heldout", ("finetune.inputs", "evaluate.questions")
 LINE_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
@@ -68,7 +69,8 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
             QualityModel(str(path), recipe.clean.quality_label)
             load_model.cache_clear()  # the workers load their own
             shutil.copyfile(path, folder / MODEL)
-    if uris := [uri for key in ITEM_KEYS for uri in side_files.get(key, ())]:
+    chats = [uri for key in CHAT_KEYS for uri in side_files.get(key, ())]
+    if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats)]:
         items = Decontamination(read_items(uris), load_language(recipe.language))
         (folder / ITEMS).mkdir()
         items.save(folder / ITEMS)
@@ -100,7 +102,7 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
 
 
 def read_items(uris: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name and text of everything in files of any layout: lines of JSON, Parquet, text.
+    """Name and text of everything in files of any layout: JSON, tables, text.
 
     Raises:
         DataError: A file is of another kind, or damaged; with its place.
@@ -119,10 +121,12 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             yield from _json_texts(path, uri)
         elif lower.endswith(".parquet"):
             yield from _table_texts(path)
+        elif lower.endswith((".json", ".arrow")):
+            yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
         elif lower.endswith(".txt"):
             yield 1, path.read_text(encoding="utf-8", errors="replace")
         else:
-            known = " ".join((*LINE_SUFFIXES, ".parquet", ".txt"))
+            known = " ".join((*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt"))
             raise DataError(
                 f"{uri}: cannot be compared with; its name must end in one of {known}; {SIDE_FILE}"
             )

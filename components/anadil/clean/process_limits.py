@@ -31,16 +31,6 @@ def limit_process() -> None:
     _limited_until = 0
 
 
-def allow_more_memory(num_bytes: int) -> None:
-    """Leave room for what the process holds all the time, such as a model of the user's."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if soft != resource.RLIM_INFINITY:
-        soft += num_bytes
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
-        )
-
-
 def allow_one_more_record() -> None:
     """Give the record that comes next its CPU time; where it is not enough the system kills the process."""
     global _limited_until  # noqa: PLW0603  limits are those of the process

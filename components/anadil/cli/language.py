@@ -121,7 +121,7 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
     """The label that a fastText model has for most of the texts."""
     from collections import Counter
 
-    from anadil.clean.fasttext_model import file_sha256, load_model, predict
+    from anadil.text.fasttext_model import file_sha256, load_model, predict
     from anadil.text.language import LanguageModel
 
     place = str(Path(path).absolute())

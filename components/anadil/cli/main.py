@@ -71,6 +71,7 @@ COMMANDS = {
 }
 """The whole command line, in the order of the help."""
 CLEAN_VERBS = ("anadil.cli.clean_verbs", "add_verb")
+JUDGE_VERBS = ("anadil.cli.judge_verbs", "add_verb")
 STAGE_VERBS = {
     "clean": {
         "plan": Command(
@@ -85,6 +86,10 @@ STAGE_VERBS = {
         "inspect": Command(
             "how tokenizers cut a text, side by side", "anadil.cli.tokenizer_verbs", "add_inspect"
         ),
+    },
+    "evaluate": {
+        "judge-export": Command("pairs of answers for a judge, blind and in both orders", *JUDGE_VERBS),
+        "judge-import": Command("what a judge's verdicts on those pairs say", *JUDGE_VERBS),
     },
 }
 """What a stage's command does beside the stage: `anadil clean fit`."""

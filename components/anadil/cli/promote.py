@@ -24,13 +24,12 @@ from anadil.core.errors import (
     RetryableError,
 )
 from anadil.recipe.load import load_recipe
+from anadil.runtime.champion import ALIAS, DIGEST_TAG, TIMEOUTS
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.mlflow_spool import tracking_uri
 
 log = logging.getLogger(__name__)
 
-ALIAS = "champion"
-DIGEST_TAG = "anadil.sha256"
 PROMOTED = {"model": "adapted", "adapter": "finetuned"}
 """Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
 
@@ -85,7 +84,7 @@ def check_promotable(scores: str, model: str) -> Manifest:
         DataError: One of the two is no such artifact.
     """
     folder, judged = fetch(scores, "scores")
-    checks = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["gate"]["checks"]
+    gate = _gate_of(scores, folder / "scores.json")
     manifest = artifact.read_manifest(model)
     if manifest is None or manifest.kind not in PROMOTED:
         raise DataError(f"--model {model}: no finished model or adapter there; give the URI of one")
@@ -95,14 +94,50 @@ def check_promotable(scores: str, model: str) -> Manifest:
             f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
         )
     candidate = PROMOTED[manifest.kind]
-    own = [check for check in checks if check["enforced"] and check["name"].startswith(f"{candidate}.")]
-    if not own:
+    own = [check for check in gate["checks"] if str(check["name"]).startswith(f"{candidate}.")]
+    failed = [check for check in own if check.get("enforced", True) and not check["passed"]]
+    # Scores of an earlier release have checks and no verdicts.
+    verdict = gate.get("verdicts", {}).get(manifest.kind) or ({"passed": not failed} if own else None)
+    if verdict is None:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
-    if failed := [check for check in own if not check["passed"]]:
-        told = "; ".join(f"{each['name']} {each['value']:.4g} above {each['limit']:.4g}" for each in failed)
-        raise GateError(f"{model}: the gate was not passed: {told}; nothing was promoted")
+    if not verdict["passed"]:
+        reasons = "; ".join(map(_reason, failed))
+        raise GateError(f"{model}: the gate was not passed: {reasons}; nothing was promoted{_other(gate)}")
     _verify(model, manifest)
     return manifest
+
+
+def _gate_of(scores: str, path: Path) -> dict[str, Any]:
+    """The gate's table.
+
+    Raises:
+        DataError: There is none, or checks are not as any release wrote them.
+    """
+    gate = json.loads(path.read_text(encoding="utf-8")).get("gate")
+    checks = gate.get("checks") if isinstance(gate, dict) else None
+    if not isinstance(checks, list) or not all({"name", "passed"} <= set(check) for check in checks):
+        raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
+    return dict(gate)
+
+
+def _reason(check: dict[str, Any]) -> str:
+    """A failed check: `finetuned.ended 0.2 below 0.5`."""
+    value, limit = check.get("value"), check.get("limit")
+    if value is None or limit is None:
+        return f"{check['name']} not measured"
+    ends = check.get("interval") or [value]
+    around = f" [{ends[0]:.4g}, {ends[-1]:.4g}]" if len(ends) > 1 else ""
+    side = "below" if check.get("at_least") else "above"
+    holds = value >= limit if check.get("at_least") else value <= limit
+    # Then it is its interval that does not hold.
+    return f"{check['name']} {value:.4g}{around} {'not surely under' if holds else side} {limit:.4g}"
+
+
+def _other(gate: dict[str, Any]) -> str:
+    """What may be promoted instead."""
+    released = gate.get("released")
+    kinds = [kind for kind, candidate in PROMOTED.items() if candidate == released]
+    return f"; the {released} model passed: promote the {kinds[0]}" if kinds else ""
 
 
 def _verify(model: str, manifest: Manifest) -> None:
@@ -121,8 +156,7 @@ def _verify(model: str, manifest: Manifest) -> None:
 def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest: Manifest) -> str:
     """Version number; one that holds the same bytes is taken again."""
     # A person waits: a server that is away should be told in seconds, not minutes.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.update(TIMEOUTS | os.environ)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -134,6 +168,9 @@ def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest
         same = [each for each in versions if each.tags.get(DIGEST_TAG) == manifest.digest]
         tags = {DIGEST_TAG: manifest.digest, "anadil.scores": scores, "anadil.kind": manifest.kind}
         made = same[0] if same else client.create_model_version(name, source=model, tags=tags)
+        if current := client.get_registered_model(name).aliases.get(alias):
+            digest = client.get_model_version(name, current).tags.get(DIGEST_TAG)
+            _warn_uncompared(f"{name} version {current}", digest, scores, manifest)
         client.set_registered_model_alias(name, alias, made.version)
     except MlflowException as error:
         if error.get_http_status_code() >= 500:
@@ -141,3 +178,10 @@ def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest
         raise PreflightError(f"MLflow refused: {error}; check the name, the alias and your rights") from None
     log.info("%s version %s: %s", name, made.version, model)
     return str(made.version)
+
+
+def _warn_uncompared(champion: str, digest: str | None, scores: str, manifest: Manifest) -> None:
+    """Say that the model which is replaced is none that these scores know."""
+    judged = artifact.finished_manifest(scores, "scores")
+    if digest not in (manifest.digest, judged.origin.get("input champion")):
+        log.warning("%s, which is replaced, was not compared with; evaluate again for that", champion)

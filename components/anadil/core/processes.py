@@ -1,6 +1,7 @@
 """Processes that do a part of another one's work."""
 
 import os
+import resource
 import signal
 import sys
 
@@ -15,3 +16,13 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def allow_more_memory(num_bytes: int) -> None:
+    """Leave room for what the process holds all the time, such as a model of the user's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft != resource.RLIM_INFINITY:
+        soft += num_bytes
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+        )

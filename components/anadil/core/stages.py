@@ -74,6 +74,8 @@ class Stage:
     """Those of its last line."""
     uses_model: bool = False
     """Whether it runs the torch code in `model/`, and on a GPU where there is one."""
+    reads_champion: bool = False
+    """Whether it reads the model that was released last, too, where there is one."""
     reads_beside: bool = False
     """Whether it reads what lies beside the content of artifacts too: counts, times, samples."""
     costly: bool = False
@@ -101,6 +103,7 @@ FLOW = (
             SideFiles(key="clean.quality_model"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
+            SideFiles(key="evaluate.questions", only_if="clean.decontaminate"),
         ),
         extends="clean.since",
         # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what
@@ -168,6 +171,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
+        result_version=2,
         image="finetune",
         rooms=("model",),
         reads=("model",),
@@ -175,6 +179,7 @@ FLOW = (
         sections=("finetune", "seed"),
         files="finetune.inputs",
         files_flag="chats",
+        side_files=(SideFiles(key="evaluate.heldout"), SideFiles(key="evaluate.questions")),
         without_files="skipped",
         uses_model=True,
         costly=True,
@@ -187,6 +192,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
+        result_version=2,
         image="evaluate",
         rooms=("model",),
         reads=("corpus", "model", "adapter"),
@@ -195,6 +201,8 @@ FLOW = (
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
         files_flag="heldout",
+        side_files=(SideFiles(key="evaluate.retained", of_language="retained.jsonl"),),
+        reads_champion=True,
         without_files="runs",
         uses_model=True,
         cpu="4",
@@ -249,7 +257,9 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
+    "evaluate.retained": "[]",
     "report.licences": "{}",
+||||||| 3098cfb
     "finetune.trains": '"adapter"',
     "finetune.trains_embeddings": '"none"',
     "finetune.rslora": "false",
@@ -262,6 +272,18 @@ NEW_KEYS: dict[str, str] = {
     "finetune.gradient_accumulation": "1",
     "finetune.validation_fraction": "0.0",
     "finetune.patience": "null",
+    "finetune.mix": "{}",
+    "finetune.heldout_fraction": "0.0",
+    "evaluate.questions": "[]",
+    "evaluate.gate.max_champion_ratio": "1.0",
+    "evaluate.gate.max_finetuned_retained_ratio": "1.05",
+    "evaluate.gate.max_answers_difference": "0.0",
+    "evaluate.gate.min_ended_rate": "0.5",
+    "evaluate.gate.max_empty_rate": "0.5",
+    "evaluate.gate.min_own_language_rate": "0.5",
+    "evaluate.gate.max_contaminated_share": "0.05",
+    "evaluate.gate.min_documents": "10",
+    "evaluate.gate.modes": "{}",
 }
 """Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
 

@@ -1,34 +1,61 @@
 """The quality gate: which of the candidates may be released.
 
 A check's name begins with the candidate that it decides about: `adapted.*` what `promote` asks
-of a model, `finetuned.*` what it asks of an adapter.
+of a model, `finetuned.*` what it asks of an adapter. `recipe/gate.py` has the names and the limits.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
-from anadil.recipe.sections import Gate
+from anadil.recipe.gate import Gate
+from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
-MAX_CONTAMINATED = 0.05
-"""Share of held-out documents that may stand in the training part. Above it, better figures may
-be memory; below it, figures without them are beside those of all documents. Chosen by us."""
-MAX_EMPTY = 0.5
-"""Share of answers that may be without a word. Chosen by us: more often silent than not is no answering."""
+log = logging.getLogger(__name__)
+
+JUDGED = {"adapted": "model", "finetuned": "adapter"}
+"""Candidate that may be released -> kind of the artifact that it is; the later one is the better one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCheck:
-    """One condition: `value <= limit`."""
+    """One condition: `value <= limit`, or `value >= limit`."""
 
     name: str
-    value: float
+    value: float | None
+    """None where it was not measured although the recipe enforces it."""
     limit: float
     passed: bool
-    enforced: bool = True
+    enforced: bool
     """Whether the candidate's verdict depends on it."""
+    at_least: bool = False
+    """Whether the limit is the least value; else it is the largest."""
+    interval: tuple[float, float] | None = None
+    """95 %, of differences over documents, of shares over texts."""
+    unsure: bool = False
+    """Whether the interval is of so few documents that it is too narrow."""
+
+    @property
+    def failure(self) -> str:
+        """What is wrong, for log and messages."""
+        limit = f"the limit is {'at least ' if self.at_least else ''}{self.limit:.4g}"
+        if self.value is None:
+            return f"{self.name} was not measured, {limit}"
+        around = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
+        return f"{self.name} is {self.value:.4g}{around}, {limit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the gate says about one artifact."""
+
+    candidate: str
+    passed: bool
+    failed: tuple[str, ...]
+    """Names of enforced checks that did not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,82 +65,188 @@ class GateVerdict:
     passed: bool
     """Whether there is something to release."""
     released: str | None
-    """The finetuned model where there is one, else the adapted one; None if it did not pass."""
+    """The last candidate that passed: the finetuned model, else the adapted one; None if neither did."""
+    verdicts: dict[str, Verdict]
+    """By kind of artifact: `model`, `adapter`."""
     checks: tuple[GateCheck, ...]
+    unmeasured: tuple[str, ...]
+    """Checks for which there was nothing to measure, such as answers where no chats are held out."""
 
 
 def apply_gate(
-    gate: Gate, tables: Mapping[str, Mapping[str, Any]], difference: Difference, contamination: Contamination
+    gate: Gate,
+    tables: Mapping[str, Mapping[str, Any]],
+    differences: Mapping[str, Difference],
+    contamination: Contamination,
+    mask_audit: Mapping[str, Any] | None = None,
 ) -> GateVerdict:
     """Judge the adapted and, where there is one, the finetuned model.
 
     Args:
         gate: The limits.
         tables: What was measured of each candidate, by name; its entry in `scores.json`.
-        difference: Bits per byte, adapted - base.
+        differences: Bits per byte of pairs of candidates, on the same documents: `adapted - base`.
         contamination: Of the held-out text, on which all candidates are scored.
+        mask_audit: The adapter's `mask_audit.json`, where it has one.
     """
-    share = len(contamination.contaminated) / contamination.num_documents
-    checks = list(_against_base(gate, "adapted", tables, share))
-    checks.append(_significant(difference))
-    last = "adapted"
-    if "finetuned" in tables:
-        last = "finetuned"
-        checks += _against_base(gate, last, tables, share)
-        checks += _finetuned(gate, tables)
-    passed = all(check.passed for check in checks if check.enforced and check.name.startswith(f"{last}."))
-    return GateVerdict(passed=passed, released=last if passed else None, checks=tuple(checks))
-
-
-def _against_base(
-    gate: Gate, name: str, tables: Mapping[str, Mapping[str, Any]], share: float
-) -> Iterator[GateCheck]:
-    base, own = tables["base"], tables[name]
-    # The finetuned model's own line of bits per byte is the comparison with the adapted one.
-    bits = "bits_per_byte" if name == "adapted" else "bits_per_byte_to_base"
-    ratio = own["bits_per_byte"] / base["bits_per_byte"]
-    yield _at_most(f"{name}.fertility", own["fertility"] / base["fertility"], gate.max_fertility_ratio)
-    yield _at_most(f"{name}.{bits}", ratio, gate.max_bits_per_byte_ratio)
-    for code, value in own["retained"].items():
-        yield _at_most(f"{name}.retained.{code}", value / base["retained"][code], gate.max_retained_ratio)
-    yield _at_most(f"{name}.loops", _share(own, "loop", answers=name == "finetuned"), gate.max_loop_rate)
-    yield _at_most(f"{name}.contaminated_share", share, MAX_CONTAMINATED)
-
-
-def _significant(difference: Difference) -> GateCheck:
-    """Whether the upper end of the interval of adapted - base is below 0, where the gain is sure.
-
-    It is shown and not enforced: a small held-out part makes every interval wide, and that is
-    no fault of the model.
-    """
-    return GateCheck(
-        name="adapted.bits_per_byte_significant",
-        value=difference.high,
-        limit=0.0,
-        passed=difference.significant and difference.high < 0,
-        enforced=False,
+    judge = _Judge(gate=gate, tables=tables, differences=differences)
+    judged = [name for name in JUDGED if name in tables]
+    for name in judged:
+        judge.against_base(name)
+        judge.texts(name)
+        judge.documents(name, contamination)
+        if name == "finetuned":
+            judge.finetuned(mask_audit)
+    verdicts = {JUDGED[name]: _verdict(name, judge.checks) for name in judged}
+    good = [verdict.candidate for verdict in verdicts.values() if verdict.passed]
+    return GateVerdict(
+        passed=bool(good),
+        released=good[-1] if good else None,
+        verdicts=verdicts,
+        checks=tuple(judge.checks),
+        unmeasured=tuple(judge.unmeasured),
     )
 
 
-def _finetuned(gate: Gate, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[GateCheck]:
-    """What finetuning did to the adapted model."""
-    own, before = tables["finetuned"], tables["adapted"]
-    ratio = own["bits_per_byte"] / before["bits_per_byte"]
-    yield _at_most("finetuned.bits_per_byte", ratio, gate.max_finetuned_bits_per_byte_ratio)
-    yield _at_most("finetuned.empty_answers", _share(own, "empty", answers=True), MAX_EMPTY)
+def log_verdict(verdict: GateVerdict) -> None:
+    """Say which checks failed and which model may be released."""
+    for check in verdict.checks:
+        if check.enforced and not check.passed:
+            log.warning("gate: %s", check.failure)
+    unsure = sorted({check.name.partition(".")[0] for check in verdict.checks if check.unsure})
+    if unsure:
+        log.warning(
+            "gate: unsure about %s: fewer than %d documents or answers", " and ".join(unsure), SURE_DOCUMENTS
+        )
+    log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
 
 
-def _share(table: Mapping[str, Any], what: str, *, answers: bool) -> float:
-    """Share of the greedy texts, or of the greedy answers alone, that loop or are empty.
-
-    Greedy, because sampling hides loops.
-    """
-    made = [one for one in table["generations"] if one["mode"] == "greedy"]
-    if answers:
-        made = [one for one in made if one["kind"] == "answer"]
-    marks = [one["loop"] if what == "loop" else not any(map(str.isalnum, one["text"])) for one in made]
-    return sum(marks) / len(marks) if marks else 0.0
+def _verdict(name: str, checks: Sequence[GateCheck]) -> Verdict:
+    own = [check for check in checks if check.enforced and check.name.startswith(f"{name}.")]
+    failed = tuple(check.name for check in own if not check.passed)
+    return Verdict(candidate=name, passed=not failed, failed=failed)
 
 
-def _at_most(name: str, value: float, limit: float) -> GateCheck:
-    return GateCheck(name=name, value=value, limit=limit, passed=value <= limit)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judge:
+    """Collects checks."""
+
+    gate: Gate
+    tables: Mapping[str, Mapping[str, Any]]
+    differences: Mapping[str, Difference]
+    checks: list[GateCheck] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    def against_base(self, name: str) -> None:
+        """What a candidate gained and lost since the base model, and whether the champion is as good."""
+        gate, own, base = self.gate, self.tables[name], self.tables["base"]
+        # The finetuned model's own lines are those of the comparison with the adapted one.
+        to_base = "" if name == "adapted" else "_to_base"
+        self._add(f"{name}.fertility", own["fertility"] / base["fertility"], gate.max_fertility_ratio)
+        self._ratio(f"{name}.bits_per_byte{to_base}", name, "base", gate.max_bits_per_byte_ratio)
+        if name == "adapted":
+            gain = self.differences.get("adapted - base")
+            self._below("adapted.bits_per_byte_significant", gain, 0.0)
+        self._retained(f"{name}.retained{to_base}", name, "base", gate.max_retained_ratio)
+        self._ratio(f"{name}.bits_per_byte_to_champion", name, "champion", gate.max_champion_ratio)
+
+    def texts(self, name: str) -> None:
+        """What a candidate writes: the adapted model continues, the finetuned one answers."""
+        table = self.tables[name]
+        kind = "continuation" if name == "adapted" else "answer"
+        # Greedy, because sampling hides loops.
+        made = [one for one in table["generations"] if one["mode"] == "greedy" and one["kind"] == kind]
+        self._share(f"{name}.loops", [one["loop"] for one in made], self.gate.max_loop_rate)
+        language = table.get("output_language") or {}
+        self._add(
+            f"{name}.output_language",
+            language.get("own") if language.get("num") else None,
+            self.gate.min_own_language_rate,
+            at_least=True,
+            interval=share_interval(language.get("own"), language.get("num")),
+        )
+        if name == "finetuned":
+            self._share(
+                "finetuned.ended", [one["ended"] for one in made], self.gate.min_ended_rate, at_least=True
+            )
+            empty = [not any(map(str.isalnum, one["text"])) for one in made]
+            self._share("finetuned.empty_answers", empty, self.gate.max_empty_rate)
+
+    def documents(self, name: str, contamination: Contamination) -> None:
+        """Whether the held-out text is worth a judgement."""
+        leaks, count = len(contamination.contaminated), contamination.num_documents
+        self._add(f"{name}.contaminated_share", leaks / count, self.gate.max_contaminated_share)
+        self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
+
+    def finetuned(self, mask_audit: Mapping[str, Any] | None) -> None:
+        """What finetuning did to the adapted model."""
+        gate = self.gate
+        limit = gate.max_finetuned_bits_per_byte_ratio
+        self._ratio("finetuned.bits_per_byte", "finetuned", "adapted", limit)
+        limit = gate.max_finetuned_retained_ratio
+        self._retained("finetuned.retained", "finetuned", "adapted", limit)
+        for check, other in (("answers", "adapted"), ("answers_to_champion", "champion")):
+            difference = self.differences.get(f"finetuned - {other}, answers")
+            self._below(f"finetuned.{check}", difference, gate.max_answers_difference)
+        stops = (mask_audit or {}).get("share_ending_in_eot")
+        self._add("finetuned.mask_audit", stops, 1.0, at_least=True)
+
+    def _ratio(self, check: str, name: str, other: str, limit: float) -> None:
+        """Bits per byte over another candidate's, with the interval of their difference."""
+        difference, before = self.differences.get(f"{name} - {other}"), self.tables.get(other)
+        if before is None:
+            self._add(check, None, limit)
+            return
+        bits = before["bits_per_byte"]
+        ends = (1 + difference.low / bits, 1 + difference.high / bits) if difference else None
+        ratio = self.tables[name]["bits_per_byte"] / bits
+        self._add(check, ratio, limit, interval=ends, unsure=_unsure(difference))
+
+    def _below(self, check: str, difference: Difference | None, limit: float) -> None:
+        """Whether the whole interval of a difference is below a limit."""
+        if difference is None:
+            self._add(check, None, limit)
+            return
+        sure = difference.num_documents > 1 and difference.high < limit
+        ends = (difference.low, difference.high)
+        self._add(check, difference.value, limit, passed=sure, interval=ends, unsure=_unsure(difference))
+
+    def _retained(self, check: str, name: str, other: str, limit: float) -> None:
+        before = self.tables[other].get("retained") or {}
+        own = {text: bits for text, bits in self.tables[name].get("retained", {}).items() if text in before}
+        if not own:
+            self._add(check, None, limit)
+        for text, bits in own.items():
+            self._add(f"{check}.{text}", bits / before[text], limit)
+
+    def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:
+        share = sum(marks) / len(marks) if marks else None
+        self._add(check, share, limit, at_least=at_least, interval=share_interval(share, len(marks)))
+
+    def _add(
+        self,
+        name: str,
+        value: float | None,
+        limit: float,
+        *,
+        at_least: bool = False,
+        passed: bool | None = None,
+        interval: tuple[float, float] | None = None,
+        unsure: bool = False,
+    ) -> None:
+        """A check; one that was not measured counts only where the recipe asks for it by name."""
+        if value is None and self.gate.modes.get(name) != "enforce":
+            self.unmeasured.append(name)
+            return
+        if passed is None:
+            passed = value is not None and (value >= limit if at_least else value <= limit)
+        self.checks.append(
+            GateCheck(
+                name=name, value=value, limit=limit, passed=passed, enforced=self.gate.is_enforced(name),
+                at_least=at_least, interval=interval, unsure=unsure,
+            )
+        )  # fmt: skip
+
+
+def _unsure(difference: Difference | None) -> bool:
+    return difference is not None and difference.num_documents < SURE_DOCUMENTS

@@ -6,23 +6,18 @@ made. The seed of a sample is that of its prompt: order and number of prompts ch
 
 import hashlib
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.progress import progress
+from anadil.evaluate.decoding import Continuation, decode
 from anadil.model.chat_ids import chat_ids
 from anadil.model.load import encode_text, end_ids
 from anadil.text.metrics import distinct, is_loop
-
-TEMPERATURE = 0.6
-"""Source: generation_config.json of Llama 3.2."""
-TOP_P = 0.9
-"""Source: generation_config.json of Llama 3.2."""
 
 PromptKind = Literal["continuation", "answer"]
 Mode = Literal["greedy", "sampled"]
@@ -57,6 +52,8 @@ class GeneratedText:
     distinct_1: float
     distinct_2: float
     distinct_4: float
+    language: str | None = None
+    """Code of the language it is in; None if it is too short to tell."""
 
 
 def generate_texts(
@@ -67,21 +64,40 @@ def generate_texts(
     max_new_tokens: int,
     seed: int,
     name: str,
+    modes: Sequence[Mode] = DECODING_MODES,
+    batch_tokens: int | None = None,
 ) -> list[GeneratedText]:
-    """Each prompt continued in each mode, in order."""
+    """Each prompt continued in each mode, in order.
+
+    Args:
+        model: Causal language model, on its device.
+        tokenizer: The model's own.
+        prompts: What is continued or answered.
+        max_new_tokens: Most tokens of a text.
+        seed: Of the samples, with the prompt's text.
+        name: The candidate, for progress.
+        modes: How each prompt is decoded.
+        batch_tokens: Most tokens of a batch; by default as the device has room.
+    """
     model.eval()
     # Rows that fill the embedding up are no tokens.
     num_ids = max(tokenizer.get_vocab().values()) + 1
-    texts = []
+    decoded = decode(
+        model,
+        [_prompt_ids(tokenizer, prompt) for prompt in prompts],
+        [[_seed(mode, seed, prompt.text) for mode in modes] for prompt in prompts],
+        ends=_ends(model, tokenizer),
+        num_ids=num_ids,
+        max_new_tokens=max_new_tokens,
+        batch_tokens=batch_tokens,
+    )
+    texts: dict[int, list[GeneratedText]] = {}
     with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as bar:
-        for prompt in prompts:
-            ids = _prompt_ids(tokenizer, prompt)
-            for mode in DECODING_MODES:
-                choose = partial(_next_token, num_ids, _generator(mode, seed, prompt.text))
-                new, ended = _continue(model, ids, _ends(model, tokenizer), max_new_tokens, choose)
-                texts.append(_describe(tokenizer, prompt, mode, new, ended=ended))
+        for place, rows in decoded:
+            pairs = zip(modes, rows, strict=True)
+            texts[place] = [_describe(tokenizer, prompts[place], mode, row) for mode, row in pairs]
             bar.advance()
-    return texts
+    return [text for place in range(len(prompts)) for text in texts[place]]
 
 
 def repetition_of(texts: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
@@ -123,52 +139,16 @@ def _ends(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     return frozenset([*own, *end_ids(tokenizer)])
 
 
-def _generator(mode: Mode, seed: int, prompt: str) -> torch.Generator | None:
-    """What samples are drawn with: on the CPU, so that they do not depend on the device."""
+def _seed(mode: Mode, seed: int, prompt: str) -> int | None:
+    """What a sample is drawn with; None for greedy decoding."""
     if mode == "greedy":
         return None
     digest = hashlib.sha256(f"{seed} {prompt}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return int.from_bytes(digest[:7], "big")
 
 
-def _next_token(num_ids: int, generator: torch.Generator | None, logits: torch.Tensor) -> int:
-    logits = logits[:num_ids]
-    if generator is None:
-        return int(logits.argmax())
-    probabilities, order = torch.softmax(logits / TEMPERATURE, 0).sort(descending=True, stable=True)
-    before = probabilities.cumsum(0) - probabilities
-    kept = probabilities.masked_fill(before >= TOP_P, 0)
-    return int(order[torch.multinomial(kept, 1, generator=generator)])
-
-
-def _continue(
-    model: Any,
-    ids: Sequence[int],
-    ends: frozenset[int],
-    max_new_tokens: int,
-    choose: Callable[[torch.Tensor], int],
-) -> tuple[list[int], bool]:
-    """New tokens, and whether an end token followed them."""
-    longest = getattr(model.config, "max_position_embeddings", None) or len(ids) + max_new_tokens
-    budget = min(max_new_tokens, longest - 1)
-    # The end of a prompt says most about what follows, so its beginning is what goes.
-    inputs = torch.tensor([list(ids)[-(longest - budget) :]], device=model.device)
-    cache = None
-    new: list[int] = []
-    while len(new) < budget:
-        out = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache = out.past_key_values
-        token = choose(out.logits[0, -1].float().cpu())
-        if token in ends:
-            return new, True
-        new.append(token)
-        inputs = torch.tensor([[token]], device=model.device)
-    return new, False
-
-
-def _describe(
-    tokenizer: Any, prompt: GenerationPrompt, mode: Mode, new: Sequence[int], *, ended: bool
-) -> GeneratedText:
+def _describe(tokenizer: Any, prompt: GenerationPrompt, mode: Mode, row: Continuation) -> GeneratedText:
+    new = row.tokens
     return GeneratedText(
         prompt=prompt.text,
         kind=prompt.kind,
@@ -176,7 +156,7 @@ def _describe(
         chat=prompt.chat,
         text=tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False),
         num_tokens=len(new),
-        ended=ended,
+        ended=row.ended,
         loop=is_loop(new),
         distinct_1=distinct(new, 1),
         distinct_2=distinct(new, 2),

@@ -16,6 +16,7 @@ from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bound
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.text.corpus import Document, read_documents
+from anadil.text.domains import name_of_file
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,9 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
-RETAINED_LANGUAGE = "en"
-RETAINED_TEXT = f"builtin:{RETAINED_LANGUAGE}/retained.jsonl"
+RETAINED_KEY = "evaluate.retained"
+"""Recipe key of the files of languages that the base knows."""
+RETAINED_TEXT = f"{storage.BUILT_IN}en/retained.jsonl"
 """Short documents that come with the program, so that the figure can be compared over runs; no stage trains on them."""
 ROWS_AT_A_TIME = 16
 """Rows in memory at a time, each as long as a document may be."""
@@ -86,17 +88,36 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
     )
 
 
-def read_retained() -> tuple[Document, ...]:
-    """A small English text, scored by every model: how much of the base's English is left.
+def read_retained(files: Sequence[str] = (), text_field: str = "text") -> tuple[Document, ...]:
+    """Text of languages that the base knows, scored by every model: how much of them is left.
 
     A model that learns one language and is shown no other pays with the others.
+
+    Args:
+        files: URIs; none: a small English text that comes with the program.
+        text_field: Key or column that holds the text.
+
+    Returns:
+        Documents whose `lang` is what the record names, or else the name of its file.
+
+    Raises:
+        DataError: A record cannot be read, or a file holds no text.
+        PreflightError: Parquet is given and pyarrow is not installed.
     """
-    with storage.built_in(RETAINED_TEXT).open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return tuple(
-        Document(id=row["id"], text=row["text"], source=RETAINED_TEXT, url="", lang=RETAINED_LANGUAGE)
-        for row in rows
-    )
+    return tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
+
+
+def _retained(files: Sequence[str], text_field: str) -> Iterator[Document]:
+    for uri in files:
+        built_in = uri.startswith(storage.BUILT_IN)
+        name = uri.removeprefix(storage.BUILT_IN).partition("/")[0] if built_in else name_of_file(uri)
+        is_empty = True
+        for document in documents_of((uri,), "text" if built_in else text_field, name):
+            if document.text:
+                is_empty = False
+                yield document
+        if is_empty:
+            raise DataError(f"{RETAINED_KEY}: {uri} holds no text; name another file")
 
 
 def documents_of(
@@ -121,8 +142,12 @@ def documents_of(
                 yield _document(row, f"{uri}{place}", text_field, language)
 
 
-def refuse_too_large(documents: Iterable[Document]) -> Iterator[Document]:
+def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout") -> Iterator[Document]:
     """The documents, as long as they are few enough to be held in memory and scored.
+
+    Args:
+        documents: In order.
+        key: Recipe key that names their files.
 
     Raises:
         DataError: They are too many, or too long.
@@ -132,8 +157,8 @@ def refuse_too_large(documents: Iterable[Document]) -> Iterator[Document]:
         num_bytes += len(document.text.encode())
         if number > MAX_DOCUMENTS or num_bytes > MAX_BYTES:
             raise DataError(
-                f"{document.source}: held-out text exceeds {MAX_DOCUMENTS:,} documents or "
-                f"{human_bytes(MAX_BYTES)}; give evaluate.heldout a sample of it"
+                f"{document.source}: text of {key} exceeds {MAX_DOCUMENTS:,} documents or "
+                f"{human_bytes(MAX_BYTES)}; give it a sample"
             )
         yield document
 

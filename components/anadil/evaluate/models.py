@@ -32,6 +32,11 @@ class ScoredModel:
     prefix: int
     """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether it was taught to answer, and is asked through its chat template."""
+        return self.name == "finetuned" or (self.name == "champion" and self.path.name == "merged")
+
 
 def open_model(name: str, path: Path) -> ScoredModel:
     """Load a candidate's tokenizer.
@@ -55,6 +60,11 @@ class EncodedDocuments:
     """By candidate, a document each; no special tokens."""
     altered: tuple[str, ...]
     """Ids of the documents that were left out for all candidates."""
+
+    @property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """UTF-8 bytes of each document."""
+        return np.array([len(document.text.encode()) for document in self.documents], dtype=np.int64)
 
 
 def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Document]) -> EncodedDocuments:

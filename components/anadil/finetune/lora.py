@@ -1,4 +1,4 @@
-"""LoRA with TRL's trainer: its settings, how it reports, stops and resumes, and the merge.
+"""TRL's trainer: its settings, how it reports, stops and resumes.
 
 Checkpoints lie in the work directory. transformers keeps optimizer and random state in
 pickles there and loads them with `weights_only=True`; besides, only a checkpoint whose
@@ -10,41 +10,45 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress
-from anadil.model.load import END_OF_TEXT, load_model
+from anadil.finetune import validation
+from anadil.finetune.learning import adapter_config, prepare_rows
+from anadil.finetune.trainer import ChatTrainer
+from anadil.model.load import END_OF_TEXT
+from anadil.recipe.finetune import Finetune, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers that get an adapter. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS)."""
-SCHEDULE = "cosine"
-WARMUP_FRACTION = 0.03
-"""Learning rate over the steps. Source: Stanford Alpaca, README, "Fine-tuning"."""
+SCHEDULES: Mapping[Schedule, str] = {
+    "cosine": "cosine",
+    "linear": "linear",
+    "constant": "constant_with_warmup",
+}
+"""`finetune.schedule` -> what transformers calls it."""
 KEPT_CHECKPOINTS = 2
-"""Should the newest be damaged, the one before it is there."""
+"""Should the newest be damaged, the one before it is there. The one with the lowest validation loss stays too."""
 CHECKPOINT_KIND = "trainer checkpoint"
 
 
-def num_steps(num_examples: int, batch_size: int, epochs: float) -> int:
-    """Optimizer steps of `epochs` passes, of which the last may be a part."""
-    return max(1, math.ceil(epochs * math.ceil(num_examples / batch_size)))
+def num_steps(num_examples: int, settings: Finetune) -> int:
+    """Optimizer steps of `settings.epochs` passes, of which the last may be a part."""
+    batches = math.ceil(num_examples / settings.batch_size)
+    return max(1, math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation)))
 
 
 def new_trainer(
@@ -54,6 +58,7 @@ def new_trainer(
     rows: Dataset,
     steps: int,
     device: torch.device,
+    validation_rows: Dataset | None = None,
 ) -> Any:
     """An SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
 
@@ -63,32 +68,35 @@ def new_trainer(
     settings = job.recipe.finetune
     if tokenizer.pad_token is None:
         # Padding is seen by neither attention nor loss, so any token will do.
-        tokenizer.pad_token = END_OF_TEXT
-    config = _configuration(job, steps, on_gpu=device.type == "cuda")
-    lora = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules=list(PROJECTIONS),
-        task_type="CAUSAL_LM",
+        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
+    trainer = ChatTrainer(
+        batch_size=settings.batch_size,
+        model=model,
+        args=_configuration(job, steps, on_gpu=device.type == "cuda", validates=validation_rows is not None),
+        train_dataset=rows,
+        eval_dataset=validation_rows,
+        processing_class=tokenizer,
+        peft_config=adapter_config(settings, job.recipe.trained_embeddings, model, tokenizer),
     )
-    trainer = SFTTrainer(
-        model=model, args=config, train_dataset=rows, processing_class=tokenizer, peft_config=lora
-    )
+    prepare_rows(trainer.model)
     # It prints every log line to stdout.
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
+def _configuration(job: Job, steps: int, *, on_gpu: bool, validates: bool) -> SFTConfig:
     settings = job.recipe.finetune
     return SFTConfig(
         output_dir=str(job.work / "trainer"),
         max_steps=steps,
         per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation,
         learning_rate=settings.lr,
-        lr_scheduler_type=SCHEDULE,
-        warmup_steps=WARMUP_FRACTION,
+        lr_scheduler_type=SCHEDULES[settings.schedule],
+        warmup_steps=settings.warmup_fraction,
+        weight_decay=settings.weight_decay,
+        neftune_noise_alpha=settings.neftune_alpha,
         seed=job.recipe.seed,
         use_cpu=not on_gpu,
         bf16=on_gpu,
@@ -102,6 +110,10 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool) -> SFTConfig:
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_steps=settings.checkpoint_every,
+        # With each checkpoint, so that the one with the lowest loss is there.
+        eval_strategy="steps" if validates else "no",
+        eval_steps=settings.checkpoint_every,
+        prediction_loss_only=True,
         report_to=[],
         disable_tqdm=True,
     )
@@ -127,23 +139,35 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
         Raises:
             RecipeError: The loss is no longer a number.
         """
-        logs = more["logs"]
-        if "loss" not in logs:
-            return
-        loss = float(logs["loss"])
-        if not math.isfinite(loss):
-            raise RecipeError(
-                f"loss is {loss} at step {state.global_step}; lower finetune.lr ({self.job.recipe.finetune.lr})"
-            )
-        self.bar.advance(note=f"loss {loss:.3f}")
-        self.job.tracker.metrics(logged_figures(logs), state.global_step)
+        figures = logged_figures(more["logs"])
+        for name in ("loss", "validation_loss"):
+            if not math.isfinite(value := figures.get(name, 0.0)):
+                rate = self.job.recipe.finetune.lr
+                words = name.replace("_", " ")
+                raise RecipeError(
+                    f"{words} is {value} at step {state.global_step}; lower finetune.lr ({rate})"
+                )
+        if "loss" in figures:
+            self.bar.advance(note=f"loss {figures['loss']:.3f}")
+        if "validation_loss" in figures:
+            log.info("step %d: validation loss %.4f", state.global_step, figures["validation_loss"])
+        if figures:
+            self.job.tracker.metrics(figures, state.global_step)
+
+    def on_evaluate(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
+        """End training where the validation loss has not fallen for long enough; the checkpoint follows."""
+        if validation.is_over(state.log_history, self.job.recipe.finetune.patience):
+            control.should_save = True
+            control.should_training_stop = True
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
         """Seal the checkpoint that was just written, and only then remove old ones."""
         artifact.seal(checkpoint(self.job, state.global_step), kind=CHECKPOINT_KIND, origin=self.origin)
         prometheus.saved_checkpoint("finetune", state.global_step)
-        for old in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
-            shutil.rmtree(old[1])
+        best = validation.best_step(state.log_history) if self.job.recipe.finetune.patience else None
+        for step, folder in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
+            if step != best:
+                shutil.rmtree(folder)
 
 
 def logged_figures(logs: Mapping[str, Any]) -> dict[str, float]:
@@ -153,6 +177,7 @@ def logged_figures(logs: Mapping[str, Any]) -> dict[str, float]:
         "lr": "learning_rate",
         "grad_norm": "grad_norm",
         "accuracy": "mean_token_accuracy",
+        "validation_loss": validation.VALIDATION_LOSS,
     }
     return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}
 
@@ -166,11 +191,20 @@ def newest_checkpoint(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] |
     """Step and directory of the newest whole checkpoint of this run; newer ones are removed."""
     for step, folder in _checkpoints(job):
         fault = _fault(folder, origin)
+        if fault is None and (result := result_step(job, folder)) != step:
+            fault = _fault(checkpoint(job, result), origin)
+            fault = fault and f"checkpoint-{result}, which has the lowest validation loss: {fault}"
         if fault is None:
             return step, folder
         log.warning("%s: not used (%s)", folder.name, fault)
         shutil.rmtree(folder)
     return None
+
+
+def result_step(job: Job, newest: Path) -> int:
+    """The step whose checkpoint is the result of training as far as `newest`."""
+    best = validation.best_step(validation.read_history(newest)) if job.recipe.finetune.patience else None
+    return best or int(newest.name.partition("-")[2])
 
 
 def _checkpoints(job: Job) -> list[tuple[int, Path]]:
@@ -190,12 +224,3 @@ def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
     except IntegrityError as error:
         return str(error)
     return None
-
-
-def merge_adapter(base: Path, adapter: Path) -> PreTrainedModel:
-    """The base model with the adapter added to its weights, in FP32 on the CPU.
-
-    Adding in BF16 would round twice; here the one rounding is the cast when it is saved.
-    """
-    with_adapter = PeftModel.from_pretrained(load_model(base, torch.float32), adapter, torch_device="cpu")
-    return cast("PreTrainedModel", with_adapter.merge_and_unload(safe_merge=True))

@@ -1,6 +1,5 @@
-"""Chats and model to adapter: LoRA on the assistant's words, audited before, merged after."""
+"""Chats and model to adapter: LoRA or all weights on the assistant's words, audited before, merged after."""
 
-import hashlib
 import json
 import logging
 import os
@@ -9,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from datasets.utils.logging import disable_progress_bar
 from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
-from anadil.artifacts.base_model import model_config
+from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chats import DroppedChats, read_chats, refuse_no_chats
-from anadil.finetune.encode import TEMPLATE, Example, encode_chats
+from anadil.finetune.chat_format import chat_format
+from anadil.finetune.learning import load_for_training, refuse_quantization
+from anadil.finetune.merge import write_merged, write_trained
+from anadil.finetune.rows import Rows, read_rows
+from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import copy_tokenizer, load_model, load_tokenizer, pick_device, pick_dtype, save_model
+from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
 from anadil.runtime.cache_key import recipe_origin, result_version
 from anadil.runtime.job import Figures, Job
+from anadil.text.chats import DroppedChats
 
 log = logging.getLogger(__name__)
 
@@ -42,39 +44,41 @@ LAST_STEPS = 10
 def run(job: Job) -> Figures:
     """Fill `job.out` with the adapter, `merged/`, `mask_audit.json` and the training curve.
 
+    Where all weights learn there is no adapter: `merged/` is the model.
+
     Raises:
         DataError: There is nothing to train on, or the loss would not fall on the answers.
-        PreflightError: Started as one of several processes, or the model is a mixture of experts.
+        PreflightError: Started as one of several processes, the model is a mixture of experts, or 4 bits
+            without a GPU.
         Stopped: A signal came while training; a checkpoint is saved.
     """
     _one_process()
     refuse_mixture(model_config(job.inputs["model"]), str(job.inputs["model"]))
+    settings, device = job.recipe.finetune, pick_device()
+    refuse_quantization(settings, device)
     _quiet_libraries()
-    settings = job.recipe.finetune
     tokenizer = load_tokenizer(job.inputs["model"])
     dropped = DroppedChats()
-    rows = _rows(job, tokenizer, dropped)
-    steps = lora.num_steps(len(rows), settings.batch_size, settings.epochs)
-    trainer = _trainer(job, tokenizer, rows, steps)
-    seen = [Example(input_ids=row["input_ids"], labels=row["labels"]) for row in trainer.train_dataset]
-    audited = audit(seen, tokenizer, dropped)
+    rows = read_rows(job, tokenizer, dropped)
+    steps = lora.num_steps(len(rows.train), settings)
+    trainer = _trainer(job, tokenizer, rows, steps, device)
+    audited = audit(trainer.train_dataset, tokenizer, dropped)
     _write(job.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
-        len(rows), audited["trained_tokens"], audited["tokens"], steps,
+        len(rows.train), audited["trained_tokens"], audited["tokens"], steps,
     )  # fmt: skip
-    _train(job, trainer, steps, _origin(job, rows))
-    loss = _write_curve(job, steps)
-    _export(job, lora.checkpoint(job, steps))
+    newest = _train(job, trainer, steps, _origin(job, rows))
+    step = lora.result_step(job, newest)
     figures: Figures = {
-        "loss": loss,
-        "examples": len(rows),
+        **_losses(_write_curve(job, newest), step),
+        "examples": len(rows.train),
         "trained_tokens": audited["trained_tokens"],
-        "steps": steps,
+        "steps": step,
         "dropped": dropped.total,
     }
-    trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
-    _write(job.out / "training.json", {**figures, "parameters": trained})
+    _export(job, lora.checkpoint(job, step))
+    _write(job.out / "training.json", {**figures, **_learnt(job, trainer.model)})
     job.varying.extend(BESIDE)
     return figures
 
@@ -98,92 +102,111 @@ def _quiet_libraries() -> None:
     disable_progress_bar()
 
 
-def _rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Dataset:
-    """Every chat that can be trained on, as ids and labels; says which cannot.
-
-    Raises:
-        DataError: None can.
-    """
-    limit = job.recipe.finetune.max_length
-    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
-    if context < limit:
-        log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
-        limit = context
-    examples = encode_chats(tokenizer, read_chats(job.files, dropped), limit, dropped)
-    num_rows = len(examples) + dropped.total
-    job.records.update(rows=num_rows, kept=len(examples), dropped=dropped.total)
-    refuse_no_chats(job.files, len(examples), dropped)
-    if dropped.total:
-        level = logging.WARNING if dropped.total > MANY_DROPPED * num_rows else logging.INFO
-        log.log(level, "%d of %d chats left out: %s", dropped.total, num_rows, dropped)
-    return Dataset.from_list([{"input_ids": row.input_ids, "labels": row.labels} for row in examples])
-
-
-def _trainer(job: Job, tokenizer: PreTrainedTokenizerFast, rows: Dataset, steps: int) -> Any:
-    device = pick_device()
+def _trainer(
+    job: Job, tokenizer: PreTrainedTokenizerFast, rows: Rows, steps: int, device: torch.device
+) -> Any:
     # The adapter's random start is drawn before the trainer sets its seed.
     set_seed(job.recipe.seed)
-    model = load_model(job.inputs["model"], pick_dtype("auto", device))
-    return lora.new_trainer(job, model, tokenizer, rows, steps, device)
+    model = load_for_training(job, device)
+    validation_rows = rows.validation if len(rows.validation) else None
+    return lora.new_trainer(job, model, tokenizer, rows.train, steps, device, validation_rows)
 
 
-def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> None:
-    """Train until there is a checkpoint of the last step, from the newest one that is whole.
+def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> Path:
+    """Train to the end, from the newest checkpoint that is whole; the newest one after it.
 
     Raises:
         Stopped: A signal came; a checkpoint is saved.
     """
-    newest = lora.newest_checkpoint(job, origin)
-    done, folder = newest or (0, None)
-    if newest:
+    patience = job.recipe.finetune.patience
+    done, folder = lora.newest_checkpoint(job, origin) or (0, None)
+    if folder:
         log.info("resuming after step %d of %d", done, steps)
-    if done < steps:
-        with job.stop.deferred(), progress("finetune", steps) as bar:
-            bar.advance(done)
-            trainer.add_callback(lora.TrainingCallback(job, bar, origin))
-            trainer.train(resume_from_checkpoint=str(folder) if folder else None)
-        if job.stop.signal is not None:
-            job.stop.leave()
+        if done == steps or is_over(read_history(folder), patience):
+            return folder
+    with job.stop.deferred(), progress("finetune", steps) as bar:
+        bar.advance(done)
+        trainer.add_callback(lora.TrainingCallback(job, bar, origin))
+        trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+    if job.stop.signal is not None:
+        job.stop.leave()
+    last = int(trainer.state.global_step)
+    newest = lora.checkpoint(job, last)
+    if last < steps:
+        log.info(
+            "ended after step %d of %d: the validation loss was lowest after step %d, %d measurements ago",
+            last, steps, lora.result_step(job, newest), patience,
+        )  # fmt: skip
+    return newest
 
 
-def _origin(job: Job, rows: Dataset) -> dict[str, str]:
+def _origin(job: Job, rows: Rows) -> dict[str, str]:
     """What a checkpoint must have been made from for this run to resume from it."""
-    tokens = hashlib.sha256(json.dumps(rows.to_dict()).encode()).hexdigest()
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     model = artifact.read_manifest(str(job.inputs["model"]))
     assert model is not None  # inputs are verified artifacts
     return {
         **result_version(STAGES["finetune"]),
         **{key: value for key, value in recipe_origin(job.recipe, sections).items() if key != inputs},
+        "embedding rows": job.recipe.trained_embeddings,
         "input model": model.digest,
-        "chats": tokens,
+        "chats": rows.digest,
     }
 
 
-def _write_curve(job: Job, steps: int) -> float:
-    """Write `training.jsonl`, a line for each step, and return the mean loss of the last ones.
-
-    The state of the last checkpoint also holds the steps from before a resume.
-    """
-    file = lora.checkpoint(job, steps) / "trainer_state.json"
-    history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
-    curve = [
-        {"step": logs["step"], "epoch": logs["epoch"], **lora.logged_figures(logs)}
-        for logs in history
-        if "loss" in logs
-    ]
+def _write_curve(job: Job, newest: Path) -> list[dict[str, float]]:
+    """Write `training.jsonl`, a line for each step, with the validation loss where one was measured."""
+    history = read_history(newest)
+    measured = validation_losses(history)
+    curve: list[dict[str, float]] = []
+    for logs in history:
+        if "loss" in logs:
+            step = int(logs["step"])
+            line = {"step": step, "epoch": logs["epoch"], **lora.logged_figures(logs)}
+            curve.append(line | ({"validation_loss": measured[step]} if step in measured else {}))
     text = "".join(json.dumps(line) + "\n" for line in curve)
     (job.out / "training.jsonl").write_text(text, encoding="utf-8")
-    last = [line["loss"] for line in curve[-LAST_STEPS:]]
-    return float(sum(last) / len(last))
+    return curve
+
+
+def _losses(curve: list[dict[str, float]], step: int) -> Figures:
+    """What the curve says of the result, which is the model after `step`.
+
+    `loss` is the mean of the last steps up to it.
+    """
+    until = [line for line in curve if line["step"] <= step]
+    last = [line["loss"] for line in until[-LAST_STEPS:]]
+    figures: Figures = {"loss": sum(last) / len(last), "first_loss": until[0]["loss"]}
+    measured = [line["validation_loss"] for line in until if "validation_loss" in line]
+    return figures | ({"validation_loss": measured[-1]} if measured else {})
+
+
+def _learnt(job: Job, model: Any) -> dict[str, Any]:
+    """What learned, and how many parameters that were."""
+    trains = job.recipe.finetune.trains
+    return {
+        "trains": trains,
+        "trains_embeddings": job.recipe.trained_embeddings if trains == "adapter" else "all",
+        "parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
+    }
 
 
 def _export(job: Job, source: Path) -> None:
-    """Write the adapter and the merged model; no pickle of the trainer comes along.
+    """Write the adapter, if there is one, and the merged model; no pickle of the trainer comes along.
 
-    Both have the tokenizer and the chat template beside them, and the adapter names its base, so
-    that PEFT and vLLM load it as it is.
+    Both have the tokenizer and the chat template beside them.
     """
+    base, merged = job.inputs["model"], job.out / "merged"
+    if job.recipe.finetune.trains == "all":
+        write_trained(source, base, merged)
+    else:
+        _write_adapter(job, source)
+        write_merged(base, job.out, merged)
+    _write_template(base, merged)
+
+
+def _write_adapter(job: Job, source: Path) -> None:
+    """Write the adapter, which names its base, so that PEFT and vLLM load it as it is."""
     base = job.inputs["model"]
     weights = "adapter_model.safetensors"
     shutil.copyfile(source / weights, job.out / weights)
@@ -195,13 +218,13 @@ def _export(job: Job, source: Path) -> None:
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
-    model = lora.merge_adapter(base, job.out)
-    stored = model_config(job.inputs["model"])
-    dtype = getattr(torch, stored.get("dtype") or stored.get("torch_dtype") or "float32")
-    save_model(model, base, job.out / "merged", dtype)
     copy_tokenizer(base, job.out)
-    for folder in (job.out, job.out / "merged"):
-        shutil.copyfile(TEMPLATE, folder / "chat_template.jinja")
+    _write_template(base, job.out)
+
+
+def _write_template(base: Path, folder: Path) -> None:
+    """Write the template that was trained on, so that the model is served with it."""
+    (folder / CHAT_TEMPLATE.name).write_text(chat_format(load_tokenizer(base)).template, encoding="utf-8")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ from pydantic import (
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
 from anadil.recipe import strict_yaml
-from anadil.recipe.fields import StrictModel, Text
-from anadil.recipe.load import did_you_mean, shown_value
+from anadil.recipe.fields import StrictModel, Text, did_you_mean
+from anadil.recipe.load import shown_value
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
 """Refuse a training run that cannot fit, before anything is rented or computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_bytes, human_parameters
 from anadil.model.family_table import check_family
+from anadil.plan.evaluating import check_evaluate_fits
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine
@@ -15,20 +16,22 @@ from anadil.plan.search import Remedy, nearest
 from anadil.recipe.sections import Recipe
 
 MAX_REMEDIES = 4
+AFTER = ("finetune", "evaluate")
+"""Stages that load the model which pre-training makes."""
 
 
-def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
-    """One line about the memory that `pretrain` needs, and `finetune` where the recipe names chats.
+def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
+    """One line about the memory that `pretrain` needs, and what comes after it: `finetune` where there are chats.
 
     A type that is trained but not planned passes: it is said that its memory is not checked.
 
     Args:
         recipe: What is to be trained.
         here: On this machine, not on the machines of `cluster`.
-        finetunes: Whether the run continues with `finetune`.
+        then: Stages with which the run continues.
 
     Raises:
-        PreflightError: It does not fit; with the nearest settings that do. Or the layout is not proven for the
+        PreflightError: One does not fit; with the nearest settings that do. Or the layout is not proven for the
             model's type.
         RecipeError: The layout cannot be, or the machine type is not known.
         DataError: The base model's shape cannot be read.
@@ -46,10 +49,23 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
-    line = f"{line} ({verdict})"
-    if not (finetunes and recipe.finetune.inputs):
-        return line
-    return f"{line}; {check_finetune_fits(shape, recipe, kind)}"
+    return "; ".join([f"{line} ({verdict})", *check_after(shape, recipe, kind, nodes, then)])
+
+
+def check_after(
+    shape: Shape, recipe: Recipe, kind: Machine, nodes: int, then: Collection[str] = AFTER
+) -> list[str]:
+    """A line about the memory of each stage that loads the model which `pretrain` makes.
+
+    Raises:
+        PreflightError: One does not fit.
+    """
+    lines = []
+    if "finetune" in then and recipe.finetune.inputs:
+        lines.append(check_finetune_fits(shape, recipe, kind, nodes))
+    if "evaluate" in then:
+        lines.append(check_evaluate_fits(shape, recipe, kind))
+    return lines
 
 
 def check_finetune(recipe: Recipe, *, here: bool) -> str:
@@ -58,7 +74,7 @@ def check_finetune(recipe: Recipe, *, here: bool) -> str:
         shape = trained_shape(recipe)
     except NotPlannedError as error:
         return f"the memory of finetune is not checked: {error}"
-    return check_finetune_fits(shape, recipe, _machine(recipe, here=here)[0])
+    return check_finetune_fits(shape, recipe, *_machine(recipe, here=here))
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:

@@ -58,7 +58,7 @@ class Beginnings:
             NoWholeRecordError: Nothing can be told from so few bytes.
         """
         name = uri.lower()
-        if name.endswith(".parquet") and "://" not in uri:
+        if name.endswith((".parquet", ".arrow")) and "://" not in uri:
             storage.store(uri).part(uri, 0, 1)  # whether it can be read; its reader takes a piece at a time
             with storage.local_copy(uri) as path:
                 yield path
@@ -119,6 +119,8 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     """
     if name.endswith(".jsonl"):
         return _cut_lines(data)
+    if name.endswith((".json", ".arrow")):
+        return b""  # nothing can be told of a part of them
     if name.endswith((".jsonl.gz", ".jsonl.zst")):
         return _cut_packed(data, name, limit)
     if name.endswith(".warc.gz"):

@@ -1,5 +1,7 @@
 """What every section of a recipe is made of: the closed, frozen table and its field types."""
 
+import difflib
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -17,6 +19,8 @@ def _absolute(place: str) -> str:
     return place.rstrip("/") or "/"
 
 
+NEAR = 0.7
+"""Least likeness of a word that is offered for another; difflib's own 0.6 takes `minhash_rows` for `min_char`."""
 UNION_TAG = "*"
 """Begins the names of the kinds of value that a key may hold; they are no part of the key's path."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -37,3 +41,9 @@ class StrictModel(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """The nearest of some words, as the end of a message; empty where none is near."""
+    close = difflib.get_close_matches(word, words, n=1, cutoff=NEAR)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -14,7 +14,11 @@ class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
-    """`.jsonl` files of chats: `messages`, or `prompt` and `response`."""
+    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`; their layouts are in the guide."""
+    mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
+    heldout_fraction: Fraction = 0.05
+    """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
     trains: Literal["adapter", "all"] = "adapter"
     """What learns: a LoRA adapter, or `all` weights. Then there is no adapter file but the whole model, which takes the memory of pre-training; a rate for an adapter is too high for a large model (Tulu 3: 5e-6). Source of the default: Azercell."""
     trains_embeddings: EmbeddingRows | None = None
@@ -46,13 +50,13 @@ class Finetune(StrictModel):
     epochs: PositiveFloat = 3.0
     """Passes over the chats. Source: transformers' TrainingArguments."""
     batch_size: PositiveInt = 8
-    """Chats that go through the model at a time, on each device. Source: transformers' TrainingArguments."""
+    """Chats that go through the model at a time, on all devices together. Source: transformers' TrainingArguments."""
     gradient_accumulation: PositiveInt = 1
     """Such batches of one optimizer step: more for a larger step in the same memory. Source: transformers' TrainingArguments."""
     checkpoint_every: PositiveInt = 100
     """Optimizer steps between checkpoints, and between measurements of the validation loss."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the chats, chosen by the hash of their questions, that only measure the validation loss."""
+    """Share of questions, chosen by their hash, whose chats only measure the validation loss."""
     patience: PositiveInt | None = None
     """Measurements of the validation loss without a lower one after which training ends; the checkpoint with the lowest is the result. Left out, all epochs are trained and the last checkpoint is."""
 
@@ -68,6 +72,14 @@ class Finetune(StrictModel):
         if self.trains_embeddings not in (None, "all"):
             raise ValueError(
                 f"trains_embeddings {self.trains_embeddings!r} is for an adapter, and trains is 'all'; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_left_to_train_on(self) -> "Finetune":
+        if (taken := self.heldout_fraction + self.validation_fraction) >= 1:
+            raise ValueError(
+                f"heldout_fraction and validation_fraction take {taken:.4g} of the chats together; leave some to train on"
             )
         return self
 

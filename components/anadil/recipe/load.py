@@ -11,11 +11,9 @@ from pydantic import BaseModel, ValidationError
 from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe import strict_yaml
-from anadil.recipe.fields import UNION_TAG
+from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
 from anadil.recipe.sections import Recipe
 
-NEAR = 0.7
-"""Least likeness of a word that is offered for another; difflib's own 0.6 takes `minhash_rows` for `min_char`."""
 MAX_HINTS = 5
 """Most keys that are offered for one; more would be a list to read."""
 
@@ -239,9 +237,3 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
         return annotation
     found = (_model_in(argument) for argument in get_args(annotation))
     return next((model for model in found if model), None)
-
-
-def did_you_mean(word: str, words: Sequence[str]) -> str:
-    """The nearest of some words, as the end of a message; empty where none is near."""
-    close = difflib.get_close_matches(word, words, n=1, cutoff=NEAR)
-    return f"; did you mean {close[0]!r}?" if close else ""

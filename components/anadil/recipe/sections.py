@@ -11,7 +11,6 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
-    PositiveFloat,
     PositiveInt,
     Tag,
     field_validator,
@@ -24,6 +23,7 @@ from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
 from anadil.recipe.finetune import EmbeddingRows, Finetune
+from anadil.recipe.gate import Gate
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
@@ -49,6 +49,8 @@ CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
 TOKENIZER_NEUTRAL = frozenset({"trial", "workers"})
 """The same of `tokenizer`."""
+EVALUATE_NEUTRAL = frozenset({"champion"})
+"""The same of `evaluate`: of the champion the content decides, not the place."""
 
 
 class Clean(StrictModel):
@@ -71,7 +73,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout` or `finetune.inputs`: a run of 8 words or 40 characters."""
+    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions` or `finetune.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
@@ -190,21 +192,6 @@ class Tokenizer(StrictModel):
         return max(self.sizes, default=PUBLISHED_VOCABULARY)
 
 
-class Gate(StrictModel):
-    """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
-
-    max_fertility_ratio: PositiveFloat = 1.0
-    """Tokens per word, over the base's (published: 1.59 / 3.22 = 0.49)."""
-    max_bits_per_byte_ratio: PositiveFloat = 1.0
-    """Bits per byte, over the base's (published: 0.5795 / 0.6830 = 0.85)."""
-    max_finetuned_bits_per_byte_ratio: PositiveFloat = 1.05
-    """Bits per byte of the finetuned model, over the adapted one's: chats cost running text a little. Chosen by us."""
-    max_retained_ratio: PositiveFloat = 1.25
-    """Bits per byte on the built-in English text, over the base's; raise it if English may be lost. Chosen by us."""
-    max_loop_rate: Fraction = 0.5
-    """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
-
-
 class Evaluate(StrictModel):
     """model, adapter -> scores."""
 
@@ -216,8 +203,14 @@ class Evaluate(StrictModel):
     """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
     prompts: tuple[str, ...] = ()
     """Beginnings that each model continues; left out, the language's own."""
+    questions: tuple[str, ...] = ()
+    """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
+    retained: tuple[str, ...] = ()
+    """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
+    champion: Text | None = None
+    """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
 
 

@@ -17,7 +17,7 @@ from anadil.artifacts.base_model import TINY, tiny_source
 from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, Stage
 from anadil.recipe.pretrain import NEUTRAL
-from anadil.recipe.sections import CLEAN_NEUTRAL, TOKENIZER_NEUTRAL, Recipe
+from anadil.recipe.sections import CLEAN_NEUTRAL, EVALUATE_NEUTRAL, TOKENIZER_NEUTRAL, Recipe
 from anadil.text.language import is_pack_path
 
 PACKAGE = Path(__file__).parents[1]
@@ -118,7 +118,9 @@ def _json(name: str, node: object) -> str:
 
 
 def _own_keys(name: str, node: BaseModel) -> list[str]:
-    neutral = {"pretrain": NEUTRAL, "clean": CLEAN_NEUTRAL, "tokenizer": TOKENIZER_NEUTRAL}.get(name, ())
+    neutral = {
+        "pretrain": NEUTRAL, "clean": CLEAN_NEUTRAL, "tokenizer": TOKENIZER_NEUTRAL, "evaluate": EVALUATE_NEUTRAL,
+    }.get(name, ())  # fmt: skip
     return [key for key in type(node).model_fields if key not in neutral]
 
 

@@ -27,6 +27,7 @@ from anadil.core.format import human_figure, human_seconds
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import code_digest, stage_origin
+from anadil.runtime.champion import Champion, fetched, find_champion
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.job import Figures, Job, Run, external_files, external_side_files
 from anadil.runtime.mlflow_spool import SPOOL, has_unsent, run_settings, track_stage
@@ -60,6 +61,7 @@ class PlannedArtifact:
     """Outside files, expanded."""
     side_files: dict[str, tuple[str, ...]]
     """Recipe key -> further ones."""
+    champion: Champion | None = None
 
     @property
     def key(self) -> str:
@@ -92,6 +94,9 @@ def execute(
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
     planned = planned_artifact(stage, recipe, inputs, files, out)
     found = reusable(planned)
+    if planned.champion and not found and not fetched(planned.champion):
+        planned = planned_artifact(stage, recipe, inputs, files, out, compares=False)
+        found = reusable(planned)
     if found:
         return found
     storage.refuse_occupied(planned.target)
@@ -116,7 +121,13 @@ def execute(
 
 
 def planned_artifact(
-    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
+    stage: Stage,
+    recipe: Recipe,
+    inputs: dict[str, str],
+    files: Sequence[str],
+    out: str | None,
+    *,
+    compares: bool = True,
 ) -> PlannedArtifact:
     """What a recipe and inputs lead to, and where it belongs.
 
@@ -126,6 +137,7 @@ def planned_artifact(
         inputs: Artifact word -> URI.
         files: Outside files instead of the recipe's.
         out: Where to write.
+        compares: Whether the champion is looked for, where the stage reads it.
 
     Raises:
         RecipeError: There is no place to write.
@@ -134,13 +146,18 @@ def planned_artifact(
     manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
     outside = external_files(stage, recipe, files)
     beside = external_side_files(stage, recipe)
+    champion = find_champion(recipe, manifests) if stage.reads_champion and compares else None
     origin = stage_origin(stage, recipe, manifests, outside, beside)
+    if champion:
+        origin["input champion"] = champion.digest
     root = recipe.storage.root
     if out is None and root is None:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
     target = absolute(out) if out else join(str(root), stage.writes, artifact.origin_key(origin))
-    return PlannedArtifact(stage=stage, origin=origin, target=target, files=outside, side_files=beside)
+    return PlannedArtifact(
+        stage=stage, origin=origin, target=target, files=outside, side_files=beside, champion=champion
+    )
 
 
 def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
@@ -184,8 +201,11 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)
+    folders = {word: fetch(uri, word)[0] for word, uri in inputs.items()}
+    if planned.champion and (folder := fetched(planned.champion)):
+        folders["champion"] = folder
     job = Job(
-        recipe=recipe, inputs={word: fetch(uri, word)[0] for word, uri in inputs.items()}, uris=inputs,
+        recipe=recipe, inputs=folders, uris=inputs,
         files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
     figures = _run(planned, job, rank)

@@ -40,6 +40,21 @@ def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str
             names.append(origin)
         else:
             names.append(host if host and len(hosts[file]) > 1 else name_of_file(file))
+    return _largest(names, sizes)
+
+
+def sources_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str, ...]:
+    """For each document the name of the file that it came from; the largest are told apart, and the rest share one.
+
+    Args:
+        documents: In any order.
+        sizes: Of each document, in any unit.
+    """
+    return _largest([name_of_file(_parts(document)[0]) for document in documents], sizes)
+
+
+def _largest(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+    """The names, those of the smallest replaced by `OTHER` where there are too many."""
     total: Counter[str] = Counter()
     for name, size in zip(names, sizes, strict=True):
         total[name] += size

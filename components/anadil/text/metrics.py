@@ -8,6 +8,8 @@ from anadil.core.errors import DataError
 
 SURE_DOCUMENTS = 100
 """Fewer scored documents than these make an interval that says little."""
+NORMAL_QUANTILE = 1.96
+"""Of the standard normal distribution at 97.5 %."""
 MAX_LOOP_TOKENS = 32
 MIN_LOOP_REPEATS = 4
 
@@ -93,3 +95,17 @@ def is_loop(tokens: Sequence[int]) -> bool:
         if all(list(tokens[i : i + length]) == tail for i in ends):
             return True
     return False
+
+
+def share_interval(share: float | None, count: int | None) -> tuple[float, float] | None:
+    """95 % interval of a share of `count` texts.
+
+    Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference".
+    """
+    if share is None or not count:
+        return None
+    square = NORMAL_QUANTILE**2
+    middle = share + square / (2 * count)
+    reach = NORMAL_QUANTILE * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    low, high = ((middle + side * reach) / (1 + square / count) for side in (-1, 1))
+    return max(0.0, low), min(1.0, high)

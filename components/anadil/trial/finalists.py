@@ -43,14 +43,21 @@ def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist,
         settings: The recipe's section.
 
     Raises:
-        DataError: A strategy has no candidate in the artifact.
+        DataError: A strategy has no candidate in the artifact, or an older release made it.
     """
     table = json.loads((artifact_folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
-    measured = {
-        name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
-    }
-    # Where the recipe does not compare the base its tokenizer is not kept; its figures are, and nothing else is looked at.
-    base = measured["base"] or _measured(table["base"], artifact_folder)
+    try:
+        measured = {
+            name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
+        }
+        # Where the recipe does not compare the base its tokenizer is not kept; its figures are, and nothing else is
+        # looked at.
+        base = measured["base"] or _measured(table["base"], artifact_folder)
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{artifact_folder}/fertility.json: lacks figures that the trial compares ({error}), as those of an older "
+            "release do; make the tokenizer again"
+        ) from None
     chosen = []
     for strategy in dict.fromkeys(settings.strategies):
         sizes = [

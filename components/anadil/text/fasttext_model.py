@@ -5,8 +5,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from anadil.clean import process_limits
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.core.processes import allow_more_memory
 
 PACKAGE = "fasttext-predict"
 """Reads models and does no more. `fasttext-wheel` fails on NumPy 2: its predict() asks for an array without a copy."""
@@ -33,7 +33,7 @@ def load_model(path: str, sha256: str = "") -> Any:
             f"the language model {path} is not the one that the pack was made with; learn the language again"
         )
     # Of the process, not of a record.
-    process_limits.allow_more_memory(Path(path).stat().st_size)
+    allow_more_memory(Path(path).stat().st_size)
     try:
         return fasttext.load_model(path)
     except ValueError as error:

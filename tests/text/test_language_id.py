@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from anadil.clean import fasttext_model
-from anadil.clean.language_id import identify_language
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.text import fasttext_model
 from anadil.text.language import Language, load_language
+from anadil.text.language_id import identify_language
 from anadil.text.language_pack import Identification, LanguagePack, ModelTable, to_language
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import py3langid
 import pycld2
 
-from anadil.clean.fasttext_model import load_model, predict
-from anadil.clean.ngram_profile import is_likely
+from anadil.text.fasttext_model import load_model, predict
 from anadil.text.language import Language, LanguageModel
+from anadil.text.ngram_profile import is_likely
 
 MIN_PERCENT = 50
 """Share of the text that must be in the language, as CLD2 counts it; the rest may be code or

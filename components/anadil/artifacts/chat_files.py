@@ -1,0 +1,201 @@
+"""Chats out of files: JSON lines, JSON, Parquet, and directories of Hugging Face datasets.
+
+A row that is no good chat is left out under a reason; a line that is no JSON ends the stage, because
+then the file itself is damaged.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.core.errors import DataError, PreflightError
+from anadil.core.format import MIB, human_bytes
+from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
+
+log = logging.getLogger(__name__)
+
+LINES, TABLES = (".jsonl", ".jsonl.gz", ".jsonl.zst"), (".parquet", ".arrow")
+SUFFIXES = (*LINES, ".json", *TABLES)
+"""`.arrow` is a stream, as `save_to_disk` of datasets writes it."""
+NO_DATA = re.compile(
+    r"(dataset_infos?|state|dataset_dict|manifest)\.json|readme.*|licen[sc]e.*|.*\.(md|lock)|[._].*",
+    re.IGNORECASE,
+)
+"""Files that lie in a dataset's directory beside its rows."""
+NO_NAME = re.compile(r"(train|data|part|shard|default|0+)?[-_.]?\d*(-of-\d+)?", re.IGNORECASE)
+"""Names of files that do not tell a data set from others; its directory does."""
+TRAIN, OTHER = re.compile(r"train\b|train_"), re.compile(r"(test|validation|valid|val|dev|eval)(\b|_)")
+"""How files and directories of a dataset's parts begin."""
+MAX_JSON_BYTES = 512 * MIB
+"""Of a `.json` file, which is read whole: some four times as much memory."""
+ROWS_AT_A_TIME = 16
+"""Rows of a table in memory at a time, each as long as a document may be."""
+
+
+def read_chats(
+    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy
+) -> Iterator[Chat]:
+    """The good chats of files, in order; the other rows are counted in `dropped`.
+
+    Args:
+        uris: The files.
+        dropped: Gets the rows that are no chats.
+        copy: Gives what is to be read of a file.
+
+    Raises:
+        DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
+    """
+    for uri in check_chat_files(uris):
+        source = source_of(uri)
+        with copy(uri) as path:
+            for number, row in rows_of(path, uri):
+                place = f"{Path(uri).name}:{number}"
+                found = messages_of(row)
+                if isinstance(found, Refusal):
+                    dropped.add(found.reason, f"{place} ({found.value!r})" if found.value else place)
+                else:
+                    yield Chat(messages=found, place=place, source=source)
+
+
+def source_of(uri: str) -> str:
+    """Name of the data set that a file belongs to: the file's, or its directory's where that tells nothing."""
+    path = PurePosixPath(uri)
+    names = [path.name.partition(".")[0], *(parent.name for parent in path.parents)]
+    return next((name for name in names if name and not NO_NAME.fullmatch(name)), names[0])
+
+
+def check_chat_files(uris: Sequence[str]) -> list[str]:
+    """The files that hold chats to train on; refuses those of another kind, before any is read.
+
+    Of a dataset with parts only `train` is read, unless the recipe names files of another part alone: a test part
+    beside it is there to judge by.
+
+    Raises:
+        DataError: Of the first such file.
+    """
+    files = [uri for uri in uris if not NO_DATA.fullmatch(PurePosixPath(uri).name)] or list(uris)
+    for uri in files:
+        if not uri.lower().endswith(SUFFIXES):
+            raise DataError(f"{uri}: chats are read from {', '.join(SUFFIXES)} only; convert the file")
+    roots = {root for uri in files if (root := _part_of(uri, TRAIN))}
+    chosen = [uri for uri in files if _part_of(uri, OTHER) not in roots]
+    if len(chosen) < len(files):
+        log.info("%d files of other parts beside train are not trained on", len(files) - len(chosen))
+    return chosen
+
+
+def _part_of(uri: str, name: re.Pattern[str]) -> str:
+    """Where a dataset lies of which a file is a part of such a name; empty if it is none."""
+    path = PurePosixPath(uri)
+    for folder in (path, path.parent):
+        if name.match(folder.name.lower()):
+            return str(folder.parent)
+    return ""
+
+
+def refuse_no_chats(uris: Sequence[str], num_chats: int, dropped: DroppedChats) -> None:
+    """Refuse files without a chat to train on.
+
+    Raises:
+        DataError: With the reason of each kind of row.
+    """
+    if num_chats:
+        return
+    if not dropped.total:
+        raise DataError(f"chats: {', '.join(uris)} hold no rows; {DROP_REMEDIES['no_chat']}")
+    raise DataError(f"chats: none of {dropped.total:,} rows can be trained on: {dropped}")
+
+
+def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
+    """The rows of one file, numbered from 1, of lines by their line.
+
+    Args:
+        path: Where it can be read.
+        name: Its URI, whose end tells its kind.
+
+    Raises:
+        DataError: It is damaged, or a row is not an object; with its place.
+        PreflightError: It is a table and pyarrow is not installed.
+    """
+    suffix = next(end for end in SUFFIXES if name.lower().endswith(end))
+    try:
+        if suffix in TABLES:
+            yield from _table_rows(path, name, suffix)
+        elif suffix == ".json":
+            yield from _json_list(path, name)
+        else:
+            yield from _json_lines(path, name, suffix)
+    except DAMAGED as error:
+        raise DataError(f"{name}: is damaged ({error}); repair the file") from None
+
+
+def _table_rows(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise PreflightError(
+            f"{name}: reading {suffix} needs pyarrow; install pyarrow or give .jsonl"
+        ) from None
+    number = 0
+    try:
+        with pa.memory_map(str(path)) as file:
+            batches = (
+                parquet.ParquetFile(file).iter_batches(ROWS_AT_A_TIME)
+                if suffix == ".parquet"
+                else pa.ipc.open_stream(file)
+            )
+            for batch in batches:
+                for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+                    for row in batch.slice(start, ROWS_AT_A_TIME).to_pylist():
+                        number += 1
+                        yield number, row
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{name}: is a damaged table ({error}); repair the file") from None
+
+
+def _json_list(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
+    size = path.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise DataError(
+            f"{name}: {human_bytes(size)} of one JSON text, which is read whole; write it as .jsonl, a chat a line"
+        )
+    try:
+        rows = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{name}: is not JSON ({error}); correct it, or name it .jsonl if each line is a chat"
+        ) from None
+    if not isinstance(rows, list):
+        raise DataError(
+            f"{name}: a {type(rows).__name__}, not a list of chats; write each chat as a line of .jsonl"
+        )
+    for number, row in enumerate(rows, start=1):
+        _refuse_no_object(row, f"{name}:{number}")
+        yield number, row
+
+
+def _json_lines(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:
+    for number, line in enumerate(bounded_lines(path, suffix), start=1):
+        if isinstance(line, TooLong):
+            raise DataError(f"{name}:{number}: {line}; write each chat as a line of its own")
+        if not line.strip():
+            continue
+        try:
+            # Some editors begin a file with a byte order mark.
+            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{name}:{number}: not a JSON line ({error}); correct or remove the line"
+            ) from None
+        _refuse_no_object(row, f"{name}:{number}")
+        yield number, row
+
+
+def _refuse_no_object(row: object, place: str) -> None:
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: a {type(row).__name__}, not an object; {DROP_REMEDIES['no_chat']}")

@@ -1,0 +1,153 @@
+"""One candidate: what is measured of it, while it alone is in memory."""
+
+import gc
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anadil.evaluate.bits_per_byte import score
+from anadil.evaluate.bootstrap import paired_difference
+from anadil.evaluate.domains import bits_by_group, domain_figures
+from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
+from anadil.evaluate.models import EncodedDocuments, ScoredModel
+from anadil.evaluate.output_language import output_language, with_languages
+from anadil.model.load import load_model, pick_device, pick_dtype
+from anadil.recipe.sections import Recipe
+from anadil.text.language import Language
+from anadil.text.metrics import bits_per_byte, fertility, words_in_context
+
+log = logging.getLogger(__name__)
+
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
+"""Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What every candidate is measured on."""
+
+    heldout: EncodedDocuments
+    retained: EncodedDocuments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelScores:
+    """What was measured of one candidate."""
+
+    table: dict[str, Any]
+    """Its entry in `scores.json`."""
+    nats: NDArray[np.float64]
+    """By document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A candidate in memory, and how it is fed."""
+
+    candidate: ScoredModel
+    model: Any
+    context: int
+    stride: int
+    batch_tokens: int
+
+    def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
+        """Of each document."""
+        return score(
+            self.model, encoded, prefix=self.candidate.prefix, context=self.context, stride=self.stride,
+            batch_tokens=self.batch_tokens, name=self.candidate.name,
+        )  # fmt: skip
+
+
+def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language: Language) -> ModelScores:
+    """Load one candidate, score it, let it write, and free its memory."""
+    device = pick_device()
+    dtype = pick_dtype("auto", device)
+    opened: Any = load_model(candidate.path, dtype)
+    model = opened.to(device)
+    context, stride = _windows(candidate.name, model, recipe)
+    loaded = LoadedModel(
+        candidate=candidate, model=model, context=context, stride=stride, batch_tokens=BATCH_TOKENS[device.type]
+    )  # fmt: skip
+    nats = loaded.nats(material.heldout.ids[candidate.name])
+    retained = loaded.nats(material.retained.ids[candidate.name])
+    made = generate_texts(
+        model, candidate.tokenizer, _prompts(candidate, recipe, language),
+        max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
+    )  # fmt: skip
+    made = with_languages(made, language)
+    table = (
+        _text_figures(material.heldout, candidate.name, nats, recipe, language)
+        | domain_figures(material.heldout.documents, nats, recipe.seed)
+        | {
+            "parameters": int(model.num_parameters()),
+            "context": context,
+            "stride": stride,
+            "dtype": str(dtype).removeprefix("torch."),
+            "device": device.type,
+            "retained": bits_by_group(
+                material.retained.documents, retained, [each.lang for each in material.retained.documents]
+            ),
+            "repetition": repetition_of(made),
+            "output_language": output_language(made, language),
+            "generations": [asdict(one) for one in made],
+        }
+    )
+    log.info(
+        "%s: %.4f bits per byte, %.3f tokens per word",
+        candidate.name,
+        table["bits_per_byte"],
+        table["fertility"],
+    )
+    del model, opened, loaded
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return ModelScores(table=table, nats=nats)
+
+
+def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
+    """Tokens that a model sees at a time, and how many of them each window scores."""
+    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
+    context = min(recipe.context, longest)
+    if context < recipe.context:
+        log.warning("%s: holds %d tokens, fewer than the context of %d", name, context, recipe.context)
+    return context, min(recipe.evaluate.stride or context, context)
+
+
+def _text_figures(
+    encoded: EncodedDocuments, name: str, nats: NDArray[np.float64], recipe: Recipe, language: Language
+) -> dict[str, Any]:
+    num_tokens = sum(len(ids) for ids in encoded.ids[name])
+    num_words = sum(len(language.words(document.text)) for document in encoded.documents)
+    num_bytes = int(encoded.num_bytes.sum())
+    alone = paired_difference(nats, np.zeros_like(nats), encoded.num_bytes, recipe.seed)
+    tokens_per_word = fertility(num_tokens, num_words)
+    return {
+        "bits_per_byte": bits_per_byte(float(nats.sum()), num_bytes),
+        "fertility": tokens_per_word,
+        "bytes_per_token": num_bytes / num_tokens,
+        "words_in_context": words_in_context(recipe.context, tokens_per_word),
+        "num_documents": len(encoded.documents),
+        "num_words": num_words,
+        "num_bytes": num_bytes,
+        "num_tokens": num_tokens,
+        "nats": float(nats.sum()),
+        "bits_per_byte_interval": [alone.low, alone.high],
+    }
+
+
+def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
+    beginnings = recipe.evaluate.prompts or language.prompts
+    tokenizer: Any = candidate.tokenizer
+    chat = candidate.answers and tokenizer.chat_template is not None
+    if candidate.answers and not chat:
+        log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
+    return [
+        *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
+        *(GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
+    ]

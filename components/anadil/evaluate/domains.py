@@ -1,0 +1,70 @@
+"""Bits per byte by kind of text: one figure of a mixed text says little about each kind in it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anadil.evaluate.bootstrap import paired_difference
+from anadil.text.corpus import Document
+from anadil.text.domains import domains_of, sources_of
+from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte
+
+
+def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], seed: int) -> dict[str, Any]:
+    """Bits per byte by domain and by source, and of how much text each domain's figure is.
+
+    Args:
+        documents: All that were scored.
+        nats: Of each document.
+        seed: Of the intervals' draws.
+    """
+    num_bytes = _num_bytes(documents)
+    domains = domains_of(documents, num_bytes.tolist())
+    return {
+        "domains": bits_by_group(documents, nats, domains),
+        "sources": bits_by_group(documents, nats, sources_of(documents, num_bytes.tolist())),
+        "domain_figures": {
+            name: _domain(nats[chosen], num_bytes[chosen], seed) for name, chosen in _groups(domains).items()
+        },
+    }
+
+
+def bits_by_group(
+    documents: Sequence[Document], nats: NDArray[np.float64], groups: Sequence[str]
+) -> dict[str, float]:
+    """Bits per byte of each group's documents, the largest group first.
+
+    Args:
+        documents: All that were scored.
+        nats: Of each document.
+        groups: The name of each document's group.
+    """
+    num_bytes = _num_bytes(documents)
+    members = _groups(groups)
+    largest_first = sorted(members, key=lambda name: (-int(num_bytes[members[name]].sum()), name))
+    return {
+        name: bits_per_byte(float(nats[members[name]].sum()), int(num_bytes[members[name]].sum()))
+        for name in largest_first
+    }
+
+
+def _domain(nats: NDArray[np.float64], num_bytes: NDArray[np.int64], seed: int) -> dict[str, Any]:
+    alone = paired_difference(nats, np.zeros_like(nats), num_bytes, seed)
+    return {
+        "num_documents": len(nats),
+        "num_bytes": int(num_bytes.sum()),
+        "interval": [alone.low, alone.high],
+        "unsure": len(nats) < SURE_DOCUMENTS,
+    }
+
+
+def _groups(names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Which documents belong to each name."""
+    listed = np.array(names)
+    return {name: listed == name for name in dict.fromkeys(names)}
+
+
+def _num_bytes(documents: Sequence[Document]) -> NDArray[np.int64]:
+    return np.array([len(document.text.encode()) for document in documents], dtype=np.int64)

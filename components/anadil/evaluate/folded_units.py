@@ -1,0 +1,120 @@
+"""A text as hashes of its words, in which case, diacritics, punctuation and spacing leave no trace.
+
+People type Azerbaijani without its diacritics, programs write it in capitals, in NFD, or with other
+quotation marks; all of these are copies of one text. A word is a run of letters and digits in the
+language's own case folding, each letter without its marks. Where a language writes no spaces, each
+letter is a unit.
+"""
+
+import functools
+import unicodedata
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anadil.text.language import Language
+
+Hashes = NDArray[np.uint64]
+
+LAST = 0x33400
+"""No letter stands behind it. Source: Unicode 15, blocks; CJK extension H ends at 323AF."""
+DROPPED, SEPARATOR = 0, 1
+APOSTROPHES = "'`´ʹʻʼ‘’"
+"""They stand inside a word: written or left out, it is the same word."""
+PLAIN = dict(zip("ıəәǝøłđħŧŋɓɗƙ", "ieeeoldhtnbdk", strict=True))
+"""Letters that decompose into nothing, and what people without their keyboard type."""
+MIX = np.uint64(0x9E3779B97F4A7C15)
+"""An odd multiplier with well-mixed bits. Source: Steele et al. 2014, SplitMix64."""
+LONGEST_WORD = 256
+"""Letters of a word that have a place of their own in its hash."""
+
+
+def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
+    """A hash of 64 bits for each word, or for each letter; shape (N,)."""
+    folded = unicodedata.normalize("NFKC", language.fold(text))
+    codes = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes = _letters()[np.minimum(codes, LAST)]
+    codes = codes[codes != DROPPED]
+    is_letter = codes != SEPARATOR
+    letters = codes[is_letter].astype(np.uint64)
+    if by_character or not len(letters):
+        return mixed(letters)
+    is_first = is_letter.copy()
+    is_first[1:] &= ~is_letter[:-1]
+    first = np.flatnonzero(is_first[is_letter])
+    lengths = np.diff(first, append=len(letters))
+    place = np.arange(len(letters)) - np.repeat(first, lengths)
+    weighted = mixed(letters) * _powers()[np.minimum(place, LONGEST_WORD - 1)]
+    return mixed(np.add.reduceat(weighted, first))
+
+
+def ngram_hashes(units: Hashes, length: int) -> Hashes:
+    """A hash of each run of `length` units, of which billions rarely meet.
+
+    Args:
+        units: Of `unit_hashes`; shape (N,).
+        length: Units of a run, at least 1.
+
+    Returns:
+        Shape (N - length + 1,), or (0,) where there are fewer units.
+    """
+    count = len(units) - length + 1
+    if count <= 0:
+        return np.empty(0, np.uint64)
+    # Runs of 1, 2, 4 ... units, put together as the bits of the length say.
+    doubled, size = units, 1
+    found, covered = None, 0
+    while True:
+        if length & size:
+            found = doubled if found is None else _joined(found, doubled[covered:])
+            covered += size
+        if covered == length:
+            return np.asarray(found[:count], dtype=np.uint64) if found is not None else units[:0]
+        doubled = _joined(doubled, doubled[size:])
+        size *= 2
+
+
+def mixed(values: Hashes) -> Hashes:
+    """Each value with all its bits mixed."""
+    values = (values ^ (values >> np.uint64(29))) * MIX
+    return np.asarray(values ^ (values >> np.uint64(32)), dtype=np.uint64)
+
+
+def _joined(left: Hashes, right: Hashes) -> Hashes:
+    """Hash of each pair; what has no partner at the end goes."""
+    return mixed(left[: len(right)] * np.uint64(3) + right[: len(left)])
+
+
+@functools.cache
+def _powers() -> Hashes:
+    powers = np.full(LONGEST_WORD, MIX)
+    powers[0] = 1
+    return np.multiply.accumulate(powers)
+
+
+@functools.cache
+def _letters() -> NDArray[np.uint32]:
+    """Code point -> that of its plain letter, `DROPPED` or `SEPARATOR`."""
+    return np.array([_plain(chr(code)) for code in range(LAST + 1)], dtype=np.uint32)
+
+
+def _plain(character: str) -> int:
+    if character in PLAIN:
+        return ord(PLAIN[character])
+    category = unicodedata.category(character)
+    if character in APOSTROPHES or category == "Cf" or _is_diacritic(character):
+        return DROPPED
+    if not character.isalnum() and category[0] != "M":
+        return SEPARATOR
+    first, *marks = list(unicodedata.normalize("NFKD", character))
+    return ord(first if all(map(_is_diacritic, marks)) else character)
+
+
+def _is_diacritic(character: str) -> bool:
+    """A mark on a letter that can do without it: of Latin, Greek, Cyrillic, Hebrew and Arabic.
+
+    Vowels and tones of Indic scripts and of Thai, and the voiced kana's mark, are in other classes.
+    Source: Unicode 15, table 4-3, canonical combining classes.
+    """
+    combining = unicodedata.combining(character)
+    return 10 <= combining <= 35 or combining >= 200

@@ -1,0 +1,57 @@
+"""Which language the models write in, by the identifier that the corpus was cleaned with.
+
+A model that learns Azerbaijani may answer in Turkish, and one that learns any language in English;
+bits per byte of a text that it is given do not show that. Of real lines of 20 to 60 characters
+`benchmarks/evaluate/languages.py` measures how often the identifier errs.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from anadil.core.errors import PreflightError
+from anadil.evaluate.generate import GeneratedText
+from anadil.text.language import Language
+from anadil.text.language_id import identify_language
+
+log = logging.getLogger(__name__)
+
+MIN_LETTERS = 20
+"""Of a shorter text no language is told. Our choice; `py3langid` and CLD2 both guess there."""
+UNKNOWN = "un"
+"""CLD2's code for what it cannot tell; a text of the language's own code that its identifier refuses gets it too."""
+
+
+def language_of(text: str, language: Language) -> str | None:
+    """Code of the language that most of a text is in: the language's own, or CLD2's; None if it is too short.
+
+    Raises:
+        PreflightError: The language is known by a model of the user's, which is not there.
+    """
+    if sum(map(str.isalpha, text)) < MIN_LETTERS:
+        return None
+    found = identify_language(language.normalize(text), language)
+    if found.is_language:
+        return language.code
+    return UNKNOWN if found.code in language.labels else found.code
+
+
+def with_languages(texts: Sequence[GeneratedText], language: Language) -> list[GeneratedText]:
+    """The texts, each with its language; without any where the user's identifier is not there."""
+    try:
+        return [replace(one, language=language_of(one.text, language)) for one in texts]
+    except PreflightError as error:
+        log.warning("language of the output: %s", error)
+        return list(texts)
+
+
+def output_language(texts: Iterable[GeneratedText], language: Language) -> dict[str, Any]:
+    """How many texts could be told, the share in the language itself, and that of each code."""
+    counts = Counter(one.language for one in texts if one.language is not None)
+    num = counts.total()
+    shares = {
+        code: count / num for code, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    }
+    return {"num": num, "own": shares.get(language.code, 0.0) if num else None, "shares": shares}

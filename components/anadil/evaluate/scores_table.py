@@ -1,0 +1,120 @@
+"""`scores.json`: what is written of all candidates together, and what the log says of it."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from anadil.evaluate.bootstrap import Difference, paired_difference
+from anadil.evaluate.candidate import ModelScores
+from anadil.evaluate.contamination import Contamination
+from anadil.evaluate.gate import GateVerdict, log_verdict
+from anadil.evaluate.heldout import Heldout
+from anadil.evaluate.models import EncodedDocuments
+
+log = logging.getLogger(__name__)
+
+PAIRS = (
+    ("adapted", "base"),
+    ("finetuned", "base"),
+    ("finetuned", "adapted"),
+    ("adapted", "champion"),
+    ("finetuned", "champion"),
+)
+"""Candidates that are compared: the second is taken from the first."""
+
+
+def differences_of(
+    results: Mapping[str, ModelScores], encoded: EncodedDocuments, contamination: Contamination, seed: int
+) -> dict[str, Difference]:
+    """Bits per byte of each pair, also without contaminated documents where there are some."""
+    num_bytes = encoded.num_bytes
+    contaminated = set(contamination.contaminated)
+    clean = np.array([document.id not in contaminated for document in encoded.documents])
+    made = {}
+    for name, other in PAIRS:
+        if not {name, other} <= results.keys():
+            continue
+        nats, before = results[name].nats, results[other].nats
+        made[f"{name} - {other}"] = paired_difference(nats, before, num_bytes, seed)
+        if clean.any() and not clean.all():
+            made[f"{name} - {other}, uncontaminated"] = paired_difference(
+                nats[clean], before[clean], num_bytes[clean], seed
+            )
+    return made
+
+
+def scores_table(
+    heldout: Heldout,
+    encoded: EncodedDocuments,
+    results: Mapping[str, ModelScores],
+    differences: Mapping[str, Difference],
+    contamination: Contamination,
+    verdict: GateVerdict,
+) -> dict[str, Any]:
+    """All of `scores.json`."""
+    return {
+        "candidates": {name: result.table for name, result in results.items()},
+        "differences": {
+            name: asdict(one) | {"significant": one.significant, "unsure": one.unsure}
+            for name, one in differences.items()
+        },
+        "contamination": asdict(contamination)
+        | {"share": len(contamination.contaminated) / contamination.num_documents},
+        "gate": asdict(verdict),
+        "heldout": {
+            "source": heldout.source,
+            "files": heldout.files,
+            "sha256": heldout.sha256,
+            "num_documents": len(heldout.documents),
+            "empty": heldout.empty,
+            "repeated": heldout.repeated,
+            "altered": encoded.altered,
+        },
+        "documents": _by_document(encoded, results),
+    }
+
+
+def _by_document(encoded: EncodedDocuments, results: Mapping[str, ModelScores]) -> list[dict[str, Any]]:
+    """Nats of each document, so that any interval can be computed again."""
+    return [
+        {
+            "id": document.id,
+            "num_bytes": len(document.text.encode()),
+            "nats": {name: float(result.nats[index]) for name, result in results.items()},
+        }
+        for index, document in enumerate(encoded.documents)
+    ]
+
+
+def log_scores(
+    verdict: GateVerdict,
+    results: Mapping[str, ModelScores],
+    contamination: Contamination,
+    differences: Mapping[str, Difference],
+) -> None:
+    """Say what was found, the verdict last."""
+    for name in ("adapted - base", "finetuned - adapted"):
+        if difference := differences.get(name):
+            log.info(
+                "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d documents",
+                name, difference.value, difference.low, difference.high, difference.num_documents,
+            )  # fmt: skip
+    _log_retained(results)
+    found = contamination.contaminated
+    if found:
+        log.warning(
+            "held-out: %d of %d documents stand in the training part (%d as a whole): %s%s",
+            len(found), contamination.num_documents, len(contamination.exact),
+            ", ".join(found[:5]), ", ..." if len(found) > 5 else "",
+        )  # fmt: skip
+    log_verdict(verdict)
+
+
+def _log_retained(results: Mapping[str, ModelScores]) -> None:
+    tables = {name: result.table["retained"] for name, result in results.items()}
+    for language in next(iter(tables.values())):
+        figures = ", ".join(f"{name} {table[language]:.4f}" for name, table in tables.items())
+        log.info("bits per byte on the retained text %s: %s", language, figures)

@@ -1,0 +1,64 @@
+"""What evaluation asks and scores, so that no model is taught it."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from anadil.artifacts import storage
+from anadil.artifacts.chat_files import read_chats, rows_of
+from anadil.runtime.job import Job
+from anadil.text.chats import Chat, DroppedChats, fingerprint, folded
+
+MIN_LINE_CHARS = 40
+"""Of a line of held-out text, folded: a shorter one could stand in any chat. As `clean.decontaminate`."""
+
+
+class EvaluationQuestions:
+    """Questions of `evaluate.questions`, and lines of the text of `evaluate.heldout`; eight bytes and more of each."""
+
+    def __init__(self, job: Job) -> None:
+        """Read the files that the recipe names.
+
+        Raises:
+            DataError: One is damaged.
+        """
+        questions = read_chats(job.side_files.get("evaluate.questions", ()), DroppedChats())
+        self._turns = {fingerprint(folded(turn)) for chat in questions for turn in chat.questions}
+        self._lines = {
+            line
+            for uri in job.side_files.get("evaluate.heldout", ())
+            for text in _texts(uri, job.recipe.clean.text_field)
+            for line in _lines(text)
+        }
+
+    def without(self, chats: Iterable[Chat], dropped: DroppedChats) -> Iterator[Chat]:
+        """The chats that hold none of them; the others are counted."""
+        for chat in chats:
+            if self._holds(chat):
+                dropped.add("evaluation_question", chat.place)
+            else:
+                yield chat
+
+    def _holds(self, chat: Chat) -> bool:
+        if self._turns and any(fingerprint(folded(turn)) in self._turns for turn in chat.questions):
+            return True
+        return bool(self._lines) and any(
+            line in self._lines for message in chat.messages for line in _lines(message.content)
+        )
+
+
+def _lines(text: str) -> Iterator[int]:
+    for line in text.splitlines():
+        plain = folded(line)
+        if len(plain) >= MIN_LINE_CHARS:
+            yield fingerprint(plain)
+
+
+def _texts(uri: str, text_field: str) -> Iterator[str]:
+    with storage.local_copy(uri) as path:
+        if uri.lower().endswith(".txt"):
+            yield Path(path).read_text(encoding="utf-8", errors="replace")
+            return
+        for _, row in rows_of(path, uri):
+            text = row.get(text_field)
+            if isinstance(text, str):
+                yield text

@@ -1,0 +1,117 @@
+"""What of the model learns: a LoRA adapter with some rows of the embedding, or every weight."""
+
+import importlib.util
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from peft.utils.other import AuxiliaryTrainingWrapper
+from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from anadil.core.errors import PreflightError
+from anadil.finetune.chat_format import chat_format
+from anadil.model.load import load_model, pick_dtype
+from anadil.recipe.finetune import EmbeddingRows, Finetune
+from anadil.runtime.job import Job
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers that get an adapter. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS)."""
+
+
+def refuse_quantization(settings: Finetune, device: torch.device) -> None:
+    """Refuse `quantization: 4bit` where it cannot run, before chats are read.
+
+    Raises:
+        PreflightError: There is no NVIDIA GPU, or bitsandbytes is not installed.
+    """
+    if settings.quantization == "none":
+        return
+    if device.type != "cuda":
+        raise PreflightError(
+            "finetune.quantization: 4bit needs an NVIDIA GPU, and torch sees none here; "
+            "run it on one, or set finetune.quantization to none"
+        )
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise PreflightError(
+            "finetune.quantization: 4bit needs bitsandbytes, which is not installed; "
+            "pip install 'anadil[quantization]', or set finetune.quantization to none"
+        )
+
+
+def load_for_training(job: Job, device: torch.device) -> PreTrainedModel:
+    """The model as training holds it: frozen in the precision of its matrix products, or in 4 bits.
+
+    Where all weights learn they are FP32, and autocast computes in BF16 on a GPU: most of AdamW's
+    steps are smaller than half the distance of neighbours in BF16, and would be lost.
+    """
+    settings, path = job.recipe.finetune, job.inputs["model"]
+    if settings.trains == "all":
+        return load_model(path, torch.float32)
+    dtype = pick_dtype("auto", device)
+    return load_model(path, dtype, nf4(dtype) if settings.quantization == "4bit" else None)
+
+
+def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
+    """4-bit NormalFloat with quantized constants. Source: QLoRA, arXiv:2305.14314, section 3."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def adapter_config(
+    settings: Finetune, rows: EmbeddingRows, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> LoraConfig | None:
+    """The adapter that the recipe asks for; None where all weights learn."""
+    if settings.trains == "all":
+        return None
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        use_rslora=settings.rslora,
+        use_dora=settings.dora,
+        target_modules=list(PROJECTIONS),
+        trainable_token_indices=_token_indices(rows, model, tokenizer),
+        task_type="CAUSAL_LM",
+    )
+
+
+def _token_indices(
+    rows: EmbeddingRows, model: Any, tokenizer: PreTrainedTokenizerFast
+) -> dict[str, list[int]] | None:
+    """Ids whose rows learn, by the module that holds them.
+
+    These are rows beside the matrix, written into it for each step and when the adapter is merged. PEFT's other
+    way, `modules_to_save`, unties the embedding from the head without a word.
+    """
+    if rows == "none":
+        return None
+    ids = sorted(chat_format(tokenizer).control.values())
+    if rows == "all":
+        ids = list(range(max(tokenizer.get_vocab().values()) + 1))
+    modules = {model.get_input_embeddings(): ids}
+    if not model.config.tie_word_embeddings:
+        # The head has rows of its own: without them the model would read <|eot_id|> and never write it.
+        modules[model.get_output_embeddings()] = ids
+    names = {module: name.rpartition(".")[2] for name, module in model.named_modules()}
+    return {names[module]: ids for module, ids in modules.items()}
+
+
+def prepare_rows(model: Any) -> None:
+    """Make rows of the embedding that learn fit what TRL does with the model, before training.
+
+    They are held in FP32, as PEFT holds the matrices of the adapter, but not always these: they start as copies of
+    the model's rows, and TRL rounds all that learns to BF16 where the model is quantized. Steps of 1e-4 on weights
+    of 0.02 would mostly be lost.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and "trainable_tokens_delta" in name:
+            parameter.data = parameter.data.float()
+    head = model.get_output_embeddings()
+    if isinstance(head, AuxiliaryTrainingWrapper):
+        # TRL's loss reads weight and bias of the head, and PEFT 0.21 passes on the weight alone. In `__dict__`,
+        # because a bias would be saved a second time as a parameter of the wrapper.
+        head.__dict__["bias"] = head.original_module.bias

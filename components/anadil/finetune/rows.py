@@ -1,0 +1,250 @@
+"""Chats -> the rows of training: read once, encoded, and kept on disk, so that memory does not grow with them.
+
+Every chat goes into one file with its keys; what repeats another and what an evaluation asks is taken out after all
+are known, so that a copy of a held-out chat is found wherever it stands.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import random
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from anadil.artifacts.base_model import model_config
+from anadil.artifacts.chat_files import read_chats, refuse_no_chats
+from anadil.core.errors import DataError, RecipeError
+from anadil.finetune.duplicates import NUM_KEYS, keys_of, repeats
+from anadil.finetune.encode import Example, encode_chats
+from anadil.finetune.evaluation_questions import EvaluationQuestions
+from anadil.runtime.job import Job
+from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, Reason, fingerprint, folded, split_of
+
+log = logging.getLogger(__name__)
+
+Places = npt.NDArray[np.int64]
+
+MANY_DROPPED = 0.1
+"""Share of rows left out from which on the user is warned; a proposal, nothing is published."""
+MAX_HELDOUT_CHATS = 2_000
+"""Of `heldout_chats.jsonl`, which `evaluate` asks one after another."""
+NUM_SEEN_CHATS = 32
+"""Of `seen_chats.jsonl`: chats that training saw, to be asked back."""
+ROWS_AT_A_TIME = 256
+PARTS: tuple[Part, ...] = ("heldout", "validation", "train")
+"""Of two chats that are alike the one of the earlier part stays."""
+TOKENS = ("input_ids", "labels")
+TEXTS = ("source", "place", "chat")
+KEYS = tuple(f"key_{number}" for number in range(NUM_KEYS))
+SCHEMA = pa.schema(
+    [
+        *((name, pa.list_(pa.int32())) for name in TOKENS),
+        ("part", pa.uint8()),
+        *((name, pa.large_string()) for name in TEXTS),
+        *((name, pa.uint64()) for name in KEYS),
+    ]
+)
+assert set(PARTS) == set(get_args(Part))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is trained on, judged on and asked; `train` and `validation` are read from disk."""
+
+    train: Dataset
+    """Columns `input_ids` and `labels`, each a list with a number for every token."""
+    validation: Dataset
+    """The same; empty without `finetune.validation_fraction`."""
+    heldout: list[dict[str, Any]]
+    """At most `MAX_HELDOUT_CHATS` of the chats that training never sees, as rows of `heldout_chats.jsonl`."""
+    digest: str
+    """Of all ids, labels and their order, by which a checkpoint knows its rows."""
+
+
+def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Rows:
+    """Every chat that can be trained on, as ids and labels; says which cannot.
+
+    Writes `heldout_chats.jsonl` and `seen_chats.jsonl` beside the adapter.
+
+    Raises:
+        DataError: None can, or a part that the recipe asks for is empty.
+        RecipeError: `finetune.mix` names a source that there is not.
+    """
+    settings, seed = job.recipe.finetune, job.recipe.seed
+    # Each process of a group reads them for itself.
+    path = job.work / f"rows-{os.environ.get('RANK', '0')}.arrow"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _RowFile(path) as file:
+        for chat, example in _encoded(job, tokenizer, dropped):
+            file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
+    rows = Dataset.from_file(str(path))
+    kept = _without_repeats(file, path, dropped)
+    refuse_no_chats(job.files, sum(map(len, kept.values())), dropped)
+    sources = sorted(set(rows.data.column("source").unique().to_pylist()))
+    trained = _mixed(kept["train"], rows, settings.mix, sources, seed)
+    made = Rows(
+        train=rows.select_columns(list(TOKENS)).select(trained),
+        validation=rows.select_columns(list(TOKENS)).select(kept["validation"]),
+        heldout=_chats_of(rows, _sample(kept["heldout"], MAX_HELDOUT_CHATS, seed)),
+        digest=hashlib.sha256(
+            b"".join([file.digest.digest(), trained.tobytes(), kept["validation"].tobytes()])
+        ).hexdigest(),
+    )
+    _report(job, made, sum(map(len, kept.values())), dropped)
+    seen = _chats_of(rows, _sample(np.unique(trained), NUM_SEEN_CHATS, seed))
+    for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
+        (job.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    return made
+
+
+class _RowFile:
+    """All rows in a file of their own, written as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.digest = hashlib.sha256()
+        self.later = array("Q")
+        """Row and fingerprint of each question after the first of its chat, one after the other."""
+        self.first = array("Q")
+        """Fingerprint of each row's first question."""
+        self._path = path
+        self._waiting: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        self._sink = pa.OSFile(str(self._path), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, SCHEMA)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._sink:
+            if error[0] is None:
+                self._flush()
+                self._writer.close()
+
+    def add(self, chat: Chat, example: Example, part: Part) -> None:
+        """Write one row."""
+        first, *later = (fingerprint(folded(question)) for question in chat.questions)
+        for question in later:
+            self.later.extend((len(self.first), question))
+        self.first.append(first)
+        self.digest.update(f"{example.input_ids}{example.labels}".encode())
+        texts = (chat.source, chat.place, json.dumps(chat.as_row(), ensure_ascii=False))
+        self._waiting.append(
+            {"input_ids": example.input_ids, "labels": example.labels, "part": PARTS.index(part)}
+            | dict(zip(TEXTS, texts, strict=True))
+            | dict(zip(KEYS, keys_of(chat).tolist(), strict=True))
+        )
+        if len(self._waiting) == ROWS_AT_A_TIME:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._waiting, schema=SCHEMA))
+        self._waiting.clear()
+
+
+def _encoded(
+    job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
+) -> Iterator[tuple[Chat, Example]]:
+    limit = job.recipe.finetune.max_length
+    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
+    if context < limit:
+        log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
+        limit = context
+    asked = EvaluationQuestions(job)
+    chats = asked.without(read_chats(job.files, dropped), dropped)
+    return encode_chats(tokenizer, chats, limit, dropped)
+
+
+def _without_repeats(file: _RowFile, path: Path, dropped: DroppedChats) -> dict[Part, Places]:
+    """The rows of each part that no other repeats, and of training those without a held-out question."""
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+        parts = table.column("part").to_numpy()
+        exact, near = repeats([table.column(name).to_numpy() for name in KEYS], parts)
+        is_heldout = (parts == PARTS.index("heldout")) & ~exact & ~near
+        later = np.frombuffer(file.later, dtype=np.uint64).reshape(-1, 2)
+        heldout_questions = np.frombuffer(file.first, dtype=np.uint64)[is_heldout]
+        asks = np.zeros(len(parts), dtype=np.bool_)
+        asks[later[np.isin(later[:, 1], heldout_questions), 0].astype(np.int64)] = True
+        asks &= ~exact & ~near & (parts != PARTS.index("heldout"))
+        places = table.column("place")
+        masks: tuple[tuple[Reason, npt.NDArray[np.bool_]], ...] = (
+            ("duplicate", exact), ("near_duplicate", near), ("evaluation_question", asks),
+        )  # fmt: skip
+        for reason, mask in masks:
+            for row in np.flatnonzero(mask).tolist():
+                dropped.add(reason, places[row].as_py())
+    kept = ~exact & ~near & ~asks
+    return {name: np.flatnonzero(kept & (parts == number)) for number, name in enumerate(PARTS)}
+
+
+def _mixed(
+    kept: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str], seed: int
+) -> Places:
+    """The rows of training, each as often as its source's weight says.
+
+    Raises:
+        RecipeError: A weight is for a source that there is not.
+    """
+    if not mix:
+        return kept
+    unknown = sorted(set(mix) - set(sources))
+    if unknown:
+        raise RecipeError(
+            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}"
+        )
+    source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)[kept]
+    chosen: list[Places] = []
+    for source in sources:
+        own = kept[source_of == source]
+        whole, part = divmod(mix.get(source, 1.0), 1)
+        chosen += [own] * int(whole)
+        chosen.append(_sample(own, round(part * len(own)), seed))
+    return np.sort(np.concatenate(chosen))
+
+
+def _sample(places: Places, size: int, seed: int) -> Places:
+    """An even sample, in order."""
+    if size >= len(places):
+        return places
+    chosen = random.Random(seed).sample(range(len(places)), size)  # noqa: S311  a sample, no secret
+    return places[sorted(chosen)]
+
+
+def _chats_of(rows: Dataset, places: Places) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in rows.select(places)["chat"]]
+
+
+def _report(job: Job, rows: Rows, kept: int, dropped: DroppedChats) -> None:
+    """Count what became of all rows in the manifest and the log.
+
+    Raises:
+        DataError: Nothing is left to train on, or for a part that is asked for.
+    """
+    settings = job.recipe.finetune
+    total = kept + dropped.total
+    job.records.update(rows=total, kept=kept, dropped=dropped.total)
+    faults = sum(count for reason, count in dropped.counts.items() if reason not in HARMLESS)
+    if dropped.total:
+        level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
+        log.log(level, "%d of %d chats left out: %s", dropped.total, total, dropped)
+    if not len(rows.train):
+        raise DataError(
+            f"chats: of {kept:,} none is left to train on; lower finetune.heldout_fraction "
+            f"({settings.heldout_fraction}) and finetune.validation_fraction ({settings.validation_fraction}), or "
+            "raise a weight of finetune.mix"
+        )
+    if settings.validation_fraction and not len(rows.validation):
+        raise DataError(
+            f"finetune.validation_fraction: {settings.validation_fraction} of {kept:,} chats is none; raise it or set 0"
+        )

@@ -1,0 +1,99 @@
+"""The quality gate as a recipe names it: limits, and which checks decide about a release."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+
+from anadil.recipe.fields import Fraction, StrictModel, did_you_mean
+
+GateMode = Literal["enforce", "report"]
+
+GATE_CHECKS: dict[str, GateMode] = {
+    "adapted.fertility": "enforce",
+    "adapted.bits_per_byte": "enforce",
+    # A small held-out part makes every interval wide, and that is no fault of the model.
+    "adapted.bits_per_byte_significant": "report",
+    "adapted.bits_per_byte_to_champion": "enforce",
+    "adapted.retained": "enforce",
+    "adapted.loops": "enforce",
+    # A language identifier needs whole sentences, which a model that was not taught to answer may not write.
+    "adapted.output_language": "report",
+    "adapted.contaminated_share": "enforce",
+    "adapted.documents": "enforce",
+    "finetuned.fertility": "enforce",
+    "finetuned.bits_per_byte": "enforce",
+    "finetuned.bits_per_byte_to_base": "enforce",
+    "finetuned.bits_per_byte_to_champion": "enforce",
+    "finetuned.retained": "enforce",
+    "finetuned.retained_to_base": "enforce",
+    "finetuned.answers": "enforce",
+    "finetuned.answers_to_champion": "report",
+    "finetuned.loops": "enforce",
+    "finetuned.ended": "enforce",
+    "finetuned.empty_answers": "enforce",
+    "finetuned.output_language": "enforce",
+    "finetuned.mask_audit": "enforce",
+    "finetuned.contaminated_share": "enforce",
+    "finetuned.documents": "enforce",
+}
+"""Check -> whether it decides about its candidate where the recipe does not say.
+
+`retained` and `retained_to_base` are one check for each retained text: `adapted.retained.en`.
+"""
+BY_TEXT = ("retained", "retained_to_base")
+
+
+class Gate(StrictModel):
+    """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
+
+    max_fertility_ratio: PositiveFloat = 1.0
+    """Tokens per word, over the base's (published: 1.59 / 3.22 = 0.49)."""
+    max_bits_per_byte_ratio: PositiveFloat = 1.0
+    """Bits per byte, over the base's (published: 0.5795 / 0.6830 = 0.85)."""
+    max_finetuned_bits_per_byte_ratio: PositiveFloat = 1.02
+    """Bits per byte of the finetuned model, over the adapted one's: chats cost running text a little. Chosen by us."""
+    max_champion_ratio: PositiveFloat = 1.0
+    """Bits per byte, over those of the champion, where `evaluate.champion` has one. Chosen by us."""
+    max_retained_ratio: PositiveFloat = 1.25
+    """Bits per byte on each retained text, over the base's; raise it if English may be lost. Chosen by us."""
+    max_finetuned_retained_ratio: PositiveFloat = 1.05
+    """Bits per byte of the finetuned model on each retained text, over the adapted one's. Chosen by us."""
+    max_answers_difference: float = 0.0
+    """Bits per byte of held-out answers, finetuned less adapted: the whole 95 % interval lies below it. Chosen by us."""
+    max_loop_rate: Fraction = 0.5
+    """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
+    min_ended_rate: Fraction = 0.5
+    """Share of the finetuned model's greedy answers that end before `max_new_tokens`. Chosen by us."""
+    max_empty_rate: Fraction = 0.5
+    """Share of greedy answers without a word: nothing, or only punctuation. Chosen by us: more often silent than not is no answering."""
+    min_own_language_rate: Fraction = 0.5
+    """Share of what is written that the cleaner's identifier takes for the recipe's language. Chosen by us."""
+    max_contaminated_share: Fraction = 0.05
+    """Share of held-out documents that stand in the training part; above it, better figures may be memory. Chosen by us."""
+    min_documents: PositiveInt = 10
+    """Fewest held-out documents on which a release is decided; under 100 every interval is called unsure. Chosen by us."""
+    modes: dict[str, GateMode] = Field(default_factory=dict)
+    """Check -> `enforce` (it decides about its candidate) or `report` (it is only shown); for `adapted.retained` without a text, all of them."""
+
+    @field_validator("modes")
+    @classmethod
+    def _names_are_checks(cls, modes: dict[str, GateMode]) -> dict[str, GateMode]:
+        for name in modes:
+            if check_of(name) not in GATE_CHECKS:
+                near = did_you_mean(name, list(GATE_CHECKS))
+                raise ValueError(
+                    f"{name!r} is no check of the gate{near or '; checks are ' + ', '.join(GATE_CHECKS)}"
+                )
+        return modes
+
+    def is_enforced(self, name: str) -> bool:
+        """Whether a check, such as `adapted.retained.en`, decides about its candidate."""
+        check = check_of(name)
+        return self.modes.get(name, self.modes.get(check, GATE_CHECKS[check])) == "enforce"
+
+
+def check_of(name: str) -> str:
+    """The name without a retained text: `adapted.retained.en` -> `adapted.retained`."""
+    candidate, _, rest = name.partition(".")
+    check, _, text = rest.partition(".")
+    return f"{candidate}.{check}" if text and check in BY_TEXT else name

@@ -1,0 +1,153 @@
+"""The champion: the model that was released last, with which evaluate compares its candidates.
+
+`python -m anadil.runtime.champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI, in a process of
+its own: a registry that hangs, or a client that is not installed, costs a comparison and no run.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import absolute
+from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
+from anadil.core.log import masked
+from anadil.recipe.sections import Recipe
+from anadil.runtime.mlflow_spool import tracking_uri
+
+log = logging.getLogger(__name__)
+
+ALIAS = "champion"
+DIGEST_TAG = "anadil.sha256"
+"""Of a version in the registry: the digest of the artifact that it is."""
+KINDS = ("model", "adapter")
+"""Kinds of artifacts that may be released."""
+PATIENCE_S = 90.0
+"""How long the registry has; a database is brought up to date meanwhile."""
+# MLflow's own are 120 s and 7 tries; a run waits for this.
+TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+SKIPPED = "champion: %s; candidates are not compared with it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Champion:
+    """A released model."""
+
+    uri: str
+    kind: str
+    """`model` or `adapter`."""
+    digest: str
+
+
+def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | None:
+    """The model to compare with, as `evaluate.champion` says; None where there is none, with the reason logged.
+
+    Args:
+        recipe: Names it, or the registry.
+        inputs: What is evaluated; a champion among them is compared with already.
+
+    Raises:
+        DataError: The recipe names a URI where no model lies.
+        RecipeError: The recipe names a model of the registry and no registry.
+    """
+    named = recipe.evaluate.champion
+    if named == "none":
+        return None
+    champion = _at(named) if named and "@" not in named else _registered(recipe, named)
+    if champion and champion.digest in {manifest.digest for manifest in inputs.values()}:
+        log.info("champion: %s is what is evaluated", champion.uri)
+        return None
+    return champion
+
+
+@lru_cache(maxsize=1)
+def fetched(champion: Champion) -> Path | None:
+    """A local directory with the champion, every byte checked; None, with the reason logged."""
+    try:
+        return fetch(champion.uri, champion.kind)[0]
+    except Stopped:
+        raise
+    except (AnadilError, OSError) as error:
+        log.warning(SKIPPED, error)
+        return None
+
+
+def _at(uri: str) -> Champion:
+    manifest = artifact.read_manifest(absolute(uri))
+    if manifest is None or manifest.kind not in KINDS:
+        raise DataError(f"evaluate.champion: {uri}: no finished model or adapter there; give the URI of one")
+    return Champion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
+
+
+def _registered(recipe: Recipe, named: str | None) -> Champion | None:
+    uri = tracking_uri(recipe)
+    if uri is None:
+        if named:
+            raise RecipeError(
+                f"evaluate.champion: {named}: no registry; set tracking.uri or MLFLOW_TRACKING_URI"
+            )
+        return None
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return None  # asking would make the database
+    name, _, alias = (named or f"anadil-{recipe.language_code}@{ALIAS}").rpartition("@")
+    version, reason = _ask(uri, name, alias)
+    if reason:
+        log.warning(SKIPPED, f"the registry at {masked(uri)} gave no answer ({reason})")
+    if not version:
+        return None
+    try:
+        champion = _at(str(version["uri"]))
+    except (AnadilError, OSError) as error:
+        log.warning(SKIPPED, error)
+        return None
+    if champion.digest != version["digest"]:
+        log.warning(SKIPPED, f"{champion.uri} holds other bytes than {name}@{alias} of the registry")
+        return None
+    return champion
+
+
+def _ask(uri: str, name: str, alias: str) -> tuple[dict[str, Any], str]:
+    """The version that an alias stands for, empty where there is none; or why that is not known."""
+    command = [sys.executable, "-m", "anadil.runtime.champion", name, alias]
+    environment = TIMEOUTS | os.environ | {"MLFLOW_TRACKING_URI": uri}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        if done.returncode == 0:
+            return json.loads(done.stdout.splitlines()[-1]), ""
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {}, masked(lines[-1])[:300]
+    except subprocess.TimeoutExpired:
+        return {}, f"none within {PATIENCE_S:.0f} s"
+
+
+def main(name: str, alias: str) -> None:
+    """Print the version that an alias stands for as JSON; an empty table where there is none."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    try:
+        version = MlflowClient(tracking_uri=uri, registry_uri=uri).get_model_version_by_alias(name, alias)
+    except MlflowException as error:
+        # No such model, no such alias.
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        print("{}")  # noqa: T201  this is what the module is run for
+    else:
+        found = {"uri": version.source, "digest": version.tags.get(DIGEST_TAG, "")}
+        print(json.dumps(found))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,266 @@
+"""Chats: what one is, and how a row of the usual layouts becomes one.
+
+A row is read by the first of these layouts that it has; every other column is ignored:
+`messages` or `conversations` (lists of `role` and `content`, or ShareGPT's `from` and `value`), or a question
+(`prompt`, `instruction` with `input`, `question`) beside its answer (`response`, `completion`, `output`, `answer`).
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Reason = Literal[
+    "no_chat",
+    "malformed",
+    "not_text",
+    "tool_turn",
+    "unknown_role",
+    "role_order",
+    "no_answer",
+    "empty_message",
+    "not_unicode",
+    "template",
+    "too_long",
+    "duplicate",
+    "near_duplicate",
+    "evaluation_question",
+]
+
+DROP_REMEDIES: dict[Reason, str] = {
+    "no_chat": "a row needs `messages`, `conversations`, or a question and its answer, such as `prompt` and `response`",
+    "malformed": "each message needs the texts `role` and `content`, or `from` and `value`",
+    "not_text": "only text can be trained on; take images and sounds out",
+    "tool_turn": "calls and results of tools cannot be trained on; take such chats out, or write them as text",
+    "unknown_role": "roles are user (human), assistant (gpt, model) and system (developer)",
+    "role_order": "turns must be user, assistant, user, assistant, ..., after at most one system turn",
+    "no_answer": "a chat needs an assistant turn, from which the model learns",
+    "empty_message": "a message needs text",
+    "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
+    "template": "the base's chat template cannot write it; change the chat",
+    "too_long": "shorten the chats or raise finetune.max_length",
+    "duplicate": "another chat says the same",
+    "near_duplicate": "another chat says nearly the same",
+    "evaluation_question": "evaluate asks it, so no model may learn its answer",
+}
+"""What each reason asks of the user."""
+HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
+"""Reasons for which a good chat is left out on purpose."""
+MAX_DROPPED_PLACES = 5
+"""Places kept for each reason."""
+LISTS = ("messages", "conversations", "conversation")
+QUESTIONS = ("prompt", "instruction", "question", "query", "input")
+"""Columns that hold what is asked; to `instruction` belongs the text of `input` or `context`."""
+ANSWERS = ("response", "completion", "output", "answer")
+INSTRUCTION, INPUTS = "instruction", ("input", "context")
+SYSTEMS = ("system", "system_prompt")
+ROLES = {
+    "user": "user", "human": "user", "prompter": "user",
+    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
+    "system": "system", "developer": "system",
+}  # fmt: skip
+TOOL_ROLES = frozenset(
+    (
+        "tool",
+        "function",
+        "function_call",
+        "function_response",
+        "tool_call",
+        "tool_response",
+        "observation",
+        "ipython",
+    )
+)
+TOOL_KEYS = ("tool_calls", "function_call")
+PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—。、「」『』（）！？¿¡؟،"
+LETTERS_I = str.maketrans({"ı": "i", "\u0307": None})
+"""So that I and İ fold to i in Turkic text too; the second is the dot that `casefold` leaves of İ."""
+
+Part = Literal["train", "validation", "heldout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn of a chat; its text has no blanks at its ends."""
+
+    role: str
+    """`user`, `assistant` or `system`."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A checked conversation: user and assistant in turns, after at most one system turn."""
+
+    messages: tuple[Message, ...]
+    place: str
+    """`file:line` that it came from."""
+    source: str = ""
+    """Name of the data set that it came from."""
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """What the user says, turn by turn."""
+        return tuple(message.content for message in self.messages if message.role == "user")
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits; equal for chats that differ in case, blanks and punctuation alone."""
+        text = "\0".join(f"{message.role}\0{folded(message.content)}" for message in self.messages)
+        return f"{fingerprint(text):016x}"
+
+    def as_row(self) -> dict[str, object]:
+        """Its line in `heldout_chats.jsonl` and `seen_chats.jsonl`."""
+        messages = [{"role": message.role, "content": message.content} for message in self.messages]
+        return {"id": self.id, "messages": messages, "source": self.source}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a row is no chat."""
+
+    reason: Reason
+    value: str = ""
+    """What it was about, such as the unknown role."""
+
+
+@dataclass(slots=True)
+class DroppedChats:
+    """How many rows were left out, by reason, and where the first of them are."""
+
+    counts: dict[Reason, int] = field(default_factory=dict)
+    places: dict[Reason, list[str]] = field(default_factory=dict)
+
+    def add(self, reason: Reason, place: str) -> None:
+        """Count one row."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        places = self.places.setdefault(reason, [])
+        if len(places) < MAX_DROPPED_PLACES:
+            places.append(place)
+
+    @property
+    def total(self) -> int:
+        """Rows left out for any reason."""
+        return sum(self.counts.values())
+
+    def __str__(self) -> str:
+        """Reasons, the most frequent first, each with its remedy and its first places."""
+        by_count = sorted(self.counts, key=lambda reason: -self.counts[reason])
+        return "; ".join(
+            f"{reason} {self.counts[reason]:,} ({DROP_REMEDIES[reason]}; {', '.join(self.places[reason][:3])})"
+            for reason in by_count
+        )
+
+
+def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
+    """The messages of a row, or why there are none; a user's turn at the end is left out."""
+    listed = next((row[key] for key in LISTS if row.get(key) is not None), None)
+    given = _pair(row) if listed is None else listed
+    if given is None:
+        return Refusal("no_chat")
+    if not isinstance(given, list | tuple):
+        return Refusal("malformed")
+    messages: list[Message] = []
+    for item in given:
+        message = _message(item)
+        if isinstance(message, Refusal):
+            return message
+        messages.append(message)
+    system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
+    if system and not (messages and messages[0].role == "system"):
+        messages.insert(0, Message(role="system", content=system.strip()))
+    while messages and messages[-1].role == "user":
+        messages.pop()
+    fault = _fault(messages)
+    return Refusal(fault) if fault else tuple(messages)
+
+
+def split_of(chat: Chat, validation_fraction: float, heldout_fraction: float) -> Part:
+    """The part of the data that a chat belongs to, by a hash of its folded first question.
+
+    So a chat stays where it is when others come or go, and two answers to one question are never on both sides.
+
+    Args:
+        chat: The chat.
+        validation_fraction: Share of questions on which training is judged, 0 to 1.
+        heldout_fraction: Share that training never sees.
+    """
+    place = fingerprint(folded(chat.questions[0])) / 2**64
+    if place < heldout_fraction:
+        return "heldout"
+    return "validation" if place < heldout_fraction + validation_fraction else "train"
+
+
+def folded(text: str) -> str:
+    """A text without what an equal question may differ in: case, forms of letters, blanks, punctuation of words."""
+    plain = unicodedata.normalize("NFKC", text).casefold().translate(LETTERS_I)
+    # A word of punctuation alone stays: "2 - 2" is not "2 2".
+    return " ".join(word.strip(PUNCTUATION) or word for word in plain.split())
+
+
+def fingerprint(text: str) -> int:
+    """A number of 64 bits for a text, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _pair(row: Mapping[str, object]) -> list[object] | None:
+    """The turns of a question and its answer; each may be a text or already a list of turns."""
+    asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
+    answer = next((row[key] for key in ANSWERS if row.get(key) is not None), None)
+    if asked is None or answer is None:
+        return None
+    question = row[asked]
+    if asked == INSTRUCTION and isinstance(question, str):
+        more = next((text for key in INPUTS if isinstance(text := row.get(key), str) and text.strip()), "")
+        question = f"{question.strip()}\n\n{more.strip()}" if more else question
+    turns: list[object] = question if isinstance(question, list) else [{"role": "user", "content": question}]
+    return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
+
+
+def _message(item: object) -> Message | Refusal:
+    if not isinstance(item, Mapping):
+        return Refusal("malformed")
+    role = item.get("role", item.get("from"))
+    if not isinstance(role, str):
+        return Refusal("malformed")
+    plain = role.strip().casefold()
+    if plain in TOOL_ROLES or any(item.get(key) for key in TOOL_KEYS):
+        return Refusal("tool_turn", role)
+    if plain not in ROLES:
+        return Refusal("unknown_role", role)
+    text = _text(item.get("content", item.get("value")))
+    return text if isinstance(text, Refusal) else Message(role=ROLES[plain], content=text.strip())
+
+
+def _text(content: object) -> str | Refusal:
+    """A content, or the texts of its parts one after another, as chat templates write them."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        return Refusal("malformed")
+    texts = []
+    for part in content:
+        if isinstance(part, Mapping) and part.get("type", "text") != "text":
+            return Refusal("not_text", str(part.get("type")))
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if not isinstance(text, str):
+            return Refusal("malformed")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _fault(messages: list[Message]) -> Reason | None:
+    roles = [message.role for message in messages]
+    if "assistant" not in roles:
+        return "no_answer"
+    turns = roles[1:] if roles[0] == "system" else roles
+    if turns != ["user", "assistant"] * (len(turns) // 2):
+        return "role_order"
+    if not all(message.content for message in messages):
+        return "empty_message"
+    try:
+        "".join(message.content for message in messages).encode()
+    except UnicodeEncodeError:
+        return "not_unicode"
+    return None

@@ -1,0 +1,171 @@
+"""Each check of the gate by itself, on figures that are made up."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from anadil.core.errors import RecipeError
+from anadil.evaluate.bootstrap import Difference
+from anadil.evaluate.contamination import Contamination
+from anadil.evaluate.gate import GateVerdict, apply_gate
+from anadil.recipe.gate import GATE_CHECKS, Gate
+from anadil.recipe.load import load_recipe
+
+CLEAN = Contamination(
+    unit="words", ngram=8, num_documents=200, num_train_documents=9,
+    exact=(), contaminated=(), overlapping=(), coverage=0.0,
+)  # fmt: skip
+AUDIT = {"share_ending_in_eot": 1.0}
+BETTER = Difference(value=-0.1, low=-0.2, high=-0.05, num_documents=200)
+SAME = Difference(value=0.0, low=0.0, high=0.0, num_documents=200)
+
+
+def text(kind: str, **changed: Any) -> dict[str, Any]:
+    return {"kind": kind, "mode": "greedy", "loop": False, "ended": True, "text": "H\u0259.", **changed}
+
+
+def table(**changed: Any) -> dict[str, Any]:
+    return {
+        "fertility": 2.0, "bits_per_byte": 1.0, "retained": {"en": 2.0},
+        "generations": [text(kind) for kind in ("continuation", "answer") for _ in range(10)],
+        "output_language": {"num": 20, "own": 0.9, "shares": {"az": 0.9, "tr": 0.1}},
+    } | changed  # fmt: skip
+
+
+def differences(**changed: Difference) -> dict[str, Difference]:
+    pairs = ("adapted - base", "finetuned - base", "finetuned - adapted")
+    return dict.fromkeys(pairs, SAME) | {"finetuned - adapted, answers": BETTER} | changed
+
+
+def judged(
+    gate: Gate | None = None, *, contamination: Contamination = CLEAN, audit: Any = None,
+    pairs: dict[str, Difference] | None = None, **candidates: dict[str, Any],
+) -> GateVerdict:  # fmt: skip
+    tables = dict.fromkeys(("base", "adapted", "finetuned"), table()) | candidates
+    return apply_gate(gate or Gate(), tables, pairs or differences(), contamination, audit or AUDIT)
+
+
+def failed(verdict: GateVerdict) -> set[str]:
+    return {name for each in verdict.verdicts.values() for name in each.failed}
+
+
+def answers(**changed: Any) -> list[dict[str, Any]]:
+    return [text("answer", **changed) for _ in range(10)]
+
+
+def test_equal_models_with_better_answers_pass_all_that_was_measured() -> None:
+    verdict = judged()
+
+    assert (verdict.passed, verdict.released, failed(verdict)) == (True, "finetuned", set())
+    names = {check.name.removesuffix(".en") for check in verdict.checks}
+    assert names | set(verdict.unmeasured) == set(GATE_CHECKS)
+    assert set(verdict.unmeasured) == {name for name in GATE_CHECKS if name.endswith("to_champion")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "check"),
+    [
+        ({"bits_per_byte": 1.03}, "bits_per_byte"),
+        ({"retained": {"en": 2.2}}, "retained.en"),
+        ({"generations": answers(loop=True)}, "loops"),
+        ({"generations": answers(ended=False)}, "ended"),
+        ({"generations": answers(text='"')}, "empty_answers"),
+        ({"generations": answers(text=" ... ")}, "empty_answers"),
+        ({"output_language": {"num": 20, "own": 0.2, "shares": {"tr": 0.8}}}, "output_language"),
+        ({"fertility": 2.5}, "fertility"),
+    ],
+)
+def test_a_finetuned_model_worse_than_the_adapted_one_leaves_the_adapted_one_to_release(
+    changed: dict[str, Any], check: str
+) -> None:
+    base = table(bits_per_byte=1.5)
+
+    verdict = judged(base=base, finetuned=table(**changed))
+
+    assert failed(verdict) == {f"finetuned.{check}"}
+    assert (verdict.passed, verdict.released) == (True, "adapted")
+    assert not verdict.verdicts["adapter"].passed
+
+
+def test_answers_must_be_better_with_their_whole_interval() -> None:
+    unclear = Difference(value=-0.1, low=-0.2, high=0.01, num_documents=40)
+
+    verdict = judged(pairs=differences(**{"finetuned - adapted, answers": unclear}))
+
+    (check,) = (each for each in verdict.checks if each.name == "finetuned.answers")
+    assert failed(verdict) == {"finetuned.answers"}
+    assert (check.value, check.interval, check.unsure) == (-0.1, (-0.2, 0.01), True)
+    assert check.failure == "finetuned.answers is -0.1 [-0.2, 0.01], the limit is 0"
+
+
+def test_a_mask_that_trained_no_end_is_not_released() -> None:
+    assert failed(judged(audit={"share_ending_in_eot": 0.98})) == {"finetuned.mask_audit"}
+
+
+def test_too_few_or_seen_documents_stop_both() -> None:
+    few = judged(contamination=replace(CLEAN, num_documents=9))
+    seen = judged(contamination=replace(CLEAN, contaminated=tuple(map(str, range(11)))))
+
+    assert failed(few) == {"adapted.documents", "finetuned.documents"}
+    assert failed(seen) == {"adapted.contaminated_share", "finetuned.contaminated_share"}
+    assert (few.released, seen.passed) == (None, False)
+
+
+def test_a_candidate_worse_than_the_champion_is_not_released() -> None:
+    pairs = differences(
+        **{"adapted - champion": Difference(value=0.05, low=0.02, high=0.08, num_documents=200)}
+    )
+
+    verdict = judged(champion=table(bits_per_byte=0.95), pairs=pairs)
+
+    assert failed(verdict) == {"adapted.bits_per_byte_to_champion", "finetuned.bits_per_byte_to_champion"}
+    check = next(each for each in verdict.checks if each.name == "adapted.bits_per_byte_to_champion")
+    assert check.value == pytest.approx(1 / 0.95)
+    assert check.interval == pytest.approx((1 + 0.02 / 0.95, 1 + 0.08 / 0.95))
+    assert judged(Gate(max_champion_ratio=1.1), champion=table(bits_per_byte=0.95), pairs=pairs).passed
+
+
+def test_the_recipe_says_which_checks_decide() -> None:
+    bad = table(generations=answers(loop=True), retained={"en": 3.0})
+
+    shown = judged(Gate(modes={"finetuned.loops": "report", "finetuned.retained": "report"}), finetuned=bad)
+    one = judged(Gate(modes={"finetuned.retained_to_base.en": "report"}), finetuned=bad)
+
+    assert failed(shown) == {"finetuned.retained_to_base.en"}
+    assert [check.passed for check in shown.checks if check.name == "finetuned.loops"] == [False]
+    assert failed(one) == {"finetuned.loops", "finetuned.retained.en"}
+
+
+def test_what_was_not_measured_counts_only_where_the_recipe_enforces_it() -> None:
+    pairs = {name: each for name, each in differences().items() if "answers" not in name}
+
+    silent = judged(pairs=pairs)
+    strict = judged(Gate(modes={"finetuned.answers": "enforce"}), pairs=pairs)
+
+    assert "finetuned.answers" in silent.unmeasured
+    assert silent.released == "finetuned"
+    assert failed(strict) == {"finetuned.answers"}
+    check = next(each for each in strict.checks if each.name == "finetuned.answers")
+    assert check.failure == "finetuned.answers was not measured, the limit is 0"
+
+
+def test_shares_carry_wilson_intervals() -> None:
+    (check,) = (each for each in judged().checks if each.name == "finetuned.loops")
+
+    # Without a hit the upper end is z^2 / (n + z^2).
+    assert check.interval == pytest.approx((0.0, 1.96**2 / (10 + 1.96**2)))
+
+
+def test_an_unknown_check_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        RecipeError,
+        match=r"evaluate\.gate\.modes: 'finetuned\.loop' is no check of the gate; did you mean 'finetuned\.loops'",
+    ):
+        load_recipe("smoke", ["evaluate.gate.modes={finetuned.loop: report}"])
+    with pytest.raises(RecipeError, match=r"no check of the gate; checks are adapted\.fertility"):
+        load_recipe("smoke", ["evaluate.gate.modes={colour: enforce}"])
+    with pytest.raises(
+        RecipeError, match=r"evaluate\.gate\.max_loop: unknown key; did you mean 'max_loop_rate'"
+    ):
+        load_recipe("smoke", ["evaluate.gate.max_loop=1"])
