@@ -43,7 +43,7 @@ ANSWERS = [
     ("Salam!", "Salam! Necə kömək edə bilərəm?"),
 ]
 SMALL = [
-    "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=2", "finetune.lr=0.01",
+    "finetune.trains=adapter", "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=2", "finetune.lr=0.01",
     "finetune.max_length=256", "finetune.checkpoint_every=2",
 ]  # fmt: skip
 STEPS = 30
