@@ -259,7 +259,6 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.min_word_count": "1",
     "evaluate.retained": "[]",
     "report.licences": "{}",
-||||||| 3098cfb
     "finetune.trains": '"adapter"',
     "finetune.trains_embeddings": '"none"',
     "finetune.rslora": "false",
