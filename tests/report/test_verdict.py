@@ -64,6 +64,21 @@ def test_where_none_is_released_it_says_why_of_each(tmp_path: Path) -> None:
     assert found.released == ""
 
 
+def test_a_least_value_an_interval_and_what_was_not_measured_are_said_so(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"] |= {"passed": False, "released": None}
+    scores["gate"]["checks"][6] |= {"name": "finetuned.ended", "value": 0.25, "limit": 0.5, "at_least": True}
+    scores["gate"]["checks"][6] |= {"interval": [0.1, 0.4], "passed": False}
+    scores["gate"]["checks"][7] |= {"name": "finetuned.answers", "value": None, "limit": 0.0, "passed": False}
+
+    found = verdict(of(tmp_path, scores=scores))
+
+    assert (
+        "ended is 0.25 (0.1000 to 0.4000), the limit at least 0.5; answers was not measured, the limit 0"
+        in found.text
+    )
+
+
 def test_scores_of_an_older_program_name_the_model_that_was_judged_last() -> None:
     scores = report_run.scores()
     del scores["gate"]["released"]

@@ -12,12 +12,11 @@ from anadil.report.format import (
     figure,
     percent,
     plain_value,
-    setting,
     signed_percent,
 )
-from anadil.report.measures_view import interval_words
+from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
-from anadil.report.verdict import COLOURS, candidates_of, check_name, checks_of
+from anadil.report.verdict import COLOURS, candidates_of, check_name, checks_of, limit_words
 
 MAX_DIFFERENCES = 40
 FIGURES = (
@@ -232,7 +231,8 @@ def _checks(scores: Json) -> TextTable:
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
         weight = "decides" if enforced else "shown only"
         interval = [interval_words(check.get("interval"))] if with_intervals else []
-        value, limit = plain_value(check.get("value")), setting(check.get("limit"))
+        value, limit = plain_value(check.get("value")), limit_words(check)
+        value += UNSURE if check.get("unsure") is True else ""
         rows.append((check_name(check), value, *interval, limit, outcome, weight))
     columns = ("check", "value", *(["95 % interval"] if with_intervals else []), "limit", "outcome", "weight")
     return TextTable(
@@ -240,4 +240,5 @@ def _checks(scores: Json) -> TextTable:
         columns=columns,
         rows=tuple(rows),
         words=(len(columns) - 2, len(columns) - 1),
+        note=UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else "",
     )

@@ -92,6 +92,11 @@ def check_name(check: Json, candidate: str = "") -> str:
     return words_of(clip(name, 80).replace(".", " "))
 
 
+def limit_words(check: Json) -> str:
+    """A check's limit; `at least` where the value must not be below it."""
+    return f"{'at least ' if check.get('at_least') is True else ''}{setting(check.get('limit'))}"
+
+
 def difference_words(item: Json, what: str) -> str:
     """A difference in bits per byte with its interval, as a clause; empty where it is not known."""
     value, low, high = (number(item.get(key)) for key in ("value", "low", "high"))
@@ -121,12 +126,21 @@ def _holds(scores: Json, name: str) -> bool:
 
 def _failure(scores: Json, name: str) -> str:
     failed = [
-        f"{check_name(check, name)} is {plain_value(check.get('value'))}, the limit {setting(check.get('limit'))}"
+        f"{check_name(check, name)} {_measured(check)}, the limit {limit_words(check)}"
         for check in _deciding(scores, name)
         if check.get("passed") is False
     ]
     more = f"; and {len(failed) - MAX_REASONS} more" if len(failed) > MAX_REASONS else ""
     return f"The {name} model did not pass: {'; '.join(failed[:MAX_REASONS])}{more}."
+
+
+def _measured(check: Json) -> str:
+    if number(check.get("value")) is None:
+        return "was not measured"
+    ends = [number(end) for end in list_of(check.get("interval"))]
+    low_high = [figure(end) for end in ends if end is not None]
+    around = f" ({' to '.join(low_high)})" if len(low_high) == 2 else ""
+    return f"is {plain_value(check['value'])}{around}"
 
 
 def _gain(scores: Json, released: str) -> str:
