@@ -262,6 +262,7 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
     "evaluate.retained": "[]",
+    "report.licences": "{}",
     "finetune.trains": '"adapter"',
     "finetune.trains_embeddings": '"none"',
     "finetune.rslora": "false",
