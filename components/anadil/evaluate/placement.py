@@ -38,7 +38,14 @@ def load_for_scoring(path: Path, name: str) -> Any:
         loaded: Any = load_model(path, dtype)
         return loaded.to(device)
     log.info("%s: its layers lie on %d GPUs", name, len(room))
-    return load_model(path, dtype, device_map="auto", max_memory=room)
+    spread: Any = load_model(path, dtype, placement={"device_map": "auto", "max_memory": room})
+    elsewhere = sorted(str(each) for each in set(spread.hf_device_map.values()) - set(room))
+    if elsewhere:
+        raise PreflightError(
+            f"{name}: not all layers fit {len(room)} GPUs, some would lie on {', '.join(elsewhere)}, which takes hours; "
+            "evaluate on a machine with more or larger ones"
+        )
+    return spread
 
 
 def max_memory(config: Mapping[str, object], free: Sequence[int], name: str) -> dict[int, int]:
