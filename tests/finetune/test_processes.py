@@ -137,13 +137,20 @@ def test_two_processes_that_were_ended_go_on_to_equal_losses(
     if how == signal.SIGTERM:
         running.send_signal(how)
     else:
-        os.killpg(running.pid, how)
+        for process in [running.pid, *started_by(running.pid)]:
+            os.kill(process, how)
     _, said = running.communicate(timeout=120)
     steps = [int(each.parent.name.partition("-")[2]) for each in trainer.glob("*/manifest.json")]
 
     assert running.returncode == (143 if how == signal.SIGTERM else -how), said
     assert 4 <= max(steps) < len(whole)
     assert finetuned(model_dir, chats, out, 2, LONG, *settings) == whole
+
+
+def started_by(process: int) -> list[int]:
+    """Processes that a process has started, those of torchrun, which lead groups of their own."""
+    text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii")
+    return [found for child in map(int, text.split()) for found in (child, *started_by(child))]
 
 
 def wait_for(file: Path, running: "subprocess.Popen[str]") -> None:
