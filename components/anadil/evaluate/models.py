@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.core.progress import track
+from anadil.evaluate.bits_per_byte import Ids, score, score_answers
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.text.corpus import Document
 
@@ -31,10 +32,17 @@ class ScoredModel:
     tokenizer: PreTrainedTokenizerFast
     prefix: int
     """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
+    learned_chats: bool = False
+    """Whether it was trained on chats, so that it is asked through its chat template and no other way."""
 
 
-def open_model(name: str, path: Path) -> ScoredModel:
+def open_model(name: str, path: Path, *, learned_chats: bool = False) -> ScoredModel:
     """Load a candidate's tokenizer.
+
+    Args:
+        name: Of the candidate.
+        path: Hugging Face directory.
+        learned_chats: See `ScoredModel`.
 
     Raises:
         DataError: It has neither BOS nor EOS.
@@ -43,7 +51,7 @@ def open_model(name: str, path: Path) -> ScoredModel:
     prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if prefix is None:
         raise DataError(f"{path}: tokenizer of {name} has neither bos_token nor eos_token; add one")
-    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix)
+    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix, learned_chats=learned_chats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +113,28 @@ def _decoded(candidate: ScoredModel, ids: Sequence[int]) -> str:
     tokenizer: Any = candidate.tokenizer
     text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A candidate in memory, and how it is fed."""
+
+    candidate: ScoredModel
+    model: Any
+    context: int
+    stride: int
+    batch_tokens: int
+
+    def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
+        """Of each document; see `score`."""
+        return score(
+            self.model, encoded, prefix=self.candidate.prefix, context=self.context, stride=self.stride,
+            batch_tokens=self.batch_tokens, name=self.candidate.name,
+        )  # fmt: skip
+
+    def answer_nats(self, questions: Sequence[Ids], answers: Sequence[Ids]) -> NDArray[np.float64]:
+        """Of each answer given its question; see `score_answers`."""
+        return score_answers(
+            self.model, list(zip(questions, answers, strict=True)), context=self.context, stride=self.stride,
+            batch_tokens=self.batch_tokens, name=f"{self.candidate.name}, answers",
+        )  # fmt: skip
