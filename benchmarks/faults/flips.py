@@ -21,9 +21,9 @@ import torch
 from forked import EVERY, Start, make_inputs, start
 
 from anadil.artifacts import artifact
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.manager import CheckpointManager
-from anadil.pretrain.parallel.process_group import Group
 
 CHECKPOINTS = 3
 

@@ -13,12 +13,12 @@ from torch.profiler import ProfilerActivity, profile
 from anadil.cli.calibrate.fake_run import exact_peak
 from anadil.cli.calibrate.worker import random_model, random_tokens
 from anadil.core.format import MIB
+from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import trained_shape
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.load import load_recipe
 

@@ -19,7 +19,7 @@ import torch
 
 from anadil.core.stages import STAGES
 from anadil.model.load import pick_device
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job, external_side_files

@@ -67,9 +67,9 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     """The trainer of the pretrain stage."""
     from anadil.model.kernels import use_liger_kernels
     from anadil.model.loss import uses_liger
+    from anadil.model.process_group import Group
     from anadil.pretrain.parallel.mesh import Mesh
     from anadil.pretrain.parallel.parallelize import parallelize
-    from anadil.pretrain.parallel.process_group import Group
     from anadil.pretrain.trainer import Trainer
     from anadil.recipe.load import load_recipe
 

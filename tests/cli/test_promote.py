@@ -110,6 +110,16 @@ def test_the_verdict_of_the_kind_decides_and_says_what_may_be_promoted_instead(
     assert check_promotable(judged, str(made)).kind == "model"
 
 
+def test_a_verdict_that_refuses_counts_without_a_reason_too(tmp_path: Path) -> None:
+    made = model(tmp_path / "model")
+    verdict = {"candidate": "adapted", "passed": False, "failed": ["adapted.loops"]}
+    judged = scores(tmp_path / "scores", made)
+    changed = rewrite(judged, lambda rows: rows["gate"].update(verdicts={"model": verdict}))
+
+    with pytest.raises(GateError, match=r"the gate was not passed: adapted\.loops; nothing was promoted"):
+        check_promotable(changed, str(made))
+
+
 def test_scores_of_an_earlier_release_are_judged_by_their_checks(tmp_path: Path) -> None:
     made = model(tmp_path / "model")
 
@@ -219,4 +229,6 @@ def test_the_alias_moves_and_equal_bytes_stay_one_version(
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_model_version_by_alias("az", "champion").source == str(first)
     assert len(client.search_model_versions("name = 'az'")) == 2
-    assert "az version 1 is champion" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "az version 1 is champion" in out
+    assert "az version 2, which is replaced, was not compared with; evaluate again for that" in err

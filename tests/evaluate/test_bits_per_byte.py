@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.nn import functional
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 from anadil.core.errors import DataError
 from anadil.evaluate.bits_per_byte import score, windows
@@ -231,14 +237,43 @@ def test_gpt2_can_be_scored_too(tokenizer: Any) -> None:
     assert got == pytest.approx([reference(model, ids) for ids in encoded], rel=1e-6)
 
 
-def test_a_model_that_scales_its_logits_is_refused(model: Any, tokenizer: Any) -> None:
-    from transformers import CohereConfig, CohereForCausalLM
-
-    config = CohereConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=4, logit_scale=4.0,
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("gemma2", {"final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8, "head_dim": 8}),
+        # So small that the first tokens' logits differ by less than the tolerance.
+        ("gemma2", {"final_logit_softcapping": 30.0, "query_pre_attn_scalar": 8, "head_dim": 8}),
+        ("cohere", {"logit_scale": 4.0}),
+        ("granite", {"logits_scaling": 5.0}),
+    ],
+)
+def test_a_model_that_caps_or_scales_its_logits_is_scored_by_its_own_forward_pass(
+    tokenizer: Any, kind: str, settings: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3, pad_token_id=None, **settings,
     )  # fmt: skip
-    scaled: Any = CohereForCausalLM(config).eval()
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    encoded = encode(tokenizer, TEXTS[:3])
 
-    with pytest.raises(DataError, match="model type 'cohere' changes its logits after the head"):
-        nats(scaled, encode(tokenizer, TEXTS[:2]))
+    got = nats(model, encoded)
+
+    assert got == pytest.approx([reference(model, ids) for ids in encoded], rel=1e-6)
+    assert "forward" not in vars(model.base_model) or model.base_model.forward.__self__ is model.base_model
+
+
+def test_logits_that_come_from_elsewhere_are_refused(tokenizer: Any) -> None:
+    model: Any = tiny_model(len(tokenizer))
+    own = model.forward
+
+    def by_chance(**given: Any) -> Any:
+        out = own(**given)
+        out.logits = out.logits + torch.rand_like(out.logits)
+        return out
+
+    model.forward = by_chance
+
+    with pytest.raises(DataError, match="model type 'llama' makes its logits of more than its last hidden"):
+        nats(model, encode(tokenizer, TEXTS[:2]))

@@ -152,6 +152,44 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
 
 
+def adapter_at(rate: float, source: Path, folder: Path) -> Path:
+    """A model with a LoRA adapter trained on chats, merged."""
+    from peft import LoraConfig, get_peft_model
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+    torch.manual_seed(0)
+    config = LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    model: Any = get_peft_model(LlamaForCausalLM.from_pretrained(source).train(), config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for step in range(16):
+        turns = [
+            {"role": "user", "content": "Nə?"},
+            {"role": "assistant", "content": TEXTS[step % len(TEXTS)]},
+        ]
+        ids = tokenizer.apply_chat_template(turns, tokenize=True, return_tensors="pt", return_dict=True)[
+            "input_ids"
+        ]
+        model(input_ids=ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.merge_and_unload().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_trained_at_a_rate_of_0_3_leaves_the_adapted_model_to_release(
+    gate: Gate, healthy: Path, tmp_path: Path
+) -> None:
+    scores = gate(finetuned=adapter_at(0.3, healthy, tmp_path / "fast"))
+
+    found = {name: table["bits_per_byte"] for name, table in scores["candidates"].items()}
+    assert found["finetuned"] > 1.05 * found["adapted"]
+    assert "finetuned.bits_per_byte" in failed(scores)
+    assert (scores["gate"]["passed"], scores["gate"]["released"]) == (True, "adapted")
+
+
 @pytest.mark.parametrize(
     ("candidate", "token", "check"),
     [
@@ -163,7 +201,7 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
 def test_a_model_that_loops_in_every_text_or_answers_nothing_is_not_released(
     gate: Gate, healthy: Path, tmp_path: Path, candidate: str, token: str, check: str
 ) -> None:
-    bad = always_writing(token, healthy, tmp_path / "bad", 12.0)
+    bad = always_writing(token, healthy, tmp_path / "bad", 24.0)
 
     scores = gate(**{candidate: bad}, **ANY_TEXT)
 

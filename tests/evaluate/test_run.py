@@ -140,6 +140,7 @@ def test_a_planted_leak_is_found_said_and_stops_the_gate(outcome: Outcome) -> No
     checks = {check["name"]: check for check in scores["gate"]["checks"]}
     assert checks["adapted.contaminated_share"] == {
         "name": "adapted.contaminated_share", "value": 0.25, "limit": 0.05, "passed": False, "enforced": True,
+        "at_least": False, "interval": None, "unsure": False,
     }  # fmt: skip
     assert scores["gate"]["passed"] is False
     assert "1 of 4 documents stand in the training part (1 as a whole): h1" in outcome.log
@@ -187,7 +188,7 @@ def test_an_equal_model_passes_without_being_significant_whatever_the_stride(
     own: Path, outcome: Outcome, tmp_path: Path
 ) -> None:
     write_documents(own / "corpus", "train", [document(text) for text in TEXTS])
-    job = job_on(own, tmp_path / "out", context=16, stride=4, gate={"max_loop_rate": 1})
+    job = job_on(own, tmp_path / "out", context=16, stride=4, gate={"max_loop_rate": 1, "min_documents": 1})
     job.inputs.update(model=own / "base")
     del job.inputs["adapter"]
 

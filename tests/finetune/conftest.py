@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts import artifact
-from anadil.finetune.encode import CONTROL
+from anadil.finetune.chat_format import CONTROL
 from tests.kit.llama import small_llama
 
 SENTENCES = [

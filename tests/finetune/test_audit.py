@@ -5,7 +5,8 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
-from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids, encode_chat
+from anadil.finetune.chat_format import chat_format
+from anadil.finetune.encode import IGNORED_LABEL, Example, encode_chat
 from anadil.text.chats import Chat, DroppedChats, Message
 
 STOCK = (
@@ -21,7 +22,7 @@ MESSAGES = [
 
 def example(tokenizer: PreTrainedTokenizerFast) -> Example:
     chat = Chat(messages=tuple(Message(**message) for message in MESSAGES), place="a.jsonl:1")
-    return encode_chat(tokenizer, chat, control_ids(tokenizer))
+    return encode_chat(tokenizer, chat, chat_format(tokenizer))
 
 
 def test_the_audit_counts_rows_tokens_and_what_is_trained(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -17,9 +16,9 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import CHAT_TEMPLATE as TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.finetune.encode import TEMPLATE
 from anadil.finetune.lora import TrainingCallback, num_steps
 from anadil.finetune.run import run
 from anadil.model.load import load_model
@@ -43,7 +42,7 @@ ANSWERS = [
     ("Salam!", "Salam! Necə kömək edə bilərəm?"),
 ]
 SMALL = [
-    "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=2", "finetune.lr=0.01",
+    "finetune.trains=adapter", "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=2", "finetune.lr=0.01",
     "finetune.max_length=256", "finetune.checkpoint_every=2",
 ]  # fmt: skip
 STEPS = 30
@@ -380,15 +379,6 @@ def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Pa
 
     with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
         run_in(tmp_path, tmp_path / "model", chats, tmp_path / "out")
-
-
-def test_several_processes_are_refused(
-    model_dir: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
-
-    with pytest.raises(PreflightError, match="runs in one process on one GPU; start it without torchrun"):
-        finetune(model_dir, chats, tmp_path / "adapter")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7", "input tokens": "abc"}
 NAME = "model.embed_tokens.weight"

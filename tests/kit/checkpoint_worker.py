@@ -17,12 +17,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import PreflightError, RetryableError
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import manager
 from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import newest_of
 from anadil.pretrain.parallel.ddp import local_part
-from anadil.pretrain.parallel.process_group import Group
 
 ORIGIN = {"recipe seed": "7"}
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

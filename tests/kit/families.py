@@ -10,13 +10,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from anadil.model.process_group import Group
 from anadil.pretrain.build_model import build
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import ParallelModel
-from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit.pretraining import make_tokenizer_artifact
 

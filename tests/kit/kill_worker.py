@@ -11,8 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.manager import CheckpointManager
-from anadil.pretrain.parallel.process_group import Group
 from tests.kit.checkpoint_samples import ORIGIN, assert_newest, loaded, save
 
 KEEP = 2

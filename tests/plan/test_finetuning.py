@@ -1,4 +1,4 @@
-"""Chats for a model that finetune cannot hold are refused before pre-training, not after it."""
+"""What finetune and evaluate need is counted, and refused before pre-training where it does not fit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,30 +9,59 @@ from anadil.cli import main
 from anadil.cli.doctor.local import run_checks
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB
-from anadil.plan.finetuning import check_finetune_fits, finetune_memory
-from anadil.plan.instances import CPU, machine
+from anadil.plan.evaluating import check_evaluate_fits, evaluate_plan
+from anadil.plan.finetuning import check_finetune_fits, finetune_memory, finetune_plan
+from anadil.plan.instances import CPU, Machine, machine
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.preflight import check_finetune, check_fits
+from anadil.plan.stage_memory import StageMemory
 from anadil.recipe.load import load_recipe
+from tests.kit import plans
 
-CHATS = "finetune.inputs=[s3://bucket/chats.jsonl]"
-REFUSAL = r"finetune does not fit: it runs in one process on one device, and meta-llama/Llama-3\.3-70B"
+ALL = "finetune.trains=all"
+REFUSAL = r"finetune does not fit: all weights of meta-llama/Llama-3\.3-70B"
+P5 = machine("p5.48xlarge")
 
 
-def test_chats_for_70b_are_refused_with_the_need_and_the_remedy() -> None:
+def finetune_of(name: str, *overrides: str, kind: Machine = P5, nodes: int = 1) -> StageMemory:
+    recipe = load_recipe(name, overrides)
+    return finetune_plan(trained_shape(recipe), recipe, kind, nodes)
+
+
+def refused(name: str, *overrides: str) -> str:
+    with pytest.raises(PreflightError) as error:
+        check_finetune(load_recipe(name, overrides), here=False)
+    return str(error.value)
+
+
+def test_the_70b_recipe_names_chats_and_four_gpus_hold_its_finetune_and_evaluate() -> None:
+    recipe = load_recipe("japanese-70b")
+    line = check_fits(recipe, here=False)
+
+    assert recipe.finetune.inputs
+    assert "; finetune needs 4" in line
+    assert line.count("GiB of 79.1 GiB on each of 4 devices (fits)") == 2
+
+
+def test_all_weights_of_70b_are_refused_with_the_need_and_remedies_that_fit() -> None:
     with pytest.raises(PreflightError, match=REFUSAL) as error:
-        check_fits(load_recipe("japanese-70b", [CHATS]), here=False)
+        check_fits(load_recipe("japanese-70b", [ALL]), here=False)
 
-    assert "on a device that has 79.1 GiB (p5.48xlarge, H100)" in str(error.value)
-    assert "--set 'finetune.inputs=[]'" in str(error.value)
-    assert "batch_size=" not in str(error.value)  # not one chat fits
+    said = str(error.value)
+    assert "on 8 devices needs 146.7 GiB of a device that has 79.1 GiB (p5.48xlarge, H100)" in said
+    assert "--set 'finetune.inputs=[]'" in said
+    assert "finetune.trains=adapter" in said
+    remedies = [part.split()[0].rstrip(",") for part in said.split("--set ")[1:] if not part.startswith("'")]
+    batch = next(each for each in remedies if each.startswith("finetune.batch_size"))
+    assert "fits" in check_finetune(load_recipe("japanese-70b", [ALL, batch]), here=False)
+    assert "fits" in check_finetune(load_recipe("japanese-70b", ["finetune.trains=adapter"]), here=False)
 
 
 @pytest.mark.parametrize(
     "command", [["plan"], ["submit", "--namespace", "x", "--host", "http://127.0.0.1:9"]]
 )
 def test_plan_and_submit_refuse_it(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main([*command, "japanese-70b", "--set", CHATS]) == 4
+    assert main.main([*command, "japanese-70b", "--set", ALL]) == 4
     assert "finetune does not fit" in capsys.readouterr().err
 
 
@@ -41,43 +70,104 @@ def test_a_launch_of_either_stage_is_checked(stage: str) -> None:
     from anadil.launch.launcher import CHECKS
 
     with pytest.raises(PreflightError, match=REFUSAL):
-        CHECKS[stage](load_recipe("japanese-70b", [CHATS]), here=False)
+        CHECKS[stage](load_recipe("japanese-70b", [ALL]), here=False)
 
 
-def test_doctor_shows_what_finetune_needs_here(tmp_path: Path) -> None:
+def test_doctor_shows_what_both_need_here(tmp_path: Path) -> None:
     checks = {check.name: check for check in run_checks("smoke", [], tmp_path)}
 
     assert "finetune needs" in checks["memory"].detail
+    assert "evaluate needs" in checks["memory"].detail
 
 
-def test_without_chats_or_without_finetune_the_run_is_not_refused() -> None:
-    with_chats = load_recipe("japanese-70b", [CHATS])
+def test_a_plan_has_a_row_for_each_stage_that_loads_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["plan", "japanese-70b"]) == 0
 
-    assert "finetune" not in check_fits(load_recipe("japanese-70b"), here=False)
-    assert "finetune" not in check_fits(with_chats, here=False, finetunes=False)
+    shown = capsys.readouterr().out.splitlines()
+    start = shown.index("Memory after pre-training")
+    assert [line.split()[0] for line in shown[start + 1 : start + 4]] == ["stage", "finetune", "evaluate"]
+    assert [stage["stage"] for stage in plans.plan().as_json()["after"]] == ["finetune", "evaluate"]
+
+
+def test_a_stage_that_the_run_does_not_reach_is_not_refused() -> None:
+    whole = load_recipe("japanese-70b", [ALL])
+
+    assert "finetune" not in check_fits(load_recipe("japanese-70b", ["finetune.inputs=[]", ALL]), here=False)
+    assert "finetune" not in check_fits(whole, here=False, then=("evaluate",))
+    assert "evaluate" not in check_fits(whole, here=False, then=())
 
 
 def test_a_batch_that_is_too_large_is_told_the_largest_that_fits() -> None:
-    recipe = load_recipe("azerbaijani-8b", ["finetune.batch_size=4000", "cluster.instance=p5.48xlarge"])
+    text = refused("azerbaijani-8b", "finetune.batch_size=40000", "cluster.instance=p5.48xlarge")
 
-    with pytest.raises(PreflightError) as error:
-        check_finetune(recipe, here=False)
-
-    size = int(str(error.value).partition("finetune.batch_size=")[2].partition(",")[0])
+    size = int(text.partition("finetune.batch_size=")[2].partition(",")[0])
     fitting = load_recipe("azerbaijani-8b", [f"finetune.batch_size={size}"])
-    assert 100 < size < 4000
+    assert 100 < size < 40_000
     assert "(fits)" in check_finetune(fitting, here=False)
 
 
-@pytest.mark.parametrize(("device", "size", "more"), [("H100", 2, 8), (CPU, 4, 200)])
-def test_the_weights_lie_on_one_device_in_the_precision_that_finetune_loads(
+@pytest.mark.parametrize(("device", "size", "more"), [("H100", 2, 12), (CPU, 4, 200)])
+def test_one_device_holds_the_weights_in_the_precision_that_finetune_loads(
     device: str, size: int, more: int
 ) -> None:
     recipe = load_recipe("azerbaijani-8b")
-    kind = replace(machine("p5.48xlarge"), device=device, memory_bytes=1_000 * GIB)
+    kind = replace(P5, device=device, memory_bytes=1_000 * GIB)
     shape = trained_shape(recipe)
 
-    need = finetune_memory(shape, recipe, kind)
+    need = finetune_memory(shape, recipe, kind, nodes=1, devices=1).total_bytes
 
     assert shape.parameters * size < need < shape.parameters * size + more * GIB
     assert "(fits)" in check_finetune_fits(shape, recipe, kind)
+
+
+def test_what_learns_takes_sixteen_bytes_and_four_bits_take_half_a_byte() -> None:
+    shape = trained_shape(load_recipe("azerbaijani-8b"))
+    adapter, whole, quantized = (
+        finetune_of("azerbaijani-8b", each) for each in ("seed=0", ALL, "finetune.quantization=4bit")
+    )
+
+    assert whole.devices == 2
+    state = whole.parts["weights"] + whole.parts["optimizer"]
+    assert state == pytest.approx(12 * shape.parameters / whole.devices)
+    frozen, nf4 = adapter.parts["weights"], quantized.parts["weights"]
+    matrices = shape.layers * shape.layer_matrices
+    assert frozen - nf4 == pytest.approx((2 - 0.516) * matrices, rel=1e-3)
+    rows = finetune_of("azerbaijani-8b", "finetune.trains_embeddings=all").parts["adapter"]
+    more = rows - finetune_of("azerbaijani-8b", "finetune.trains_embeddings=none").parts["adapter"]
+    assert more == pytest.approx(16 * shape.embeddings)
+
+
+def test_more_devices_share_weights_and_chats_but_never_more_than_there_are_chats() -> None:
+    four = finetune_of("japanese-70b")
+    one = finetune_of("japanese-70b", "finetune.batch_size=1", "finetune.quantization=4bit")
+
+    assert (four.nodes, four.devices) == (1, 4)
+    assert (one.nodes, one.devices) == (1, 1)  # four bits lie on one GPU
+    nodes = finetune_of("japanese-70b", ALL, "finetune.batch_size=24", nodes=4)
+    assert (nodes.nodes, nodes.devices) == (3, 8)
+    assert finetune_of("japanese-70b", ALL, "finetune.batch_size=8", nodes=4).verdict == "no"
+
+
+def test_gpus_that_the_recipe_asks_for_are_those_that_are_counted() -> None:
+    asked = finetune_of("japanese-70b", "cluster.resources.finetune.gpus=8")
+
+    assert asked.devices == 8
+    assert finetune_of("japanese-70b", "cluster.resources.finetune.gpus=2").verdict == "no"
+
+
+def test_a_node_without_the_main_memory_to_load_the_model_is_refused() -> None:
+    recipe = load_recipe("japanese-70b")
+    small = replace(P5, ram_bytes=100 * GIB)
+
+    with pytest.raises(PreflightError, match=r"131\.4 GiB of main memory of 100\.0 GiB"):
+        check_finetune_fits(trained_shape(recipe), recipe, small)
+
+
+def test_evaluate_takes_the_fewest_gpus_and_is_refused_where_one_machine_is_too_small() -> None:
+    recipe = load_recipe("japanese-70b")
+    shape, small = trained_shape(recipe), machine("g5.48xlarge")
+
+    assert evaluate_plan(shape, recipe, P5).devices == 4
+    assert evaluate_plan(plans.ONE, recipe, small).devices == 1
+    with pytest.raises(PreflightError, match=r"evaluate does not fit: .* on 8 devices of one machine needs"):
+        check_evaluate_fits(shape, recipe, replace(small, memory_bytes=15 * GIB))

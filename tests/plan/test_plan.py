@@ -14,7 +14,7 @@ from anadil.plan.schema import ExactPeak
 from anadil.recipe.load import load_recipe
 
 SECTIONS = (
-    "version recipe language model machine layout from phases exact search choices time cost reliability checkpoints "
+    "version recipe language model machine layout from phases after exact search choices time cost reliability checkpoints "
     "storage calibration assumptions"
 )
 KEYS = {

@@ -84,7 +84,7 @@ def test_what_is_offered_for_this_machine_fits_on_it(driver: Path) -> None:
     assert "(local, A100 40 GB)" in text
     assert offered
     for settings, need in offered:
-        line = check_fits(load_recipe("azerbaijani-1b", [COPIES, *settings]), here=True, finetunes=False)
+        line = check_fits(load_recipe("azerbaijani-1b", [COPIES, *settings]), here=True, then=())
         assert line == f"pretrain needs {need} of 39.4 GiB per device (fits)"
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_no_setting_makes_fit_says_so(driver: Path) -> None:
 
 
 def test_a_machine_that_is_large_enough_says_one_line(driver: Path) -> None:
-    line = check_fits(load_recipe("smoke"), here=True, finetunes=False)
+    line = check_fits(load_recipe("smoke"), here=True, then=())
 
     assert not driver.exists()
     assert re.fullmatch(r"pretrain needs [\d.]+ MiB of [\d.]+ GiB per device \(fits\)", line)
@@ -107,7 +107,7 @@ def test_a_machine_that_is_large_enough_says_one_line(driver: Path) -> None:
 def test_on_this_machine_the_recipes_cluster_does_not_count(driver: Path) -> None:
     answers(driver, *["NVIDIA H200, 143771"] * 8)
 
-    line = check_fits(load_recipe("azerbaijani-1b", [COPIES]), here=True, finetunes=False)
+    line = check_fits(load_recipe("azerbaijani-1b", [COPIES]), here=True, then=())
 
     assert line.endswith(" GiB of 139.8 GiB per device (fits)")
 
@@ -131,7 +131,7 @@ def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
     memory = (outside + (need - outside) / 0.965 + 0.6 * GIB) / MIB
     answers(driver, f"NVIDIA A100-SXM4-80GB, {memory:.0f}")
 
-    assert check_fits(recipe, here=True, finetunes=False).endswith("per device (tight)")
+    assert check_fits(recipe, here=True, then=()).endswith("per device (tight)")
 
 
 @pytest.mark.parametrize("name", ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b"])

@@ -73,7 +73,8 @@ def test_rows_that_are_no_chat_beside_chats_are_told(recipe: Recipe, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("chats.json", lines(CHAT), r"chats\.json: is not a \.jsonl file"),
+        ("chats.csv", lines(CHAT), r"chats\.csv: chats are read from \.jsonl, "),
+        ("chats.json", lines(CHAT), r"chats\.json: a dict, not a list of chats; write each chat as a line"),
         ("chats.jsonl", lines(CHAT) + b"{", r"chats\.jsonl:2: not a JSON line"),
         ("chats.jsonl", b"", r"hold no rows; a row needs `messages`"),
     ],

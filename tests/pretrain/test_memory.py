@@ -15,13 +15,13 @@ from anadil.core.errors import PreflightError
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import load_model
 from anadil.model.loss import HAS_LIGER
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.hf_export import open_checkpoint
 from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain

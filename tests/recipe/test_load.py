@@ -285,8 +285,7 @@ def test_a_shipped_recipe_loads_and_survives_a_round_trip(name: str) -> None:
 
     assert load_recipe(recipe.model_dump_json()) == recipe
     assert recipe.clean.inputs
-    # finetune holds the model on one device, which 70B does not fit.
-    assert bool(recipe.finetune.inputs) == (name != "japanese-70b")
+    assert recipe.finetune.inputs
 
 
 def test_a_recipe_is_found_by_name_and_by_path(tmp_path: Path) -> None:

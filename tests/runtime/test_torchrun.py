@@ -91,7 +91,7 @@ def test_processes_that_are_started_again_find_each_other(
     monkeypatch.setenv("PET_MAX_RESTARTS", "1")
     code = (
         "import torch\n"
-        "from anadil.pretrain.parallel.process_group import group\n"
+        "from anadil.model.process_group import group\n"
         "if os.environ['RANK'] == '0':\n"
         "    time.sleep(1)\n"  # so that the other one would find what a start before has left
         "with group(torch.device('cpu')) as all_of_them:\n"

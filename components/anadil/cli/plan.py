@@ -16,12 +16,11 @@ from anadil.cli.output import add_output_option, print_json
 from anadil.core.errors import PreflightError
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
-from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
-from anadil.plan.preflight import refusal_text
+from anadil.plan.preflight import check_after, refusal_text
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.plan.view.terminal import plan_lines
 from anadil.recipe.load import load_recipe
@@ -165,8 +164,8 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
         raise PreflightError(
             refusal_text(request.shape, own, request.work, request.machine, request.nodes, others, changed)
         )
-    if request.recipe.finetune.inputs:
-        log.debug("%s", check_finetune_fits(request.shape, request.recipe, request.machine))
+    for line in check_after(request.shape, request.recipe, request.machine, request.nodes):
+        log.debug("%s", line)
     if changed:
         log.warning(
             "the recipe's degrees of parallelism do not divide %s device(s) (%s x %s); planned with %s, "

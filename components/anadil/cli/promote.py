@@ -97,11 +97,11 @@ def check_promotable(scores: str, model: str) -> Manifest:
     own = [check for check in gate["checks"] if str(check["name"]).startswith(f"{candidate}.")]
     failed = [check for check in own if check.get("enforced", True) and not check["passed"]]
     # Scores of an earlier release have checks and no verdicts.
-    verdict = gate.get("verdicts", {}).get(manifest.kind) or ({"passed": not failed} if own else None)
-    if verdict is None:
+    verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
+    if not own:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
-    if not verdict["passed"]:
-        reasons = "; ".join(map(_reason, failed))
+    if failed or not verdict["passed"]:
+        reasons = "; ".join(map(_reason, failed)) or ", ".join(verdict.get("failed", []))
         raise GateError(f"{model}: the gate was not passed: {reasons}; nothing was promoted{_other(gate)}")
     _verify(model, manifest)
     return manifest
@@ -168,6 +168,9 @@ def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest
         same = [each for each in versions if each.tags.get(DIGEST_TAG) == manifest.digest]
         tags = {DIGEST_TAG: manifest.digest, "anadil.scores": scores, "anadil.kind": manifest.kind}
         made = same[0] if same else client.create_model_version(name, source=model, tags=tags)
+        if current := client.get_registered_model(name).aliases.get(alias):
+            digest = client.get_model_version(name, current).tags.get(DIGEST_TAG)
+            _warn_uncompared(f"{name} version {current}", digest, scores, manifest)
         client.set_registered_model_alias(name, alias, made.version)
     except MlflowException as error:
         if error.get_http_status_code() >= 500:
@@ -175,3 +178,10 @@ def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest
         raise PreflightError(f"MLflow refused: {error}; check the name, the alias and your rights") from None
     log.info("%s version %s: %s", name, made.version, model)
     return str(made.version)
+
+
+def _warn_uncompared(champion: str, digest: str | None, scores: str, manifest: Manifest) -> None:
+    """Say that the model which is replaced is none that these scores know."""
+    judged = artifact.finished_manifest(scores, "scores")
+    if digest not in (manifest.digest, judged.origin.get("input champion")):
+        log.warning("%s, which is replaced, was not compared with; evaluate again for that", champion)

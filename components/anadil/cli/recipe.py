@@ -77,7 +77,13 @@ def _recipe_show(options: argparse.Namespace) -> int:
 def _recipe_check(options: argparse.Namespace) -> int:
     from anadil.recipe.load import load_recipe
 
-    load_recipe(options.recipe)
+    recipe = load_recipe(options.recipe)
+    if (
+        recipe.finetune.inputs
+    ):  # whether the base can be taught chats is known now, not after its pre-training
+        from anadil.preflight.inputs import look_at_base
+
+        look_at_base(recipe, here=False).say()
     print(f"{options.recipe}: no mistakes")
     return 0
 

@@ -68,11 +68,11 @@ def _run(options: argparse.Namespace) -> int:
             look_at_files(stage, recipe).say()
     look_at_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
-        look_at_base(recipe).say()
+        look_at_base(recipe, chats=STAGES["finetune"] in stages).say()
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 
-        log.debug("%s", check_fits(recipe, here=True, finetunes=STAGES["finetune"] in stages))
+        log.debug("%s", check_fits(recipe, here=True, then=[stage.name for stage in stages]))
     require_packages("pipelines" if options.runner == "docker" else "laptop")
     if recipe.storage.root is None:
         storage = recipe.storage.model_copy(update={"root": str(work)})

@@ -7,7 +7,8 @@ filled up with earlier context. A smaller stride gives later tokens more context
 Shapes: B windows of a batch, T tokens of the longest, N scored tokens, H hidden.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states [N, H] -> logits [N, vocabulary]."""
 LOGITS_PER_CHUNK = 2**25
 """Float32 logits held at a time: 128 MiB, 260 positions of a vocabulary of 128k."""
 HEAD_TOLERANCE = 1e-2
@@ -84,7 +88,7 @@ def score(
         name: The candidate, for progress and messages.
 
     Raises:
-        DataError: A token has no embedding, the model's logits are not its head's, or not finite.
+        DataError: A token has no embedding, or the logits are not finite or come from more than the last hidden states.
     """
     full = [np.concatenate(([prefix], ids)).astype(np.int64) for ids in encoded]
     feed = _Feed(context=context, stride=stride, batch_tokens=batch_tokens, name=name)
@@ -148,10 +152,10 @@ def _score(
     left = np.bincount([window.document for window in todo], minlength=len(full))
     model.eval()
     with torch.inference_mode(), progress(f"score {feed.name}", total=len(full)) as bar:
-        if todo:
-            _check_head(model, full[todo[0].document][: min(feed.context, 16)], feed.name)
+        head = _head(model, full[todo[0].document][: min(feed.context, 16)], feed.name) if todo else None
         for batch in _batches(todo, feed.batch_tokens):
-            documents, losses = _batch_nats(model, full, batch)
+            assert head is not None
+            documents, losses = _batch_nats(model, head, full, batch)
             np.add.at(nats, documents, losses)
             members = [window.document for window in batch]
             np.subtract.at(left, members, 1)
@@ -169,7 +173,7 @@ def _batches(todo: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]
 
 
 def _batch_nats(
-    model: Any, full: Sequence[NDArray[np.int64]], batch: Sequence[Window]
+    model: Any, head: Head, full: Sequence[NDArray[np.int64]], batch: Sequence[Window]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Document and nats of each scored token of the batch."""
     width = batch[0].length
@@ -187,22 +191,23 @@ def _batch_nats(
     device = model.device
     hidden = _hidden(model, torch.from_numpy(inputs).to(device))  # [B, T, H]
     scored = hidden[torch.from_numpy(at[0]).to(device), torch.from_numpy(at[1]).to(device)]  # [N, H]
-    losses = _losses(model, scored, torch.from_numpy(np.concatenate(targets)).to(device))
+    losses = _losses(model, head, scored, torch.from_numpy(np.concatenate(targets)).to(device))
     return np.array([window.document for window in batch])[at[0]], losses
 
 
 def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     hidden: torch.Tensor = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
-    return hidden
+    return hidden.to(inputs.device)  # the last layer may lie on another device
 
 
-def _losses(model: Any, scored: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
+def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
     """-ln p of the targets; the logits of a large vocabulary are never there all at once."""
-    head = model.get_output_embeddings()
-    size = max(1, LOGITS_PER_CHUNK // head.weight.shape[0])
+    size = max(1, LOGITS_PER_CHUNK // model.get_output_embeddings().weight.shape[0])
     chunks = [
         functional.cross_entropy(
-            head(scored[start : start + size]).float(), targets[start : start + size], reduction="none"
+            head(scored[start : start + size]).to(targets.device).float(),
+            targets[start : start + size],
+            reduction="none",
         )
         for start in range(0, len(targets), size)
     ]
@@ -220,17 +225,39 @@ def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None
         )
 
 
-def _check_head(model: Any, ids: NDArray[np.int64], name: str) -> None:
-    """Some architectures scale or cap their logits after the head; we would score another model."""
+def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
+    """What makes logits of hidden states: the head, or the model's own forward pass where that does more.
+
+    Gemma 2 caps logits, Granite and Cohere scale them. The forward pass is compared with each way on a few tokens.
+    """
     inputs = torch.from_numpy(ids)[None].to(model.device)
-    expected = model(input_ids=inputs, use_cache=False).logits.float()
-    got = model.get_output_embeddings()(_hidden(model, inputs)).float()
+    expected = model(input_ids=inputs, use_cache=False).logits[0].float()
     _check_finite(bool(torch.isfinite(expected).all()), name)
-    if not torch.allclose(got, expected, rtol=HEAD_TOLERANCE, atol=HEAD_TOLERANCE):
-        raise DataError(
-            f"{name}: model type {model.config.model_type!r} changes its logits after the head; "
-            "such models cannot be scored, use a Llama"
-        )
+    hidden = _hidden(model, inputs)[0]
+    heads: list[Head] = [model.get_output_embeddings(), partial(_own_logits, model)]
+    # The nearer one, and the head alone where both are equal: a cap hardly changes logits that are small by chance.
+    given = {each: each(hidden).to(expected.device).float() for each in heads}
+    head = min(heads, key=lambda each: float((given[each] - expected).abs().max()))
+    if torch.allclose(given[head], expected, rtol=HEAD_TOLERANCE, atol=HEAD_TOLERANCE):
+        return head
+    raise DataError(
+        f"{name}: model type {model.config.model_type!r} makes its logits of more than its last hidden states; "
+        "such models cannot be scored, use a Llama"
+    )
+
+
+def _own_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits [N, vocabulary] by the model's forward pass, of which the layers give these hidden states [N, H]."""
+    ready = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    # Only so can a vocabulary of 256k be scored in pieces: the whole pass holds the logits of all positions.
+    layers, no_ids = model.base_model, torch.zeros((1, len(hidden)), dtype=torch.long, device=model.device)
+    forward = layers.forward
+    layers.forward = lambda *_, **__: ready
+    try:
+        logits: torch.Tensor = model(input_ids=no_ids, use_cache=False).logits[0]
+    finally:
+        layers.forward = forward
+    return logits
 
 
 def _check_finite(finite: bool, name: str) -> None:

@@ -15,8 +15,8 @@ from anadil.evaluate.domains import bits_by_group, domain_figures
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
 from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel
 from anadil.evaluate.output_language import output_language, with_languages
+from anadil.evaluate.placement import load_for_scoring
 from anadil.evaluate.questions import Questions
-from anadil.model.load import load_model, pick_device, pick_dtype
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
@@ -52,10 +52,8 @@ class ModelScores:
 
 def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language: Language) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
-    device = pick_device()
-    dtype = pick_dtype("auto", device)
-    opened: Any = load_model(candidate.path, dtype)
-    model = opened.to(device)
+    model = load_for_scoring(candidate.path, candidate.name)
+    device, dtype = model.device, model.dtype
     context, stride = _windows(candidate.name, model, recipe)
     loaded = LoadedModel(
         candidate=candidate, model=model, context=context, stride=stride, batch_tokens=BATCH_TOKENS[device.type]
@@ -94,7 +92,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         table["bits_per_byte"],
         table["fertility"],
     )
-    del model, opened, loaded
+    del model, loaded
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -135,8 +133,8 @@ def _text_figures(
 def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
     beginnings = recipe.evaluate.prompts or language.prompts
     tokenizer: Any = candidate.tokenizer
-    chat = candidate.learned_chats and tokenizer.chat_template is not None
-    if candidate.learned_chats and not chat:
+    chat = candidate.answers and tokenizer.chat_template is not None
+    if candidate.answers and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     return [
         *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),

@@ -175,12 +175,7 @@ class _Judge:
     def documents(self, name: str, contamination: Contamination) -> None:
         """Whether the held-out text is worth a judgement."""
         leaks, count = len(contamination.contaminated), contamination.num_documents
-        self._add(
-            f"{name}.contaminated_share",
-            leaks / count,
-            self.gate.max_contaminated_share,
-            interval=share_interval(leaks / count, count),
-        )
+        self._add(f"{name}.contaminated_share", leaks / count, self.gate.max_contaminated_share)
         self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
 
     def finetuned(self, mask_audit: Mapping[str, Any] | None) -> None:

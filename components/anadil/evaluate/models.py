@@ -32,17 +32,15 @@ class ScoredModel:
     tokenizer: PreTrainedTokenizerFast
     prefix: int
     """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
-    learned_chats: bool = False
-    """Whether it was trained on chats, so that it is asked through its chat template and no other way."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it was taught to answer, and is asked through its chat template."""
+        return self.name == "finetuned" or (self.name == "champion" and self.path.name == "merged")
 
 
-def open_model(name: str, path: Path, *, learned_chats: bool = False) -> ScoredModel:
+def open_model(name: str, path: Path) -> ScoredModel:
     """Load a candidate's tokenizer.
-
-    Args:
-        name: Of the candidate.
-        path: Hugging Face directory.
-        learned_chats: See `ScoredModel`.
 
     Raises:
         DataError: It has neither BOS nor EOS.
@@ -51,7 +49,7 @@ def open_model(name: str, path: Path, *, learned_chats: bool = False) -> ScoredM
     prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if prefix is None:
         raise DataError(f"{path}: tokenizer of {name} has neither bos_token nor eos_token; add one")
-    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix, learned_chats=learned_chats)
+    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

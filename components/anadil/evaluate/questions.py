@@ -143,7 +143,7 @@ def renderings_of(candidate: ScoredModel) -> tuple[Rendering, ...]:
     tokenizer: Any = candidate.tokenizer
     if tokenizer.chat_template is None:
         return ("plain text",)
-    return ("chat template",) if candidate.learned_chats else ("plain text", "chat template")
+    return ("chat template",) if candidate.answers else ("plain text", "chat template")
 
 
 def render(candidate: ScoredModel, questions: Sequence[Question], how: Rendering) -> list[Ids]:

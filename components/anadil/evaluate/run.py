@@ -10,6 +10,7 @@ from typing import Any
 
 from anadil.artifacts.base_model import model_config
 from anadil.evaluate.candidate import Material, measure
+from anadil.evaluate.champion import encode_with_champion
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
@@ -36,7 +37,8 @@ def run(job: Job) -> Figures:
     recipe, language = job.recipe, load_language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, language.code)
     candidates = _candidates(job)
-    encoded = encode_for_all(candidates, heldout.documents)
+    champion = job.inputs.get("champion")
+    candidates, encoded = encode_with_champion(candidates, champion, heldout.documents)
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field)
     questions, references = encode_references(candidates, read_questions(job))
     material = Material(
@@ -84,13 +86,7 @@ def _candidates(job: Job) -> list[ScoredModel]:
         open_model("adapted", job.inputs["model"]),
     ]
     if "adapter" in job.inputs:
-        merged = job.inputs["adapter"] / "merged"
-        candidates.append(open_model("finetuned", merged, learned_chats=True))
-    if "champion" in job.inputs:
-        champion = job.inputs["champion"]
-        of_adapter = (champion / "merged").is_dir()
-        path = champion / "merged" if of_adapter else champion
-        candidates.append(open_model("champion", path, learned_chats=of_adapter))
+        candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates

@@ -65,7 +65,8 @@ def scores_table(
     return {
         "candidates": {name: result.table for name, result in results.items()},
         "differences": {
-            name: asdict(one) | {"significant": one.significant} for name, one in differences.items()
+            name: asdict(one) | {"significant": one.significant, "unsure": one.unsure}
+            for name, one in differences.items()
         },
         "contamination": asdict(contamination)
         | {"share": len(contamination.contaminated) / contamination.num_documents},

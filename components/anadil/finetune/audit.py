@@ -12,8 +12,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.encode import IGNORED_LABEL, Example, control_ids
-from anadil.model.load import END_OF_TURN
+from anadil.finetune.chat_format import chat_format
+from anadil.finetune.encode import IGNORED_LABEL, Example
 from anadil.text.chats import DroppedChats
 
 NUM_AUDITED_CHATS = 3
@@ -21,28 +21,30 @@ TRAINED = ("⟦", "⟧")
 """Brackets round the trained spans of a sample."""
 
 
-def audit(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
-) -> dict[str, Any]:
+def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> dict[str, Any]:
     """The content of `mask_audit.json`.
 
     Args:
-        examples: Rows as the trainer will see them.
+        rows: As the trainer will see them: `input_ids` and `labels` of each; read one at a time.
         tokenizer: Turns ids of the samples to text.
         dropped: Rows that were left out before.
 
     Raises:
-        DataError: A row has no trained token, or a trained span does not end in `<|eot_id|>`.
+        DataError: A row has no trained token, or a trained span does not end in the control token that closes a turn.
     """
-    end = control_ids(tokenizer)[END_OF_TURN]
-    trained = [sum(label != IGNORED_LABEL for label in row.labels) for row in examples]
-    stopping = [_ends_right(row, end) for row in examples]
-    _gate(trained, stopping)
-    num_tokens = sum(len(row.input_ids) for row in examples)
-    middle = [round(i * (len(examples) - 1) / (NUM_AUDITED_CHATS - 1)) for i in range(NUM_AUDITED_CHATS)]
+    written = chat_format(tokenizer)
+    trained, stopping, lengths = [], [], []
+    for row in rows:
+        example = _example(row)
+        trained.append(sum(label != IGNORED_LABEL for label in example.labels))
+        stopping.append(_ends_right(example, written.control[written.end]))
+        lengths.append(len(example.input_ids))
+    _gate(trained, stopping, written.end)
+    num_tokens = sum(lengths)
+    middle = [round(i * (len(rows) - 1) / (NUM_AUDITED_CHATS - 1)) for i in range(NUM_AUDITED_CHATS)]
     return {
-        "rows": len(examples) + dropped.total,
-        "kept": len(examples),
+        "rows": len(rows) + dropped.total,
+        "kept": len(rows),
         "dropped": dict(sorted(dropped.counts.items())),
         "dropped_first": dict(sorted(dropped.places.items())),
         "tokens": num_tokens,
@@ -53,9 +55,9 @@ def audit(
             "median": statistics.median(trained),
             "max": max(trained),
         },
-        "longest_row_tokens": max(len(row.input_ids) for row in examples),
+        "longest_row_tokens": max(lengths),
         "share_ending_in_eot": sum(stopping) / len(stopping),
-        "samples": [mark_trained(examples[i], tokenizer) for i in dict.fromkeys(middle)],
+        "samples": [mark_trained(_example(rows[i]), tokenizer) for i in dict.fromkeys(middle)],
     }
 
 
@@ -66,6 +68,11 @@ def mark_trained(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
         piece = str(tokenizer.decode([token for token, _ in run]))
         text += f"{TRAINED[0]}{piece}{TRAINED[1]}" if is_trained else piece
     return text
+
+
+def _example(row: Any) -> Example:
+    """A row of a Dataset, which is a mapping, or already an example."""
+    return row if isinstance(row, Example) else Example(input_ids=row["input_ids"], labels=row["labels"])
 
 
 def _ends_right(example: Example, end: int) -> bool:
@@ -82,7 +89,7 @@ def _pairs(example: Example) -> Iterable[tuple[int, int]]:
     return zip(example.input_ids, example.labels, strict=True)
 
 
-def _gate(trained: list[int], stopping: list[bool]) -> None:
+def _gate(trained: list[int], stopping: list[bool], end: str) -> None:
     untrained = trained.count(0)
     if untrained:
         raise DataError(
@@ -91,7 +98,7 @@ def _gate(trained: list[int], stopping: list[bool]) -> None:
         )
     if not all(stopping):
         raise DataError(
-            f"mask audit: {stopping.count(False):,} of {len(stopping):,} rows do not train {END_OF_TURN} "
+            f"mask audit: {stopping.count(False):,} of {len(stopping):,} rows do not train {end} "
             f"at the end of each answer, the first is row {stopping.index(False)}; "
             "the model would not learn to stop"
         )

@@ -1,7 +1,8 @@
 """A chat under the tokenizer's own template, as token ids: control tokens come from the template alone."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -11,6 +12,67 @@ from anadil.model.load import encode_texts
 
 MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 """Code points that are no characters, for use inside a program. Source: Unicode 15, section 23.7."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlToken:
+    """A special token, and whether it swallows blanks beside it."""
+
+    id: int
+    lstrip: bool
+    rstrip: bool
+
+
+class ControlWords:
+    """A tokenizer's control tokens, and how their letters in a message are kept apart from them."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Look them up."""
+        any_tokenizer: Any = tokenizer
+        self.tokens = {
+            token.content: ControlToken(number, token.lstrip, token.rstrip)
+            for number, token in any_tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        self._names = sorted(self.tokens, key=len, reverse=True)
+        # Without any: what matches nowhere.
+        self.pattern = re.compile("|".join(map(re.escape, self._names)) or r"(?!)")
+
+    def hide(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, str]], str]:
+        """The messages with a mark for each control token in their letters, and that mark.
+
+        Raises:
+            DataError: The messages use all code points that could stand for control text.
+        """
+        said = "".join(message["content"] for message in messages)
+        mark = next((mark for mark in MARKS if mark not in said), None)
+        if mark is None:
+            raise DataError(f"chat {said[:80]!a}: holds each of U+FDD0 to U+FDEF; take them out of the text")
+        hidden = [
+            {
+                **one,
+                "content": self.pattern.sub(
+                    lambda at: f"{mark}{self._names.index(at[0])}{mark}", one["content"]
+                ),
+            }
+            for one in messages
+        ]
+        return hidden, mark
+
+    def show(self, text: str, mark: str) -> str:
+        """A rendered text with the letters that `hide` took out."""
+        return re.sub(f"{mark}(\\d+){mark}", lambda at: self._names[int(at[1])], text)
+
+    def split(self, rendered: str) -> Iterator[tuple[str, ControlToken | None, int]]:
+        """Each text, the control token behind it (None at the end), and where the text begins."""
+        start, before = 0, None
+        for match in (*self.pattern.finditer(rendered), None):
+            token = self.tokens[match[0]] if match else None
+            text = rendered[start : match.start() if match else len(rendered)]
+            first = start + (len(text) - len(text.lstrip()) if before and before.rstrip else 0)
+            text = text.lstrip() if before and before.rstrip else text
+            yield text.rstrip() if token and token.lstrip else text, token, first
+            before, start = token, match.end() if match else len(rendered)
 
 
 def chat_ids(
@@ -33,30 +95,15 @@ def chat_ids(
         DataError: The messages use all code points that could stand for control text.
     """
     any_tokenizer: Any = tokenizer
-    special = {token.content: token for token in any_tokenizer.added_tokens_decoder.values() if token.special}
-    names = sorted(special, key=len, reverse=True)
-    control = re.compile("|".join(map(re.escape, names)))
-    said = "".join(message["content"] for message in messages)
+    words = ControlWords(tokenizer)
     settings = {"add_generation_prompt": add_generation_prompt}
-    if not names or not control.search(said):
+    if not any(words.pattern.search(message["content"]) for message in messages):
         found = any_tokenizer.apply_chat_template(messages, return_dict=True, **settings)
         return list(found["input_ids"])
-    mark = next((mark for mark in MARKS if mark not in said), None)
-    if mark is None:
-        raise DataError(f"chat {said[:80]!a}: holds each of U+FDD0 to U+FDEF; take them out of the text")
-    hidden = [
-        {**one, "content": control.sub(lambda at: f"{mark}{names.index(at[0])}{mark}", one["content"])}
-        for one in messages
-    ]
+    hidden, mark = words.hide(messages)
     rendered: str = any_tokenizer.apply_chat_template(hidden, tokenize=False, **settings)
-    tokens = [special[name] for name in control.findall(rendered)]
-    texts = control.split(rendered)
-    for place, token in enumerate(tokens):
-        texts[place] = texts[place].rstrip() if token.lstrip else texts[place]
-        texts[place + 1] = texts[place + 1].lstrip() if token.rstrip else texts[place + 1]
-    shown = [re.sub(f"{mark}(\\d+){mark}", lambda at: names[int(at[1])], text) for text in texts]
-    first, *rest = encode_texts(tokenizer, shown)
-    ids = list(first)
-    for token, following in zip(tokens, rest, strict=True):
-        ids += [any_tokenizer.convert_tokens_to_ids(token.content), *following]
+    parts = [(words.show(text, mark), token) for text, token, _ in words.split(rendered)]
+    ids: list[int] = []
+    for (_, token), encoded in zip(parts, encode_texts(tokenizer, [text for text, _ in parts]), strict=True):
+        ids += [*encoded, *([token.id] if token else [])]
     return ids

@@ -6,13 +6,21 @@ Nothing here reaches the network, runs code that a directory brings along, or un
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -36,10 +44,16 @@ COPIED_TOKENIZER_FILES = (
 )
 END_OF_TEXT = "<|end_of_text|>"
 END_OF_TURN = "<|eot_id|>"
+OTHER_ENDS_OF_TURNS = ("<|im_end|>", "<end_of_turn>", "<|end|>", "<|turn_end|>")
+"""Of bases that are no Llama 3: Qwen and others that write ChatML, Gemma, Phi. A base's EOS is the end of a text, and
+one that was taught chats would never be stopped by it."""
 
 
 def load_model(
-    path: Path, dtype: torch.dtype = torch.float32, quantization: QuantizationConfigMixin | None = None
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    quantization: QuantizationConfigMixin | None = None,
+    placement: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreTrainedModel:
     """The causal language model of a local directory, with `config.use_cache` off.
 
@@ -47,6 +61,7 @@ def load_model(
         path: The directory.
         dtype: Of the weights.
         quantization: What matrices are held in instead, on the GPU.
+        placement: `device_map` and `max_memory` of transformers, where layers go to several devices.
 
     With a cache transformers builds an attention mask that lets packed documents see each
     other, so the cache stays off; pass `use_cache=True` to `generate`.
@@ -69,6 +84,7 @@ def load_model(
             trust_remote_code=False,
             output_loading_info=True,
             quantization_config=quantization,
+            **placement,
         )
     except SafetensorError as error:
         raise IntegrityError(
@@ -131,7 +147,9 @@ def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     vocabulary = tokenizer.get_vocab()
     found = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
     eos: Any = tokenizer.eos_token_id
-    return found or ([] if eos is None else [int(eos)])
+    ends = found or ([] if eos is None else [int(eos)])
+    turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
+    return list(dict.fromkeys([*ends, *turns]))
 
 
 def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int | None, int]:
@@ -152,24 +170,39 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
 
     The model itself is cast to `dtype`. Tied weights are stored once and stay tied.
     """
-    tokenizer = load_tokenizer(tokenizer_dir)
-    ends = end_ids(tokenizer)
-    config: Any = model.config
-    config.bos_token_id = tokenizer.bos_token_id
-    config.eos_token_id = ends[0] if ends else None
-    config.pad_token_id = tokenizer.pad_token_id
-    config.use_cache = True
-    generation: Any = model.generation_config
-    generation.bos_token_id = tokenizer.bos_token_id
-    generation.eos_token_id = ends or None
-    generation.pad_token_id = tokenizer.pad_token_id
+    _set_special_tokens(model.config, model.generation_config, load_tokenizer(tokenizer_dir))
     out.mkdir(parents=True, exist_ok=True)
     transformers_logging.disable_progress_bar()
     cast: Any = model
     cast.to(dtype=dtype).save_pretrained(out)
-    config.use_cache = False
+    model.config.use_cache = False
     write_both_spellings(out / "config.json")
     copy_tokenizer(tokenizer_dir, out)
+
+
+def save_settings(base: Path, out: Path) -> None:
+    """Write what `save_model` writes beside the weights, for a model of the same shape, precision and tokenizer."""
+    config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    generating: Any = GenerationConfig.from_model_config(config)
+    if (base / "generation_config.json").is_file():
+        generating = GenerationConfig.from_pretrained(base, local_files_only=True)
+    _set_special_tokens(config, generating, load_tokenizer(base))
+    config.save_pretrained(out)
+    generating.save_pretrained(out)
+    write_both_spellings(out / "config.json")
+    copy_tokenizer(base, out)
+
+
+def _set_special_tokens(config: Any, generating: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Which tokens begin, end and fill up texts when the model is served."""
+    ends = end_ids(tokenizer)
+    config.bos_token_id = tokenizer.bos_token_id
+    config.eos_token_id = ends[0] if ends else None
+    config.pad_token_id = tokenizer.pad_token_id
+    config.use_cache = True
+    generating.bos_token_id = tokenizer.bos_token_id
+    generating.eos_token_id = ends or None
+    generating.pad_token_id = tokenizer.pad_token_id
 
 
 def copy_tokenizer(source: Path, out: Path) -> None:

@@ -1,8 +1,10 @@
-"""Memory that `finetune` needs: LoRA in one process on one device, whatever the cluster has.
+"""Memory that `finetune` needs, on the fewest devices that hold it.
 
-The frozen weights lie there whole, in BF16 on a GPU and in FP32 on a CPU, which the planner of
-`pretrain` spreads over many devices. So a model that pre-training holds may not fit here.
+One device holds the model whole; several share its weights, gradients and moments (FSDP), and a batch. Frozen weights
+are BF16 on a GPU and FP32 on a CPU, or NF4; an adapter, and all weights where they learn, are FP32.
 """
+
+from collections.abc import Iterator
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_bytes, human_parameters
@@ -10,57 +12,147 @@ from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import OUTSIDE_BYTES, PROCESS_BYTES, fit_verdict
+from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
+from anadil.plan.stage_memory import StageMemory, fewest, stage_memory
 from anadil.recipe.sections import Recipe
 
-ADAPTER_BYTES = 4 * FP32
-"""Of each number of the adapter: weight, gradient and two moments, all in FP32."""
+LEARNING_BYTES = 4 * FP32
+"""Of each number that learns: weight, gradient and two moments, all in FP32."""
+NF4_BYTES = 0.5 + 0.127 / 8
+"""Of a weight in NF4, with its part of the constants. Source: QLoRA, arXiv:2305.14314, section 3."""
+CONTROL_TOKENS = 5
+"""Of the chat format."""
+LOSS_TILE = 4_096 * 32_768
+"""Logits that TRL's loss holds at a time. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
+MOST_NODES = 64
+"""That a remedy names."""
+MERGE_BYTES = 6 * 1000**3
+"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.merge`."""
 
 
-def finetune_memory(shape: Shape, recipe: Recipe, machine: Machine) -> int:
-    """Bytes on the device with a batch of the longest chats.
+def finetune_memory(
+    shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int
+) -> StageMemory:
+    """What it needs with a batch of the longest chats.
 
-    On a GPU the trainer recomputes activations, on a CPU it keeps them (`finetune.lora`). The
-    loss holds no logits.
+    On a GPU the trainer recomputes activations, on a CPU it keeps them (`finetune.lora`).
+
+    Args:
+        shape: The model that pre-training makes.
+        recipe: What is trained, and how.
+        machine: Of each node.
+        nodes: How many.
+        devices: Of each node that train together.
     """
-    settings = recipe.finetune
     on_gpu = machine.device != CPU
-    size = BF16 if on_gpu else FP32
-    tokens = settings.batch_size * settings.max_length
-    layout = Layout(recompute="full" if on_gpu else "none")
-    work = Work(
-        sequence_length=settings.max_length,
-        state="bf16" if on_gpu else "fp32",
-        compute="bf16" if on_gpu else "fp32",
-        kernels="torch",
+    trains_all = recipe.finetune.trains == "all"
+    parts = (_all_parts if trains_all else _adapter_parts)(shape, recipe, nodes * devices, on_gpu=on_gpu)
+    # The first process of a node loads the model and hands out the parts of the others.
+    loaded = shape.parameters * (FP32 if trains_all else BF16)
+    if trains_all and nodes * devices > 1:
+        loaded *= 2  # both moments, which it gathers for a checkpoint
+    if recipe.finetune.quantization == "4bit":
+        loaded = 0  # tensor by tensor
+    elif not trains_all and recipe.trained_embeddings != "none":
+        loaded *= devices  # each for itself
+    return stage_memory(
+        "finetune", parts, max(loaded, MERGE_BYTES if on_gpu else 0), machine, nodes=nodes, devices=devices
     )
-    saved = shape.layers * activations.saved_bytes(shape, work, layout)
-    one = activations.layer_bytes(shape, work, layout) if on_gpu else 0
-    adapter = shape.layers * _adapter_of_layer(shape, settings.rank)
-    outside = OUTSIDE_BYTES if on_gpu else PROCESS_BYTES
-    return round(shape.parameters * size + adapter * ADAPTER_BYTES + tokens * (saved + one) + outside)
 
 
-def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
+def finetune_plan(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> StageMemory:
+    """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.finetune.gpus`)."""
+    return fewest(
+        finetune_memory(shape, recipe, machine, nodes=used, devices=devices)
+        for used, devices in device_counts(recipe, machine, nodes)
+    )
+
+
+def device_counts(recipe: Recipe, machine: Machine, nodes: int) -> Iterator[tuple[int, int]]:
+    """Nodes, and devices of each, that `finetune` can use, the fewest first: none without a chat of the batch."""
+    asked = recipe.cluster.resources.get("finetune")
+    if asked and asked.gpus:
+        yield 1, asked.gpus
+        return
+    most = 1 if machine.device == CPU else recipe.finetune.most_processes
+    yield from (
+        (1, count)
+        for count in range(1, machine.devices + 1)
+        if machine.devices % count == 0 and count <= most
+    )
+    yield from ((count, machine.devices) for count in range(2, nodes + 1) if count * machine.devices <= most)
+
+
+def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine, nodes: int = 1) -> str:
     """One line about the memory that `finetune` needs.
 
     Raises:
         PreflightError: It does not fit.
     """
+    need = finetune_plan(shape, recipe, machine, nodes)
+    if need.verdict == "no":
+        raise PreflightError(_refusal(shape, recipe, machine, nodes, need))
+    return need.line()
+
+
+def _all_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> dict[str, float]:
+    """Where all weights learn it is a step of pre-training."""
     settings = recipe.finetune
-    total = finetune_memory(shape, recipe, machine)
-    verdict = fit_verdict(total, machine)
-    has = human_bytes(machine.memory_bytes)
-    if verdict == "no":
-        raise PreflightError(
-            f"finetune does not fit: it runs in one process on one device, and {shape.name} "
-            f"({human_parameters(shape.parameters)} parameters) with finetune.batch_size {settings.batch_size} chats of "
-            f"finetune.max_length {settings.max_length:,} tokens needs {human_bytes(total)} on a device that has "
-            f"{has} ({machine.name}, {machine.device}); take a smaller base.model or a larger device"
-            f"{_smaller(shape, recipe, machine)}, or leave finetune.inputs out: --set 'finetune.inputs=[]'"
-        )
-    return f"finetune needs {human_bytes(total)} of {has} on one device ({verdict})"
+    layout = Layout(
+        data=devices,
+        shard=devices,
+        micro_batch_size=-(-settings.batch_size // devices),
+        micro_batches=settings.gradient_accumulation,
+        recompute="full" if on_gpu else "none",
+    )
+    memory = peak_memory(shape, layout, _work(recipe, on_gpu=on_gpu, state="fp32"))
+    return {**memory.parts, "prefetched layer": float(memory.prefetched)}
+
+
+def _adapter_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> dict[str, float]:
+    settings = recipe.finetune
+    size = BF16 if on_gpu else FP32
+    work = _work(recipe, on_gpu=on_gpu, state="bf16" if on_gpu else "fp32")
+    layout = Layout(recompute="full" if on_gpu else "none")
+    tokens = -(-settings.batch_size // devices) * settings.max_length
+    made = activations.layer_bytes(shape, work, layout) + _beside_adapter(shape, recipe, size)
+    matrices = shape.layers * shape.layer_matrices
+    each = NF4_BYTES if settings.quantization == "4bit" else size
+    frozen = (shape.parameters - matrices) * size + matrices * each
+    rows = {"none": 0, "control": CONTROL_TOKENS, "all": shape.vocabulary}[recipe.trained_embeddings]
+    learning = (
+        shape.layers * _adapter_of_layer(shape, settings.rank) + rows * shape.embeddings / shape.vocabulary
+    )
+    saved = activations.saved_bytes(shape, work, layout) if on_gpu else made
+    gathered = shape.embeddings + 2 * shape.layer if devices > 1 else 0
+    return {
+        "weights": frozen / devices,
+        "adapter": learning * LEARNING_BYTES / devices,
+        # Rows that learn are written into a copy of each table.
+        "embeddings with learnt rows": size * shape.embeddings if rows else 0,
+        "gathered weights": size * gathered,
+        "activations": tokens * shape.layers * saved,
+        "recomputation": tokens * made if on_gpu else 0,
+        "loss": size * min(LOSS_TILE, tokens * shape.vocabulary) + 2 * FP32 * tokens * shape.hidden,
+    }
+
+
+def _work(recipe: Recipe, *, on_gpu: bool, state: str) -> Work:
+    """A step; the loss holds no logits."""
+    return Work(
+        sequence_length=recipe.finetune.max_length,
+        state="bf16" if state == "bf16" else "fp32",
+        compute="bf16" if on_gpu else "fp32",
+        kernels="torch",
+    )
+
+
+def _beside_adapter(shape: Shape, recipe: Recipe, size: int) -> float:
+    """What a layer's seven adapters keep, per token: inputs that dropout has changed, and its mask."""
+    inputs = 5 * shape.hidden + shape.query_width + shape.intermediate
+    kept = size + 1 if recipe.finetune.dropout else 0
+    return inputs * kept + 7 * recipe.finetune.rank * size
 
 
 def _adapter_of_layer(shape: Shape, rank: int) -> int:
@@ -69,11 +161,42 @@ def _adapter_of_layer(shape: Shape, rank: int) -> int:
     return rank * (attention + 3 * (shape.hidden + shape.intermediate))
 
 
-def _smaller(shape: Shape, recipe: Recipe, machine: Machine) -> str:
-    """A batch that fits, as a remedy; nothing where not even one chat does."""
-    for size in range(recipe.finetune.batch_size - 1, 0, -1):
-        finetune = recipe.finetune.model_copy(update={"batch_size": size})
-        tried = recipe.model_copy(update={"finetune": finetune})
-        if fit_verdict(finetune_memory(shape, tried, machine), machine) == "fits":
-            return f", or --set finetune.batch_size={size}"
-    return ""
+def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: StageMemory) -> str:
+    settings = recipe.finetune
+    what = "all weights of" if settings.trains == "all" else "an adapter of"
+    has = f"{human_bytes(need.device_bytes)} ({machine.name}, {machine.device})"
+    if machine.device != CPU and need.host_bytes > need.host_limit_bytes:
+        has += f", and {human_bytes(need.host_bytes)} of main memory of {human_bytes(need.host_limit_bytes)}"
+    return (
+        f"finetune does not fit: {what} {shape.name} ({human_parameters(shape.parameters)} parameters) with "
+        f"finetune.batch_size {settings.batch_size} chats of finetune.max_length {settings.max_length:,} tokens "
+        f"on {need.where} needs {human_bytes(need.total_bytes)} of a device that has {has}; "
+        f"{''.join(_remedies(shape, recipe, machine, nodes))}"
+        "take a smaller base.model or a larger device, or leave finetune.inputs out: --set 'finetune.inputs=[]'"
+    )
+
+
+def _remedies(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> Iterator[str]:
+    """Settings with which it fits."""
+    settings = recipe.finetune
+
+    def fits(key: str, value: object, used: int = nodes) -> bool:
+        tried = recipe.model_copy(update={"finetune": settings.model_copy(update={key: value})})
+        return finetune_plan(shape, tried, machine, used).verdict == "fits"
+
+    smaller = next((size for size in range(settings.batch_size - 1, 0, -1) if fits("batch_size", size)), 0)
+    if smaller:
+        yield f"set --set finetune.batch_size={smaller}, or "
+    if settings.trains == "all":
+        if fits("trains", "adapter"):
+            yield "set --set finetune.trains=adapter, or "
+    elif machine.device != CPU and settings.quantization == "none" and fits("quantization", "4bit"):
+        yield "set --set finetune.quantization=4bit, or "
+    if machine.device == CPU:
+        return
+    for count in range(2, MOST_NODES + 1):
+        batch, used = max(settings.batch_size, count * machine.devices), max(count, nodes)
+        if fits("batch_size", batch, used):
+            more = f" --set cluster.nodes={count}" if count > nodes else ""
+            yield f"set --set finetune.batch_size={batch}{more}, or "
+            return

@@ -8,6 +8,8 @@ from anadil import __version__
 from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.budget import MFU_RANGE, PhaseWork, RunBudget, budget
 from anadil.plan.calibration import Calibration
+from anadil.plan.evaluating import evaluate_plan
+from anadil.plan.finetuning import finetune_plan
 from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
@@ -29,6 +31,7 @@ from anadil.plan.schema import (
 )
 from anadil.plan.search import FittingLayout, SearchResult, search
 from anadil.plan.speed import speed
+from anadil.plan.stage_memory import StageMemory
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
@@ -165,6 +168,7 @@ def build_plan(request: PlanRequest, result: PlanResult, exact: ExactPeak | None
         layout=_layout(request, result.layout),
         origin=result.origin,
         phases=phases,
+        after=_after(request),
         exact=exact,
         search=None if result.search is None else _search(request, result.search),
         choices=rationale.settings(),
@@ -242,6 +246,13 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
         bound=rate.bound,
         step_parts_s={name: seconds / factor for name, seconds in rate.parts_s.items()},
     )
+
+
+def _after(request: PlanRequest) -> tuple[StageMemory, ...]:
+    """What the stages need that load the trained model."""
+    shape, recipe, machine = request.shape, request.recipe, request.machine
+    tuned = [finetune_plan(shape, recipe, machine, request.nodes)] if recipe.finetune.inputs else []
+    return (*tuned, evaluate_plan(shape, recipe, machine))
 
 
 def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:

@@ -1,10 +1,11 @@
 """Refuse a training run that cannot fit, before anything is rented or computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_bytes, human_parameters
 from anadil.model.family_table import check_family
+from anadil.plan.evaluating import check_evaluate_fits
 from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine
@@ -15,20 +16,22 @@ from anadil.plan.search import Remedy, nearest
 from anadil.recipe.sections import Recipe
 
 MAX_REMEDIES = 4
+AFTER = ("finetune", "evaluate")
+"""Stages that load the model which pre-training makes."""
 
 
-def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
-    """One line about the memory that `pretrain` needs, and `finetune` where the recipe names chats.
+def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
+    """One line about the memory that `pretrain` needs, and what comes after it: `finetune` where there are chats.
 
     A type that is trained but not planned passes: it is said that its memory is not checked.
 
     Args:
         recipe: What is to be trained.
         here: On this machine, not on the machines of `cluster`.
-        finetunes: Whether the run continues with `finetune`.
+        then: Stages with which the run continues.
 
     Raises:
-        PreflightError: It does not fit; with the nearest settings that do. Or the layout is not proven for the
+        PreflightError: One does not fit; with the nearest settings that do. Or the layout is not proven for the
             model's type.
         RecipeError: The layout cannot be, or the machine type is not known.
         DataError: The base model's shape cannot be read.
@@ -46,10 +49,23 @@ def check_fits(recipe: Recipe, *, here: bool, finetunes: bool = True) -> str:
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
-    line = f"{line} ({verdict})"
-    if not (finetunes and recipe.finetune.inputs):
-        return line
-    return f"{line}; {check_finetune_fits(shape, recipe, kind)}"
+    return "; ".join([f"{line} ({verdict})", *check_after(shape, recipe, kind, nodes, then)])
+
+
+def check_after(
+    shape: Shape, recipe: Recipe, kind: Machine, nodes: int, then: Collection[str] = AFTER
+) -> list[str]:
+    """A line about the memory of each stage that loads the model which `pretrain` makes.
+
+    Raises:
+        PreflightError: One does not fit.
+    """
+    lines = []
+    if "finetune" in then and recipe.finetune.inputs:
+        lines.append(check_finetune_fits(shape, recipe, kind, nodes))
+    if "evaluate" in then:
+        lines.append(check_evaluate_fits(shape, recipe, kind))
+    return lines
 
 
 def check_finetune(recipe: Recipe, *, here: bool) -> str:
@@ -58,7 +74,7 @@ def check_finetune(recipe: Recipe, *, here: bool) -> str:
         shape = trained_shape(recipe)
     except NotPlannedError as error:
         return f"the memory of finetune is not checked: {error}"
-    return check_finetune_fits(shape, recipe, _machine(recipe, here=here)[0])
+    return check_finetune_fits(shape, recipe, *_machine(recipe, here=here))
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
@@ -68,35 +84,41 @@ def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
     return machine(recipe.cluster.instance), recipe.cluster.nodes
 
 
-def check_shared(recipe: Recipe, target: str, backend: str) -> None:
-    """Refuse a `pretrain` whose machines would save into one directory that they do not share.
+def check_shared(
+    recipe: Recipe, target: str, backend: str, stage: str = "pretrain", nodes: int | None = None
+) -> None:
+    """Refuse a stage whose machines would save into one directory that they do not share.
 
     Args:
         recipe: What is to be trained.
-        target: URI of the model, or the root under which it is written.
+        target: URI of the artifact, or the root under which it is written.
         backend: How it is trained; `local` has one machine.
+        stage: Which; the machines of `finetune` always save together.
+        nodes: Machines; left out, `cluster.nodes`.
 
     Raises:
         PreflightError: Checkpoints have no place that all machines see.
     """
-    nodes, parallel = recipe.cluster.nodes, recipe.pretrain.parallelism
+    nodes, parallel = nodes or recipe.cluster.nodes, recipe.pretrain.parallelism
     degrees = {name: getattr(parallel, name) for name in ("shard", "tensor", "context", "pipeline")}
     needed = [f"pretrain.parallelism.{name}={degree}" for name, degree in degrees.items() if degree > 1]
     if recipe.pretrain.copies.archive:
         needed.append("pretrain.copies.archive")
+    if stage == "finetune":
+        needed = [f"finetune.batch_size={recipe.finetune.batch_size}"]
     if backend == "local" or nodes == 1 or not needed or "://" not in target:
         return
     keys = ", ".join(needed)
     if backend == "sagemaker":
         raise PreflightError(
             f"cluster.backend: sagemaker gives each of the {nodes} machines (cluster.nodes) a checkpoint directory "
-            f"of its own, but pretrain needs one that all machines see ({keys}); set cluster.nodes=1, or "
+            f"of its own, but {stage} needs one that all machines see ({keys}); set cluster.nodes=1, or "
             "cluster.backend=pytorchjob, or leave those keys out"
         )
     if recipe.cluster.work is None:
         raise PreflightError(
             f"cluster.work: not set, and beside {target} each of the {nodes} machines (cluster.nodes) would keep "
-            f"checkpoints in its own pod, but pretrain needs a directory that all machines see ({keys}); put "
+            f"checkpoints in its own pod, but {stage} needs a directory that all machines see ({keys}); put "
             "cluster.work on a volume that they all mount, such as cluster.volumes=[{claim: fsx, path: /fsx}] and "
             "cluster.work=/fsx/work"
         )

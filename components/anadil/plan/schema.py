@@ -11,6 +11,7 @@ from anadil.plan.model_shape import Trains
 from anadil.plan.rationale import Rationale
 from anadil.plan.reliability import CheckpointPlan, Reliability
 from anadil.plan.speed import Bound
+from anadil.plan.stage_memory import StageMemory
 
 JSON_KEYS = {"origin": "from"}
 """Keys of the JSON that are no names in Python."""
@@ -147,6 +148,8 @@ class Plan:
     origin: Literal["recipe", "search"]
     """Where the layout comes from."""
     phases: tuple[PhaseEstimate, ...]
+    after: tuple[StageMemory, ...]
+    """Stages that load the trained model: `finetune`, where there are chats, and `evaluate`."""
     exact: ExactPeak | None
     search: SearchSummary | None
     """None where the device's speed is not known."""
@@ -196,6 +199,8 @@ def _json(value: object) -> Any:
         return value.as_dict()
     if isinstance(value, Cost):
         return _cost_json(value)
+    if isinstance(value, StageMemory):
+        return {**asdict(value), "total_bytes": value.total_bytes}
     if isinstance(value, tuple):
         return [_json(item) for item in value]
     if not is_dataclass(value):

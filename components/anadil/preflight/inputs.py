@@ -19,6 +19,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError, Retrya
 from anadil.core.format import MIB, human_bytes, human_hours
 from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
+from anadil.preflight.chat_base import check_chat_base
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
 from anadil.recipe.sections import Base, Recipe
@@ -139,12 +140,13 @@ def look_at_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     return _as_seen(key, look, here=here)
 
 
-def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
+def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True) -> Look:
     """Read the base model's config, tokenizer and the headers of its weights.
 
     Args:
         recipe: What is to run.
         here: The stages will run on this machine.
+        chats: The model will be taught chats, if the recipe names any.
 
     Raises:
         DataError: The directory is not there, lacks something, or it cannot be read.
@@ -164,8 +166,12 @@ def look_at_base(recipe: Recipe, *, here: bool = True) -> Look:
     def look() -> Look:
         if folder.is_dir():
             check_weights(folder)
-        size = read_tokenizer(base_tokenizer(recipe.base, base_cache(recipe))).get_vocab_size()
-        return Look(key=key, detail=f"{model}, a tokenizer of {size:,} tokens")
+        tokenizer = base_tokenizer(recipe.base, base_cache(recipe))
+        size = read_tokenizer(tokenizer).get_vocab_size()
+        written = check_chat_base(recipe, tokenizer) if chats else ""
+        return Look(
+            key=key, detail=f"{model}, a tokenizer of {size:,} tokens{', ' if written else ''}{written}"
+        )
 
     return _as_seen(key, look, here=here)
 

@@ -14,6 +14,7 @@ from anadil.artifacts import artifact
 from anadil.core.errors import BudgetReached, IntegrityError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import Tiers
 from anadil.pretrain.data.packing import Batch
@@ -23,7 +24,6 @@ from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.profiler import profiled
 from anadil.pretrain.metrics.training_log import Journal
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience.loss_spikes import (
     Anomalies,
     StepAction,

@@ -21,6 +21,8 @@ from anadil.model.compile import check_compiler
 from anadil.model.kernels import set_up_device, use_liger_kernels
 from anadil.model.load import pick_device, save_model
 from anadil.model.loss import has_fast_bf16, uses_liger
+from anadil.model.peer_failure import peers
+from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
@@ -37,12 +39,10 @@ from anadil.pretrain.metrics.throughput import rates_of
 from anadil.pretrain.metrics.training_log import FILE
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import ParallelModel, compute_dtype
-from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.parallel.sharded_load import empty_model
 from anadil.pretrain.resilience import burn_in
 from anadil.pretrain.resilience.fault_injection import injected
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
-from anadil.pretrain.resilience.peer_failure import peers
 from anadil.pretrain.resilience.watchdog import Watchdog, connect_store
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import validation_of

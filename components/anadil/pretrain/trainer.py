@@ -12,6 +12,7 @@ import torch
 from anadil.core.errors import RecipeError
 from anadil.model.loss import IGNORED
 from anadil.model.low_precision import plain_tensor
+from anadil.model.process_group import Group
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, sequences_of_step
 from anadil.pretrain.data.tokens import Places
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
@@ -27,7 +28,6 @@ from anadil.pretrain.optimizer import (
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
-from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 

@@ -50,7 +50,7 @@ class Finetune(StrictModel):
     epochs: PositiveFloat = 3.0
     """Passes over the chats. Source: transformers' TrainingArguments."""
     batch_size: PositiveInt = 8
-    """Chats that go through the model at a time, on each device. Source: transformers' TrainingArguments."""
+    """Chats that go through the model at a time, on all devices together. Source: transformers' TrainingArguments."""
     gradient_accumulation: PositiveInt = 1
     """Such batches of one optimizer step: more for a larger step in the same memory. Source: transformers' TrainingArguments."""
     checkpoint_every: PositiveInt = 100
@@ -90,3 +90,8 @@ class Finetune(StrictModel):
                 f"patience {self.patience} waits for the validation loss, and validation_fraction is 0; set it, such as 0.05"
             )
         return self
+
+    @property
+    def most_processes(self) -> int:
+        """Processes that can train together: each needs a chat of the batch, and four bits lie on one GPU."""
+        return self.batch_size if self.quantization == "none" else 1

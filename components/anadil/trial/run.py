@@ -18,8 +18,8 @@ import torch
 from anadil.core.errors import RecipeError
 from anadil.model.load import pick_device
 from anadil.model.loss import uses_liger
-from anadil.pretrain.parallel.process_group import Group, group
-from anadil.pretrain.resilience.peer_failure import peers
+from anadil.model.peer_failure import peers
+from anadil.model.process_group import Group, group
 from anadil.pretrain.run import train
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.mlflow_spool import Tracker

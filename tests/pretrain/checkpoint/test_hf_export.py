@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model, load_tokenizer
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.parallel.process_group import Group
 from tests.kit.families import make_family
 from tests.kit.pretraining import make_model, make_tokenizer
 

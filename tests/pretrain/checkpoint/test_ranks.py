@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.manager import CheckpointManager
-from anadil.pretrain.parallel.process_group import Group
 from tests.kit import checkpoint_worker as worker
 from tests.kit.checkpoint_samples import ORIGIN, save
 from tests.kit.ranks import in_ranks

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from anadil.model.load import load_model
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.tiers import Tiers
@@ -16,7 +17,6 @@ from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.resilience.fault_injection import VARIABLE
 from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer

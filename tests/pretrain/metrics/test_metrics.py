@@ -15,11 +15,11 @@ import torch
 from transformers import LlamaConfig
 
 from anadil.core.errors import PreflightError
+from anadil.model.process_group import Group
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.tensorboard import FOLDER, Events
 from anadil.pretrain.metrics.throughput import rates_of
 from anadil.pretrain.metrics.training_log import Journal
-from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job

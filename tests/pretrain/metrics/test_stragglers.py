@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from anadil.model.process_group import Group
 from anadil.pretrain.metrics.stragglers import (
     AGAIN_S,
     FEWEST,
@@ -20,7 +21,6 @@ from anadil.pretrain.metrics.stragglers import (
     Stragglers,
     slow_ranks,
 )
-from anadil.pretrain.parallel.process_group import Group
 from tests.kit.ranks import in_ranks
 
 RATIO = 1.2

@@ -13,6 +13,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import summed_loss
+from anadil.model.process_group import Group
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.context import slice_of, use_context_attention
@@ -27,7 +28,6 @@ from anadil.pretrain.parallel.pipeline import (
     cut_stage,
     layers_of_stage,
 )
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel, summed_loss_of_head
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit import families

@@ -14,11 +14,11 @@ from anadil.core.errors import PreflightError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED, summed_loss
+from anadil.model.process_group import Group
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.parallel.safetensors_slices import Weights
 from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
 from anadil.pretrain.parallel.tensor import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 from anadil.pretrain.resilience import burn_in as tests
 from anadil.pretrain.resilience.burn_in import BurnInResult, burn_in, refuse_failed, slow, summary, wanted
 

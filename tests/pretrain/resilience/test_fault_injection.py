@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 from anadil.pretrain.resilience.fault_injection import VARIABLE, Injector, faults_from_environment, injected
 
 

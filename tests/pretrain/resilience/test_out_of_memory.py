@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 from anadil.pretrain.resilience.out_of_memory import FILE, micro_batch_size, no_room, note, out_of_memory
 from anadil.recipe.sections import Recipe
 from tests.kit.pretraining import in_child

@@ -8,10 +8,10 @@ import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
 from anadil.core.errors import RetryableError
+from anadil.model.peer_failure import peers
+from anadil.model.process_group import Group
 from anadil.pretrain import run as run_module
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.process_group import Group
-from anadil.pretrain.resilience.peer_failure import peers
 from anadil.pretrain.resilience.replica_check import check_replicas, checksum, checksums, peers_of
 from tests.pretrain.resilience.test_watchdog import start, told_by
 

@@ -46,6 +46,7 @@ from anadil.core.stages import BUILT_IN
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family
 from anadil.model.kernels import use_liger_kernels
+from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work
 from anadil.plan.loss_memory import liger_chunk_tokens
 from anadil.plan.memory import peak_memory
@@ -57,7 +58,6 @@ from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.load import load_recipe
 from anadil.recipe.pretrain import Phase, Pretrain
 

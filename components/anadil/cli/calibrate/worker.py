@@ -23,6 +23,7 @@ from anadil.core.format import KIB
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
+from anadil.model.process_group import Group, group
 from anadil.plan.calibration import Measurement, RunStatus
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
@@ -30,7 +31,6 @@ from anadil.pretrain.data.packing import Packed, pack
 from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.parallelize import check_layout, parallelize
-from anadil.pretrain.parallel.process_group import Group, group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe

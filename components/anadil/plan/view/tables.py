@@ -79,6 +79,23 @@ def memory_table(plan: Plan) -> Grid:
     return Grid(caption="Memory of one device", columns=("part", *phase_names(plan)), rows=tuple(rows))
 
 
+def after_table(plan: Plan) -> Grid:
+    """What the stages after pre-training need of each device, and of a node's main memory."""
+    rows = [
+        (
+            each.stage,
+            each.where,
+            human_bytes(each.total_bytes),
+            human_bytes(each.device_bytes),
+            human_bytes(each.host_bytes) if each.host_bytes else DASH,
+            each.verdict,
+        )
+        for each in plan.after
+    ]
+    columns = ("stage", "on", "needs", "device", "main memory", "verdict")
+    return Grid(caption="Memory after pre-training", columns=columns, rows=tuple(rows), words=(1, 5))
+
+
 def step_table(plan: Plan) -> Grid:
     """Seconds of one optimizer step of each phase, by part."""
     rows = [(name, *map(human_seconds, values)) for name, values in step_parts(plan).items()]

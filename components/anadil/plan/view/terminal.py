@@ -39,6 +39,7 @@ def plan_lines(plan: Plan) -> list[str]:
     blocks: Sequence[list[str]] = (
         [*_answer(plan)],
         [*_bars(plan, tables.memory_table(plan), memory)],
+        [*_grid(tables.after_table(plan))],
         [*_bars(plan, tables.step_table(plan), tables.step_parts(plan))],
         [*_grid(tables.phases_table(plan)), *_wrapped(LEFT_MARGIN, calibration_sentence(plan))],
         [*_choices(plan)],

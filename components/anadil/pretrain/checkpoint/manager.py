@@ -23,13 +23,13 @@ from torch import distributed as dist
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, IntegrityError, PreflightError, RecipeError
+from anadil.model.process_group import FAILURES, Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, read_tensors, write_tensors
 from anadil.pretrain.checkpoint.replica import Archive
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.parallel.ddp import local_part
-from anadil.pretrain.parallel.process_group import FAILURES, Group
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata

@@ -8,12 +8,12 @@ from pathlib import Path
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError
+from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.in_memory import MemoryReplica
 from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
 from anadil.pretrain.checkpoint.replica import Archive
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
-from anadil.pretrain.parallel.process_group import Group
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus

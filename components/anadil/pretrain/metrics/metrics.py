@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from anadil.model.process_group import Group
 from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
 from anadil.pretrain.metrics.tensorboard import Events
 from anadil.pretrain.metrics.throughput import Rates, RunBudget, budget_of
-from anadil.pretrain.parallel.process_group import Group
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 

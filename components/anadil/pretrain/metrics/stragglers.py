@@ -21,7 +21,7 @@ import torch
 from torch import distributed as dist
 
 from anadil.core.format import human_seconds
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from anadil.core.errors import PreflightError
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 from anadil.recipe.pretrain import Parallelism
 
 

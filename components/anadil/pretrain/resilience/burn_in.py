@@ -23,7 +23,7 @@ from torch import distributed as dist
 from anadil.artifacts import storage
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
-from anadil.pretrain.parallel.process_group import Group
+from anadil.model.process_group import Group
 from anadil.pretrain.resilience.replica_check import checksum
 
 log = logging.getLogger(__name__)

@@ -19,12 +19,12 @@ from torch import distributed as dist
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.format import human_bytes
+from anadil.model.process_group import Group
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import this_machine
 from anadil.plan.memory_limit import fit
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.search import nearest
-from anadil.pretrain.parallel.process_group import Group
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)

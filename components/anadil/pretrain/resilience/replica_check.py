@@ -13,9 +13,9 @@ import torch
 from torch import distributed as dist
 
 from anadil.core.errors import IntegrityError
+from anadil.model.process_group import Group
 from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.process_group import Group
 
 COLUMNS = 4_096
 """Numbers that are added up side by side, each with a weight of its own, so that a swap shows too."""

@@ -36,7 +36,7 @@ from typing import Literal, TextIO
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch's C module
 
 from anadil.core.errors import RetryableError
-from anadil.pretrain.parallel.process_group import PATIENCE
+from anadil.model.process_group import PATIENCE
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.runtime.termination import report_failure
 

@@ -1,11 +1,17 @@
 """Rows that make a chat, and the reasons why others do not."""
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import zstandard
+from pyarrow import parquet as pq
 
-from anadil.artifacts.chat_files import read_chats
+from anadil.artifacts.chat_files import check_chat_files, read_chats
+from anadil.artifacts.storage import expand
 from anadil.core.errors import DataError
 from anadil.text.chats import Chat, DroppedChats, Message
 
@@ -116,3 +122,97 @@ def test_reasons_are_told_with_remedy_and_places() -> None:
         "too_long 8 (shorten the chats or raise finetune.max_length; a.jsonl:1, a.jsonl:2, a.jsonl:3); "
         "no_answer 1 (a chat needs an assistant turn, from which the model learns; b.jsonl:1)"
     )
+
+
+PAIRS = [{"prompt": f"Sual {number}?", "response": f"Cavab {number}."} for number in range(5)]
+LINES = "".join(json.dumps(row) + "\n" for row in PAIRS).encode()
+
+
+def table(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(PAIRS), path)
+
+
+def stream(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = pa.Table.from_pylist(PAIRS)
+    with path.open("wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+def dataset(path: Path) -> None:
+    """As `DatasetDict.save_to_disk` of datasets writes it."""
+    for part in ("train", "test"):
+        stream(path / part / "data-00000-of-00001.arrow")
+        (path / part / "state.json").write_text("{}")
+        (path / part / "dataset_info.json").write_text("{}")
+    (path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+
+
+def repository(path: Path) -> None:
+    """As the hub keeps a dataset."""
+    for part in ("train", "test"):
+        table(path / "data" / f"{part}-00000-of-00001.parquet")
+    (path / "README.md").write_text("# A dataset")
+    (path / ".gitattributes").write_text("")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "dolly.jsonl": lambda path: path.write_bytes(LINES),
+    "dolly.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES)),
+    "dolly.jsonl.zst": lambda path: path.write_bytes(zstandard.compress(LINES)),
+    "dolly.json": lambda path: path.write_text(json.dumps(PAIRS)),
+    "dolly.parquet": table,
+    "dolly": dataset,
+    "dolly/": repository,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_file_gives_the_same_chats_of_a_named_source(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    dropped = DroppedChats()
+
+    chats = list(read_chats(expand([str(tmp_path / name)], "finetune.inputs"), dropped))
+
+    assert [(chat.messages[0].content, chat.messages[1].content) for chat in chats] == [
+        (row["prompt"], row["response"]) for row in PAIRS
+    ]
+    assert {chat.source for chat in chats} == {"dolly"}
+    assert chats[4].place.endswith(":5")
+    assert not dropped.total
+
+
+def test_a_test_part_alone_is_read(tmp_path: Path) -> None:
+    table(tmp_path / "data" / "test-00000-of-00001.parquet")
+
+    assert len(check_chat_files(expand([str(tmp_path / "data")], "finetune.inputs"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl.gz", gzip.compress(LINES)[:-9], r"a\.jsonl\.gz: is damaged .*; repair the file"),
+        ("a.jsonl.zst", zstandard.compress(LINES)[:-5], r"a\.jsonl\.zst: is damaged .*; repair the file"),
+        ("a.parquet", b"PAR1 and no more", r"a\.parquet: is a damaged table .*; repair the file"),
+        ("a.arrow", b"no stream", r"a\.arrow: is a damaged table .*; repair the file"),
+        ("a.json", LINES, r"a\.json: is not JSON \(Extra data.*; correct it, or name it \.jsonl if"),
+        ("a.json", b"[1]", r"a\.json:1: a int, not an object"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=message):
+        list(read_chats([str(tmp_path / name)], DroppedChats()))
+
+
+def test_tool_turns_and_unknown_roles_are_named_with_their_value(tmp_path: Path) -> None:
+    dropped = DroppedChats()
+    rows = [{"messages": [{**QUESTION, "role": role}, ANSWER]} for role in ("tool", "narrator")]
+
+    assert not list(read_chats([written(tmp_path, *rows)], dropped))
+    assert dropped.places == {
+        "tool_turn": ["chats.jsonl:1 ('tool')"],
+        "unknown_role": ["chats.jsonl:2 ('narrator')"],
+    }

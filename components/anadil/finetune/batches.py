@@ -1,0 +1,78 @@
+"""Which chats make up a batch: those of about one length, so that little of it is padding.
+
+The order follows from seed and epoch alone, and the chats of a step are the same whatever the number of processes
+that share them. So a run that goes on, and one on more devices, has the losses of one that nothing changed.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Sampler
+
+POOL_BATCHES = 512
+"""Batches' worth of chats, drawn at random, that are sorted by length together: of a large set other chats meet in each
+epoch, and padding stays under 1 %. Chosen by us."""
+
+
+class LengthBatches(Sampler[list[int]]):
+    """The chats of one process for each step of an epoch; `set_epoch` says which."""
+
+    def __init__(
+        self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, processes: int = 1
+    ) -> None:
+        """Prepare the batches of one process.
+
+        Args:
+            lengths: Tokens of each chat.
+            batch_size: Chats of a batch, of all processes together.
+            seed: Of the order.
+            rank: Which process this is.
+            processes: How many share each batch.
+        """
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.processes = processes
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next, from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.lengths) / self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches():
+            yield np.array_split(batch, self.processes)[self.rank].tolist()
+
+    def batches(self) -> list[NDArray[np.int64]]:
+        """The chats of each batch of the epoch, of all processes, in the order in which they are trained on."""
+        random = np.random.default_rng([self.seed, self.epoch])
+        shuffled = random.permutation(len(self.lengths))
+        pool = POOL_BATCHES * self.batch_size
+        batches = []
+        for start in range(0, len(shuffled), pool):
+            drawn = shuffled[start : start + pool]
+            drawn = drawn[np.argsort(self.lengths[drawn], kind="stable")]
+            batches += [drawn[at : at + self.batch_size] for at in range(0, len(drawn), self.batch_size)]
+        return [batches[number] for number in random.permutation(len(batches))]
+
+
+class ChatLoader(DataLoader[Any]):
+    """A loader whose batches know the epoch, which the trainer tells its loader alone."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next, from 0."""
+        batches: Any = self.batch_sampler
+        batches.set_epoch(epoch)
+
+
+def padding_ratio(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
+    """Tokens that are computed for each real one, where every batch is padded to its longest chat."""
+    tables = [[lengths[index] for index in batch] for batch in batches]
+    return sum(max(each) * len(each) for each in tables) / sum(map(sum, tables))

@@ -1,0 +1,251 @@
+"""The format in which a tokenizer's chats are written, proven before it is used.
+
+With Llama 3's control tokens it is our own template, which writes no date. Any other tokenizer keeps its base's
+template, or TRL's training copy of it; of a base without a template it is that of its family's control tokens. What is
+trained follows from the template itself: the text behind the opened turn of the assistant, up to the control token
+that closes it. No template is used of which that is not so on sample chats: with it the model would learn nothing,
+would never stop, or would be asked otherwise than it was taught.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerFast
+from trl import chat_template_utils
+
+from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE
+from anadil.core.errors import DataError
+from anadil.model.chat_ids import ControlWords
+from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
+from anadil.text.chats import Chat, Message
+
+START_HEADER = "<|start_header_id|>"
+END_HEADER = "<|end_header_id|>"
+CONTROL = (BEGIN, START_HEADER, END_HEADER, END_OF_TURN, END_OF_TEXT)
+"""Control tokens of the Llama 3 chat format."""
+AFTER_HEADER = "\n\n"
+FAMILIES: Mapping[tuple[str, ...], str] = {
+    ("<start_of_turn>", "<end_of_turn>"): chat_template_utils.gemma3_training_chat_template,
+    ("<|im_start|>", "<|im_end|>"): chat_template_utils.qwen3_instruct_2507_training_chat_template,
+}
+"""Control tokens of a base without a template that can be trained on -> TRL's training copy of its family's.
+
+Gemma 3's writes what Gemma 1 and 2's do, and takes a system turn, which those refuse."""
+DATE = "strftime_now"
+"""In a template that writes today's date: other training data every day."""
+SAMPLES = (
+    (("user", "Salam, necəsən?"), ("assistant", "Yaxşıyam: 1 + 2 = 3.")),
+    (("user", "Bir?"), ("assistant", "İki!"), ("user", "Üç (3)?"), ("assistant", "(Dörd)\n\n- beş")),
+    (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
+)
+
+Piece = tuple[str | int, bool]
+"""A text or the id of a control token, and whether it is trained."""
+
+
+class ChatFormat(Protocol):
+    """How chats are written for a tokenizer."""
+
+    @property
+    def template(self) -> str:
+        """Jinja, for who serves the model."""
+        ...
+
+    @property
+    def control(self) -> Mapping[str, int]:
+        """Its control tokens and their ids."""
+        ...
+
+    @property
+    def end(self) -> str:
+        """The control token that closes an answer."""
+        ...
+
+    def pieces(self, chat: Chat) -> list[Piece]:
+        """A chat in parts; the texts are encoded each by itself."""
+        ...
+
+
+class UnprovenTemplateError(Exception):
+    """A template of which a sample chat cannot be trained."""
+
+
+def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> ChatFormat:
+    """The format of a tokenizer's chats.
+
+    Args:
+        tokenizer: Of the base, or made by the tokenizer stage, which keeps its control tokens and template.
+        name: What the message calls the model.
+
+    Raises:
+        DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on.
+    """
+    vocabulary = tokenizer.get_vocab()
+    if all(token in vocabulary for token in CONTROL):
+        return Llama3Format({token: vocabulary[token] for token in CONTROL})
+    faults = []
+    for which, template in _templates(tokenizer):
+        try:
+            return _proven(tokenizer, template)
+        except UnprovenTemplateError as error:
+            faults.append(f"{which} {error}")
+    missing = ", ".join(token for token in CONTROL if token not in vocabulary)
+    raise DataError(
+        f"{name}: its tokenizer has no {missing}, and no chat template of its own that can be trained on "
+        f"({'; '.join(faults) or 'it has none'}); take the Instruct model of this base, another base.model, or leave "
+        "finetune.inputs out"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Format:
+    """Our own template, put together without rendering it."""
+
+    control: Mapping[str, int]
+    end: str = END_OF_TURN
+
+    @property
+    def template(self) -> str:
+        """What is shipped with the model."""
+        return CHAT_TEMPLATE.read_text(encoding="utf-8")
+
+    def pieces(self, chat: Chat) -> list[Piece]:
+        """Header, text and end of each turn."""
+        made: list[Piece] = [(self.control[BEGIN], False)]
+        for message in chat.messages:
+            # While it serves, the model reads the header with its blank line, and writes only what
+            # follows; so an answer's text is cut off there, and a question's is not.
+            is_answer = message.role == "assistant"
+            head = AFTER_HEADER if is_answer else AFTER_HEADER + message.content
+            made += [(self.control[START_HEADER], False), (message.role, False)]
+            made += [(self.control[END_HEADER], False), (head, False)]
+            made += [(message.content, True)] if is_answer else []
+            made.append((self.control[END_OF_TURN], is_answer))
+        return made
+
+
+class TemplateFormat:
+    """A base's template, rendered; what it trains is found in the rendered text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, template: str, end: str = "") -> None:
+        """Take a template.
+
+        Args:
+            tokenizer: That reads what it writes.
+            template: Jinja.
+            end: The control token that closes each answer; empty while it is not known.
+        """
+        self.template = template
+        self.end = end
+        self._words = ControlWords(tokenizer)
+        self._tokenizer: Any = tokenizer
+        self.control = {name: token.id for name, token in self._words.tokens.items() if name in template} | (
+            {end: self._words.tokens[end].id} if end else {}
+        )
+
+    def pieces(self, chat: Chat) -> list[Piece]:
+        """A chat in parts.
+
+        Raises:
+            UnprovenTemplateError: The template writes it otherwise than it will be served.
+        """
+        given = [{"role": message.role, "content": message.content} for message in chat.messages]
+        hidden, mark = self._words.hide(given)
+        whole = self._render(hidden)
+        spans = [
+            self._span(hidden, whole, turn) for turn, each in enumerate(hidden) if each["role"] == "assistant"
+        ]
+        made: list[Piece] = []
+        for text, token, start in self._words.split(whole):
+            for piece, place in _cut(text, start, [begin for begin, _ in spans]):
+                trained = any(begin <= place < end for begin, end in spans)
+                made += [(self._words.show(piece, mark), trained)] if piece else []
+            if token is not None:
+                at = start + len(text)
+                made.append((token.id, any(begin <= at < end for begin, end in spans)))
+        return made
+
+    def _span(self, hidden: Sequence[Mapping[str, str]], whole: str, turn: int) -> tuple[int, int]:
+        """Where an answer begins, and where its closing control token ends."""
+        opened = self._render(hidden[:turn], add_generation_prompt=True)
+        if not whole.startswith(opened):
+            raise UnprovenTemplateError("opens an answer otherwise than it writes it in a chat")
+        close = self._words.pattern.search(whole, len(opened))
+        if close is None or (self.end and close[0] != self.end):
+            raise UnprovenTemplateError(f"does not close an answer with {self.end or 'a control token'}")
+        if hidden[turn]["content"] not in whole[len(opened) : close.start()]:
+            raise UnprovenTemplateError("does not write an answer as it is")
+        if not self._render(hidden[: turn + 1]).startswith(whole[: close.end()]):
+            raise UnprovenTemplateError("writes an answer otherwise when the chat goes on")
+        return len(opened), close.end()
+
+    def _render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(messages), chat_template=self.template, tokenize=False, **settings
+                )
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UnprovenTemplateError(f"cannot be rendered ({error})") from None
+
+
+def _templates(tokenizer: Any) -> Iterator[tuple[str, str]]:
+    """Templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's."""
+    own = tokenizer.chat_template
+    # The tokenizer stage writes our template where a base has none.
+    if isinstance(own, str) and own != CHAT_TEMPLATE.read_text(encoding="utf-8"):
+        yield "its own", own
+        with suppress(ValueError):  # TRL has none of this template
+            yield "TRL's training copy", chat_template_utils.get_training_chat_template(tokenizer) or own
+    vocabulary = tokenizer.get_vocab()
+    for tokens, template in FAMILIES.items():
+        if all(token in vocabulary for token in tokens):
+            yield f"that of {tokens[0]}", template
+
+
+def _proven(tokenizer: PreTrainedTokenizerFast, template: str) -> TemplateFormat:
+    """A template that writes the sample chats so that each answer can be learned.
+
+    Raises:
+        UnprovenTemplateError: It does not.
+    """
+    if DATE in template:
+        raise UnprovenTemplateError("writes today's date")
+    found = TemplateFormat(tokenizer, template)
+    chats = [
+        Chat(messages=tuple(Message(role=role, content=content) for role, content in turns), place="sample")
+        for turns in SAMPLES
+    ]
+    ends = {
+        piece for chat in chats for piece, trained in found.pieces(chat) if trained and isinstance(piece, int)
+    }
+    if len(ends) != 1:
+        raise UnprovenTemplateError("closes answers with different control tokens")
+    found = TemplateFormat(tokenizer, template, str(tokenizer.convert_ids_to_tokens(ends.pop())))
+    any_tokenizer: Any = tokenizer
+    for chat in chats:
+        messages = [{"role": message.role, "content": message.content} for message in chat.messages]
+        served = any_tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True)[
+            "input_ids"
+        ]
+        if ids_of(tokenizer, found.pieces(chat)) != list(served):
+            raise UnprovenTemplateError("is read in other tokens as a whole than in parts")
+    return found
+
+
+def ids_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> list[int]:
+    """Token ids of a chat's pieces."""
+    encoded = iter(encode_texts(tokenizer, [piece for piece, _ in pieces if isinstance(piece, str)]))
+    return [token for piece, _ in pieces for token in (next(encoded) if isinstance(piece, str) else [piece])]
+
+
+def _cut(text: str, start: int, borders: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """A text that begins at `start`, cut at the borders that lie in it; each part with its place."""
+    inside = [0, *(border - start for border in borders if 0 < border - start < len(text)), len(text)]
+    for begin, end in pairwise(inside):
+        yield text[begin:end], start + begin

@@ -1,0 +1,191 @@
+"""The finetuned model as a Hugging Face directory, written file by file, never held as a whole.
+
+A tensor is read, the adapter added to it in FP32, and rounded once, to the precision in which the base stores it:
+adding in BF16 would round twice. Main memory holds the tensors of one file and one matrix in FP32.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from anadil.artifacts.base_model import model_config
+from anadil.core.errors import IntegrityError
+from anadil.core.progress import progress
+from anadil.model.family_table import families
+from anadil.model.load import save_settings
+
+SHARD_BYTES = 5 * 1000**3
+"""Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
+INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Before the names of modules in PEFT's files."""
+ROWS = ".token_adapter.trainable_tokens_delta"
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Of numbers that are added and rounded; others, such as masks, are copied."""
+
+
+def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write the base model with a LoRA adapter added to its weights; tied weights stay tied.
+
+    Args:
+        base: Hugging Face directory that the adapter was trained on.
+        adapter: PEFT directory: LoRA, rank-stabilized or not, DoRA, and rows of embeddings that learned.
+        out: Directory to write, made if it is not there.
+        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+
+    Raises:
+        IntegrityError: A file is damaged, or the adapter was made for another model.
+    """
+    found, added = _Tensors(base), _Adapter(adapter)
+    _write(found, found, base, out, shard_bytes, added)
+    if added.unused:
+        raise IntegrityError(
+            f"{adapter}: was made for another model: {base} has no matrix for {len(added.unused)} of its tensors, the "
+            f"first {min(added.unused)}; give the model that it was trained on"
+        )
+
+
+def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write a model of which all weights learned, in the precision of the base that it was trained from.
+
+    Args:
+        trained: Hugging Face weights, such as a checkpoint's.
+        base: Directory of the model before.
+        out: Directory to write, made if it is not there.
+        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+
+    Raises:
+        IntegrityError: A file is damaged.
+    """
+    _write(_Tensors(trained), _Tensors(base), base, out, shard_bytes, None)
+
+
+class _Tensors:
+    """The tensors in the safetensors files of a directory, read when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        files = {file: _names(file) for file in sorted(folder.glob("model*.safetensors"))}
+        self.files = {name: file for file, names in files.items() for name in names}
+
+    def read(self, name: str) -> torch.Tensor:
+        with safe_open(self.files[name], framework="pt", device="cpu") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
+
+    def sizes(self, names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
+        """Name, count of numbers and precision of each, without reading them."""
+        for path, own in groupby(names, key=lambda name: self.files[name]):
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for name in own:
+                    part = file.get_slice(name)
+                    yield name, math.prod(part.get_shape()), part.get_dtype()
+
+
+def _names(file: Path) -> list[str]:
+    try:
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            return list(opened.keys())
+    except SafetensorError as error:
+        raise IntegrityError(
+            f"{file}: damaged safetensors ({error}); fetch or make the model again"
+        ) from None
+
+
+class _Adapter:
+    """What an adapter adds to each tensor."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        rank = int(settings["r"])
+        self.file = folder / ADAPTER
+        self.scaling = settings["lora_alpha"] / (math.sqrt(rank) if settings["use_rslora"] else rank)
+        self.rows: Mapping[str, Sequence[int]] = settings["trainable_token_indices"] or {}
+        self.unused = set(_names(self.file))
+
+    def added(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """A tensor of the base with the adapter added; the same one where it adds nothing.
+
+        Source: peft 0.21, tuners/lora/layer.py and variants.py (`merge_safe`), tuners/trainable_tokens/layer.py.
+        """
+        module = name.removesuffix(".weight")
+        of_module = f"{PREFIX}{module}"
+        if f"{of_module}{ROWS}" in self.unused:
+            indices = torch.tensor(self.rows[module.rpartition(".")[2]])
+            return weight.float().index_copy(0, indices, self._take(f"{of_module}{ROWS}").float())
+        if f"{of_module}.lora_A.weight" not in self.unused:
+            return weight
+        first, second = (self._take(f"{of_module}.lora_{matrix}.weight").float() for matrix in "AB")
+        merged: torch.Tensor = weight.float() + second @ first * self.scaling
+        magnitude = f"{of_module}.lora_magnitude_vector"
+        if magnitude in self.unused:
+            merged *= (self._take(magnitude).float() / torch.linalg.norm(merged, dim=1)).view(-1, 1)
+        return merged
+
+    def _take(self, name: str) -> torch.Tensor:
+        self.unused.discard(name)
+        with safe_open(self.file, framework="pt", device="cpu") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
+
+
+def _write(
+    found: _Tensors, stored: _Tensors, base: Path, out: Path, shard_bytes: int, adapter: _Adapter | None
+) -> None:
+    """Write weights as the base stores them, and all that a server reads beside them."""
+    config = model_config(base)
+    family = families().get(str(config.get("model_type")))
+    left_out = family.names.tables[1] if family and config.get("tie_word_embeddings") else ""
+    precisions = {name: kind for name, _, kind in stored.sizes(stored.files)}
+    names = [name for name in found.files if name != left_out]
+    sizes = {
+        name: count * DTYPES.get(precisions.get(name, kind), torch.float32).itemsize
+        for name, count, kind in found.sizes(names)
+    }
+    shards = _shards(sizes, shard_bytes)
+    out.mkdir(parents=True, exist_ok=True)
+    places: dict[str, str] = {}
+    with progress("writing the model", len(shards)) as bar:
+        for number, shard in enumerate(shards, 1):
+            file = (
+                f"model-{number:05}-of-{len(shards):05}.safetensors"
+                if len(shards) > 1
+                else "model.safetensors"
+            )
+            tensors = {name: _rounded(found, name, precisions.get(name), adapter) for name in shard}
+            save_file(tensors, out / file, metadata={"format": "pt"})
+            (out / file).chmod(
+                0o644
+            )  # safetensors writes 0600, which a server under another user cannot read
+            places |= dict.fromkeys(shard, file)
+            bar.advance()
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
+        (out / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    save_settings(base, out)
+
+
+def _rounded(found: _Tensors, name: str, precision: str | None, adapter: _Adapter | None) -> torch.Tensor:
+    tensor = found.read(name)
+    changed = adapter.added(name, tensor) if adapter else tensor
+    return changed.to(DTYPES.get(precision or "", tensor.dtype)).contiguous()
+
+
+def _shards(sizes: Mapping[str, int], shard_bytes: int) -> list[list[str]]:
+    """Names of the tensors of each file."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards

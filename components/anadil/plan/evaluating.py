@@ -1,0 +1,73 @@
+"""Memory that `evaluate` needs: one model at a time, on the fewest devices of one machine that hold it."""
+
+from collections.abc import Iterator
+
+from anadil.core.errors import PreflightError
+from anadil.core.format import human_bytes, human_parameters
+from anadil.plan.activations import BF16, FP32
+from anadil.plan.instances import CPU, Machine
+from anadil.plan.model_shape import Shape
+from anadil.plan.stage_memory import StageMemory, fewest, stage_memory
+from anadil.recipe.sections import Recipe
+
+BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `evaluate.decoding`)."""
+FILE_BYTES = 5 * 1000**3
+"""Of weights, as pre-training and finetune write them."""
+LOGITS = 2**25
+"""Numbers of a chunk of logits in FP32 (`evaluate.bits_per_byte`); its log-probabilities are as many."""
+
+
+def evaluate_memory(shape: Shape, machine: Machine, devices: int) -> StageMemory:
+    """What it needs where a model's layers are spread over some devices of a machine."""
+    on_gpu = machine.device != CPU
+    # A file of weights is read at a time, and put where it belongs.
+    host = FILE_BYTES if on_gpu else 0
+    parts = evaluate_parts(shape, devices, on_gpu=on_gpu)
+    return stage_memory("evaluate", parts, host, machine, nodes=1, devices=devices)
+
+
+def evaluate_parts(shape: Shape, devices: int, *, on_gpu: bool) -> dict[str, float]:
+    """Bytes of the device that has the most, by part."""
+    size = BF16 if on_gpu else FP32
+    tokens = BATCH_TOKENS["cuda" if on_gpu else "cpu"]
+    layers = -(-shape.layers // devices)
+    # Layers are not cut: one device may have one more than its part.
+    more = size * max(shape.layer, shape.embedding) if devices > 1 else 0
+    layer = 4 * shape.hidden + shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
+    return {
+        "weights": shape.parameters * size / devices + more,
+        "activations": tokens * layer * size,
+        "cache of decoding": tokens * layers * 2 * shape.kv_width * size,
+        "logits": 2 * FP32 * LOGITS,
+    }
+
+
+def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine) -> StageMemory:
+    """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.evaluate.gpus`)."""
+    return fewest(evaluate_memory(shape, machine, count) for count in _device_counts(recipe, machine))
+
+
+def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
+    """One line about the memory that `evaluate` needs.
+
+    Raises:
+        PreflightError: It does not fit.
+    """
+    need = evaluate_plan(shape, recipe, machine)
+    if need.verdict == "no":
+        raise PreflightError(
+            f"evaluate does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters) on {need.where} of one "
+            f"machine needs {human_bytes(need.total_bytes)} of a device that has {human_bytes(need.device_bytes)} "
+            f"({machine.name}, {machine.device}); take a smaller base.model or a machine with more or larger devices, "
+            "or end before it: anadil run --until pretrain"
+        )
+    return need.line()
+
+
+def _device_counts(recipe: Recipe, machine: Machine) -> Iterator[int]:
+    asked = recipe.cluster.resources.get("evaluate")
+    if asked and asked.gpus:
+        yield asked.gpus
+        return
+    yield from (count for count in range(1, machine.devices + 1) if machine.devices % count == 0)

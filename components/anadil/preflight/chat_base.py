@@ -1,0 +1,34 @@
+"""Whether the base model can be taught chats, looked at before hours of pre-training.
+
+Every strategy of the tokenizer stage keeps the base's special tokens and its chat template, so the base decides.
+"""
+
+from pathlib import Path
+
+from anadil.artifacts.base_model import BEGIN, CHAT_TOKENS, END, read_tokenizer
+from anadil.recipe.sections import Recipe
+
+LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
+
+
+def check_chat_base(recipe: Recipe, folder: Path) -> str:
+    """How chats will be written; empty where the recipe names none.
+
+    Args:
+        recipe: What is to run.
+        folder: The base's tokenizer.
+
+    Raises:
+        DataError: Its tokenizer has no control tokens that a proven template writes.
+        ModuleNotFoundError: The packages of finetune are not installed, and a template would have to be rendered.
+    """
+    if not recipe.finetune.inputs:
+        return ""
+    tokenizer = read_tokenizer(folder)
+    if all(tokenizer.token_to_id(token) is not None for token in LLAMA_3):
+        return "chats as of Llama 3"
+    from anadil.finetune.chat_format import chat_format
+    from anadil.model.load import load_tokenizer
+
+    found = chat_format(load_tokenizer(folder), f"base.model {recipe.base.model}")
+    return f"chats by its own template, answers end in {found.end}"

@@ -1,0 +1,64 @@
+"""Chats of about one length share a batch; the order follows from seed and epoch alone."""
+
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from anadil.finetune.batches import LengthBatches, padding_ratio
+
+MIXED = [int(length) for length in np.random.default_rng(0).lognormal(3.5, 1, 4_001)]
+"""Tokens of chats such as people have them: many short answers, a few long ones."""
+
+
+def test_random_batches_compute_twice_their_tokens_and_ours_one_percent_more() -> None:
+    shuffled = np.random.default_rng(1).permutation(len(MIXED))
+    at_random = [shuffled[at : at + 8].tolist() for at in range(0, len(shuffled), 8)]
+
+    assert padding_ratio(at_random, MIXED) > 2
+    assert padding_ratio([each.tolist() for each in LengthBatches(MIXED, 8, seed=0).batches()], MIXED) < 1.02
+
+
+def test_an_epoch_has_each_chat_once_and_the_next_one_another_order() -> None:
+    batches = LengthBatches(MIXED, 8, seed=0)
+    first = list(batches)
+    batches.set_epoch(1)
+    second = list(batches)
+
+    assert len(batches) == len(first) == 501
+    for epoch in (first, second):
+        assert Counter(index for batch in epoch for index in batch) == Counter(range(len(MIXED)))
+    assert {tuple(sorted(batch)) for batch in first} != {tuple(sorted(batch)) for batch in second}
+    lengths = [sum(MIXED[index] for index in batch) for batch in first]
+    assert lengths != sorted(lengths)
+
+
+def test_seed_and_epoch_alone_say_the_order() -> None:
+    batches = LengthBatches(MIXED, 8, seed=3)
+    batches.set_epoch(2)
+    again = LengthBatches(MIXED, 8, seed=3)
+    list(again)
+    again.set_epoch(2)
+
+    assert list(again) == list(batches)
+    assert list(LengthBatches(MIXED, 8, seed=4)) != list(LengthBatches(MIXED, 8, seed=3))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4, 16])
+def test_processes_share_each_batch_that_one_process_has(processes: int) -> None:
+    whole = list(LengthBatches(MIXED, 8, seed=0))
+
+    parts = [
+        list(LengthBatches(MIXED, 8, seed=0, rank=rank, processes=processes)) for rank in range(processes)
+    ]
+
+    assert [list(chain(*shared)) for shared in zip(*parts, strict=True)] == whole
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9])
+def test_few_chats_make_few_batches(count: int) -> None:
+    batches = list(LengthBatches(MIXED[:count], 8, seed=0))
+
+    assert sorted(index for batch in batches for index in batch) == list(range(count))
+    assert max(map(len, batches)) <= 8

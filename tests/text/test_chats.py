@@ -1,0 +1,119 @@
+"""Layouts in which people keep chats, and the part of the data that each falls in."""
+
+from typing import Any
+
+import pytest
+
+from anadil.text.chats import Chat, Message, Refusal, folded, messages_of, split_of
+
+ASKED, ANSWERED = "Paytaxt hansıdır?", "Bakı."
+PAIR = (("user", ASKED), ("assistant", ANSWERED))
+SYSTEM = ("system", "Qısa cavab ver.")
+
+
+def turn(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+def said(role: str, value: str) -> dict[str, str]:
+    return {"from": role, "value": value}
+
+
+def read(row: dict[str, Any]) -> Any:
+    found = messages_of(row)
+    return found if isinstance(found, Refusal) else tuple((each.role, each.content) for each in found)
+
+
+def chat(*questions: str) -> Chat:
+    turns = [
+        Message(role=role, content=text)
+        for asked in questions
+        for role, text in (("user", asked), ("assistant", "B"))
+    ]
+    return Chat(messages=tuple(turns), place="a:1")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [turn("user", ASKED), turn("assistant", ANSWERED)]},
+        {"messages": [turn("USER", [{"type": "text", "text": ASKED}]), turn("Model", [ANSWERED])]},
+        {"conversations": [said("human", ASKED), said("gpt", ANSWERED)]},
+        {"conversations": [turn("user", ASKED), turn("assistant", ANSWERED)], "id": 7},
+        {"prompt": ASKED, "response": ANSWERED},
+        {"prompt": ASKED, "completion": ANSWERED},
+        {"prompt": [turn("user", ASKED)], "completion": [turn("assistant", ANSWERED)]},
+        {"instruction": ASKED, "input": "", "output": ANSWERED},
+        {"question": ASKED, "answer": ANSWERED},
+        {"messages": None, "question": ASKED, "answer": ANSWERED},
+        {"messages": [turn("user", f" {ASKED}\n"), turn("assistant", ANSWERED), turn("user", "Bəs?")]},
+    ],
+)
+def test_usual_layouts_give_the_same_chat(row: dict[str, Any]) -> None:
+    assert read(row) == PAIR
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [turn("developer", SYSTEM[1]), turn("user", ASKED), turn("assistant", ANSWERED)]},
+        {"system": SYSTEM[1], "conversations": [said("human", ASKED), said("gpt", ANSWERED)]},
+        {"system_prompt": SYSTEM[1], "question": ASKED, "response": ANSWERED},
+    ],
+)
+def test_a_system_turn_is_read_in_each_layout(row: dict[str, Any]) -> None:
+    assert read(row) == (SYSTEM, *PAIR)
+
+
+def test_the_input_of_an_instruction_belongs_to_its_question() -> None:
+    row = {"instruction": "Tərcümə et:", "input": "salam", "output": "hello"}
+
+    assert read(row) == (("user", "Tərcümə et:\n\nsalam"), ("assistant", "hello"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "refusal"),
+    [
+        ([turn("tool", "42"), turn("assistant", "B")], Refusal("tool_turn", "tool")),
+        ([said("function_call", "f()"), said("gpt", "B")], Refusal("tool_turn", "function_call")),
+        ([{**turn("assistant", None), "tool_calls": [{}]}], Refusal("tool_turn", "assistant")),
+        ([turn("narrator", "A"), turn("assistant", "B")], Refusal("unknown_role", "narrator")),
+        ([turn("user", [{"type": "image_url"}]), turn("assistant", "B")], Refusal("not_text", "image_url")),
+        ([turn("user", "A")], Refusal("no_answer")),
+        ([turn("assistant", "A"), turn("user", "B")], Refusal("role_order")),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_by_name(messages: list[object], refusal: Refusal) -> None:
+    assert read({"messages": messages}) == refusal
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("PAYTAXT hansıdır", "paytaxt  hansıdır?"),
+        ("Işıq nədir?", "işıq nədir"),
+        ("İşıq", "ışıq"),
+        ("«Əli və Nino» kimindir?", "Əli və Nino kimindir"),
+        ("カタカナ", "ｶﾀｶﾅ"),
+    ],
+)
+def test_a_question_is_the_same_in_other_case_blanks_and_punctuation(one: str, other: str) -> None:
+    assert folded(one) == folded(other)
+    assert split_of(chat(one), 0.3, 0.3) == split_of(chat(other), 0.3, 0.3)
+
+
+@pytest.mark.parametrize(("one", "other"), [("2 - 2", "2 2"), ("2-2", "2+2"), ("5%", "5"), ("हिंदी", "हदी")])
+def test_other_questions_stay_apart(one: str, other: str) -> None:
+    assert folded(one) != folded(other)
+
+
+def test_a_question_falls_in_one_part_whatever_its_answer_and_the_shares_hold() -> None:
+    chats = [chat(f"Sual {number}?") for number in range(2_000)]
+    parts = [split_of(each, 0.1, 0.2) for each in chats]
+
+    assert parts.count("heldout") / len(chats) == pytest.approx(0.2, abs=0.03)
+    assert parts.count("validation") / len(chats) == pytest.approx(0.1, abs=0.03)
+    assert split_of(chat("Sual 5?", "Bəs?"), 0.1, 0.2) == parts[5]
+    assert {split_of(each, 0.0, 0.0) for each in chats} == {"train"}
+    more = [split_of(each, 0.0, 0.3) for each in chats]
+    assert all(now == "heldout" for before, now in zip(parts, more, strict=True) if before == "heldout")
