@@ -82,6 +82,8 @@ class Stage:
     """Whether it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
     distributed: bool = False
     """Whether it starts torchrun by itself where a machine has several GPUs."""
+    most_processes: str = ""
+    """Recipe key (`section.key`) of the most processes that it can use; without one, as many as there are GPUs."""
     summary: str
     """Help text: what it does."""
 
@@ -183,6 +185,8 @@ FLOW = (
         without_files="skipped",
         uses_model=True,
         costly=True,
+        distributed=True,
+        most_processes="finetune.most_processes",
         cpu="4",
         memory="16Gi",
         launchable=True,
@@ -194,7 +198,7 @@ FLOW = (
         name="evaluate",
         result_version=2,
         image="evaluate",
-        rooms=("model",),
+        rooms=("model", "plan"),
         reads=("corpus", "model", "adapter"),
         optional=("adapter",),
         writes="scores",

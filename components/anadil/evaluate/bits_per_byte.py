@@ -142,7 +142,7 @@ def _batch_nats(
 
 def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     hidden: torch.Tensor = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
-    return hidden
+    return hidden.to(inputs.device)  # the last layer may lie on another device
 
 
 def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
@@ -150,7 +150,9 @@ def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor)
     size = max(1, LOGITS_PER_CHUNK // model.get_output_embeddings().weight.shape[0])
     chunks = [
         functional.cross_entropy(
-            head(scored[start : start + size]).float(), targets[start : start + size], reduction="none"
+            head(scored[start : start + size]).to(targets.device).float(),
+            targets[start : start + size],
+            reduction="none",
         )
         for start in range(0, len(targets), size)
     ]
@@ -179,8 +181,9 @@ def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
     hidden = _hidden(model, inputs)[0]
     heads: list[Head] = [model.get_output_embeddings(), partial(_own_logits, model)]
     # The nearer one, and the head alone where both are equal: a cap hardly changes logits that are small by chance.
-    head = min(heads, key=lambda each: float((each(hidden).float() - expected).abs().max()))
-    if torch.allclose(head(hidden).float(), expected, rtol=HEAD_TOLERANCE, atol=HEAD_TOLERANCE):
+    given = {each: each(hidden).to(expected.device).float() for each in heads}
+    head = min(heads, key=lambda each: float((given[each] - expected).abs().max()))
+    if torch.allclose(given[head], expected, rtol=HEAD_TOLERANCE, atol=HEAD_TOLERANCE):
         return head
     raise DataError(
         f"{name}: model type {model.config.model_type!r} makes its logits of more than its last hidden states; "

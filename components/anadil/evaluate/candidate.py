@@ -16,7 +16,7 @@ from anadil.evaluate.domains import bits_by_group, domain_figures
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
 from anadil.evaluate.models import EncodedDocuments, ScoredModel
 from anadil.evaluate.output_language import output_language, with_languages
-from anadil.model.load import load_model, pick_device, pick_dtype
+from anadil.evaluate.placement import load_for_scoring
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
@@ -65,10 +65,8 @@ class LoadedModel:
 
 def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language: Language) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
-    device = pick_device()
-    dtype = pick_dtype("auto", device)
-    opened: Any = load_model(candidate.path, dtype)
-    model = opened.to(device)
+    model = load_for_scoring(candidate.path, candidate.name)
+    device, dtype = model.device, model.dtype
     context, stride = _windows(candidate.name, model, recipe)
     loaded = LoadedModel(
         candidate=candidate, model=model, context=context, stride=stride, batch_tokens=BATCH_TOKENS[device.type]
@@ -103,7 +101,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         table["bits_per_byte"],
         table["fertility"],
     )
-    del model, opened, loaded
+    del model, loaded
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
