@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -379,12 +378,3 @@ def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Pa
 
     with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
         run_in(tmp_path, tmp_path / "model", chats, tmp_path / "out")
-
-
-def test_several_processes_are_refused(
-    model_dir: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
-
-    with pytest.raises(PreflightError, match="runs in one process on one GPU; start it without torchrun"):
-        finetune(model_dir, chats, tmp_path / "adapter")
