@@ -169,7 +169,9 @@ def test_peak_memory_is_shown_where_training_says_it(tmp_path: Path) -> None:
 
 
 def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) -> None:
-    recipe = Recipe.model_validate({"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}})
+    recipe = Recipe.model_validate(
+        {"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}, "clean": {"inputs": ["/a.jsonl"]}}
+    )
 
     found = cost_view(read_facts(report_run.job(tmp_path, recipe)))
 
@@ -179,6 +181,24 @@ def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missin
         ("chats", "not stated; name it in report.licences"),
         ("lists", "CC0"),
     )
+
+
+def test_what_is_built_in_has_the_licence_of_the_program(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate(
+        {
+            "base": {"model": "tiny"},
+            "clean": {"inputs": ["builtin:az/prose.jsonl"]},
+            "finetune": {"inputs": ["/a.jsonl"]},
+        }
+    )
+
+    rows = cost_view(read_facts(report_run.job(tmp_path, recipe))).licences.rows
+
+    assert [row[1].partition(",")[0] for row in rows] == [
+        "Apache-2.0",
+        "Apache-2.0",
+        "not stated; name it in report.licences",
+    ]
 
 
 def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_path: Path) -> None:

@@ -178,16 +178,16 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
 
 def _forgetting(candidates: dict[str, Json]) -> list[str]:
     base = table_of(candidates.get("base", {}).get("retained"))
+    name = "finetuned" if "finetuned" in candidates else "adapted"
     texts = []
-    for name in ("adapted", "finetuned"):
-        for code, value in table_of(candidates.get(name, {}).get("retained")).items():
-            before, after = number(base.get(code)), number(value)
-            if before and after is not None and after / before > 1 + FORGETS:
-                rise = figure((after / before - 1) * 100, 2)
-                texts.append(
-                    f"Forgetting: {clip(code, 40)} costs the {name} model {rise} % more bits per byte than the base."
-                )
-    return texts[-2:]
+    for code, value in table_of(candidates.get(name, {}).get("retained")).items():
+        before, after = number(base.get(code)), number(value)
+        if before and after is not None and after / before > 1 + FORGETS:
+            rise = figure((after / before - 1) * 100, 2)
+            texts.append(
+                f"Forgetting: {clip(code, 40)} costs the {name} model {rise} % more bits per byte than the base."
+            )
+    return texts[:MAX_REASONS]
 
 
 def _unfinished(candidates: dict[str, Json]) -> list[str]:
