@@ -20,18 +20,20 @@ import torch
 from numpy.typing import NDArray
 
 from anadil.artifacts.storage import built_in
+from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.finetune.run import run
 from anadil.model.chat_ids import chat_ids
 from anadil.model.load import encode_text, load_model, load_tokenizer
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
+from anadil.text.corpus import read_documents
 
 SETTINGS = (
     "lr=0.0001", "lr=0.003", "lr=0.003,trains_embeddings=control", "lr=0.003,trains_embeddings=all",
     "trains=all,lr=0.001", "trains=all,lr=0.002", "trains=all,lr=0.003",
 )  # fmt: skip
-NUM_ASKED = 24
+NUM_ASKED = 12
 LONGEST = 64
 
 
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--chats", type=int, default=32)
     parser.add_argument("--inputs", type=Path, default=built_in("az/helpdesk.jsonl"))
     parser.add_argument("--rewordings", type=Path)
+    parser.add_argument("--corpus", type=Path)
     given = parser.parse_args()
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
@@ -87,6 +90,8 @@ def measured(given: argparse.Namespace, setting: str) -> dict[str, Any]:
         lines = given.rewordings.read_text(encoding="utf-8").splitlines()
         asked["reworded"] = [[m["content"] for m in json.loads(one)["messages"]] for one in lines]
         line["exact_reworded"] = answered(model, tokenizer, asked["reworded"][:NUM_ASKED])
+    if given.corpus:
+        line["text_bits"] = round(text_bits(model, tokenizer, given.corpus), 3)
     for name, pairs in asked.items():
         nats, other = (answer_nats(one, tokenizer, pairs) for one in (model, adapted))
         num_bytes = np.array([len(answer.encode()) for _, answer in pairs])
@@ -131,6 +136,16 @@ def answer_nats(model: Any, tokenizer: Any, pairs: list[list[str]]) -> NDArray[n
             logits = model(torch.tensor([[*before, *ids]])).logits[0, len(before) - 1 : -1]
         nats.append(float(torch.nn.functional.cross_entropy(logits, torch.tensor(ids), reduction="sum")))
     return np.array(nats)
+
+
+def text_bits(model: Any, tokenizer: Any, corpus: Path) -> float:
+    """Bits per byte of the corpus's held-out part, 128 tokens at a time."""
+    texts = [document.text for document in read_documents(corpus, "heldout")]
+    encoded = [np.array(encode_text(tokenizer, text), dtype=np.int32) for text in texts]
+    nats = score(
+        model, encoded, prefix=tokenizer.bos_token_id, context=128, stride=128, batch_tokens=4096, name=""
+    )
+    return float(nats.sum() / np.log(2) / sum(len(text.encode()) for text in texts))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from anadil.artifacts.base_model import TINY
 from anadil.core.format import GIB, amount
 from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import CPU, Machine, machine
+from anadil.plan.stage_devices import stage_devices
 from anadil.preflight.clean_cost import clean_memory_bytes
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
@@ -120,7 +121,7 @@ def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
     """What the pod of a stage asks for: the recipe's wish, else its part of the machine, else the table."""
     requested = recipe.cluster.resources.get(stage, Resources())
     kind = _machine(recipe.cluster.instance)
-    gpus = requested.gpus if requested.gpus is not None else _gpus(stage, kind)
+    gpus = requested.gpus if requested.gpus is not None else _gpus(stage, recipe, kind)
     default = (
         SMALL
         if recipe.base.model == TINY
@@ -185,10 +186,9 @@ def _machine(name: str | None) -> Machine | None:
     return machine(name) if name else None
 
 
-def _gpus(stage: str, kind: Machine | None) -> int:
-    if not STAGES[stage].uses_model or kind is None or kind.device == CPU:
-        return 0
-    return kind.devices if STAGES[stage].distributed else 1
+def _gpus(stage: str, recipe: Recipe, kind: Machine | None) -> int:
+    """Of one node: a pod has no other."""
+    return 0 if kind is None else stage_devices(stage, recipe, kind, 1)[1]
 
 
 def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe: Recipe) -> None:

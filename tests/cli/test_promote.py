@@ -110,6 +110,16 @@ def test_the_verdict_of_the_kind_decides_and_says_what_may_be_promoted_instead(
     assert check_promotable(judged, str(made)).kind == "model"
 
 
+def test_a_verdict_that_refuses_counts_without_a_reason_too(tmp_path: Path) -> None:
+    made = model(tmp_path / "model")
+    verdict = {"candidate": "adapted", "passed": False, "failed": ["adapted.loops"]}
+    judged = scores(tmp_path / "scores", made)
+    changed = rewrite(judged, lambda rows: rows["gate"].update(verdicts={"model": verdict}))
+
+    with pytest.raises(GateError, match=r"the gate was not passed: adapted\.loops; nothing was promoted"):
+        check_promotable(changed, str(made))
+
+
 def test_scores_of_an_earlier_release_are_judged_by_their_checks(tmp_path: Path) -> None:
     made = model(tmp_path / "model")
 

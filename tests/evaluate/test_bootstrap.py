@@ -79,7 +79,7 @@ def test_few_documents_of_unlike_length_are_not_called_surer_than_they_are(
     monkeypatch.setattr(bootstrap, "DRAWS", 300)
     generator = np.random.default_rng(0)
     num_bytes = np.exp(generator.normal(7, 1, 400)).astype(np.int64)
-    nats = -num_bytes * np.abs(generator.standard_t(3, 400)) * 0.1
+    nats = (-num_bytes * np.abs(generator.standard_t(3, 400)) * 0.1).astype(np.float64)
     truth = nats.sum() / np.log(2) / num_bytes.sum()
     covered = 0
     for trial in range(200):

@@ -1,6 +1,5 @@
 """The merged model: PEFT's weights, rounded once, written file by file."""
 
-import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import IntegrityError
-from anadil.finetune import merge
 from anadil.finetune.merge import ADAPTER, INDEX, write_merged, write_trained
 from anadil.model.load import load_model, save_model
 from tests.finetune.conftest import small_tokenizer
+from tests.kit.child import peak_memory
 from tests.kit.llama import small_llama
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -157,33 +156,36 @@ def test_a_damaged_adapter_is_refused(tmp_path: Path) -> None:
         write_merged(base, adapter, tmp_path / "ours")
 
 
-def anonymous_bytes() -> int:
-    """Memory of this process that no file backs."""
+MEMORY = """
+import sys
+from pathlib import Path
+from anadil.finetune import merge
+
+def anonymous_bytes():
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith("RssAnon"))
 
+def save(*given, **more):
+    real(*given, **more)
+    seen.append(anonymous_bytes())
 
-def test_memory_is_that_of_one_file_and_not_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+base, adapter, out = map(Path, sys.argv[1:4])
+seen, real, merge.save_file = [], merge.save_file, save
+before = anonymous_bytes()
+merge.write_merged(base, adapter, out, int(sys.argv[4]))
+print(max(seen) - before)
+"""
+"""Prints the most memory that no file backs; in a process of its own, where nothing freed before is used again."""
+
+
+def test_memory_is_that_of_one_file_and_not_of_the_model(tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 1_024, "num_hidden_layers": 16}
     base = write_base(tmp_path / "base", tied=True, dtype=torch.float32, **sizes)
     adapter = write_adapter(base, tmp_path / "adapter")
     size = (base / "model.safetensors").stat().st_size
-    seen: list[int] = []
-
-    def save(*given: Any, **more: Any) -> None:
-        save_file(*given, **more)
-        seen.append(anonymous_bytes())
-
-    monkeypatch.setattr(merge, "save_file", save)
 
     def peak(shard_bytes: int) -> int:
-        seen.clear()
-        gc.collect()
-        before = anonymous_bytes()
-        write_merged(base, adapter, tmp_path / str(shard_bytes), shard_bytes)
-        return max(seen) - before
+        return int(peak_memory(MEMORY, base, adapter, tmp_path / str(shard_bytes), shard_bytes)[1])
 
     assert size > 100_000_000
     assert peak(4_000_000) < size / 8

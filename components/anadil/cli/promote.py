@@ -97,11 +97,11 @@ def check_promotable(scores: str, model: str) -> Manifest:
     own = [check for check in gate["checks"] if str(check["name"]).startswith(f"{candidate}.")]
     failed = [check for check in own if check.get("enforced", True) and not check["passed"]]
     # Scores of an earlier release have checks and no verdicts.
-    verdict = gate.get("verdicts", {}).get(manifest.kind) or ({"passed": not failed} if own else None)
-    if verdict is None:
+    verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
+    if not own:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
-    if not verdict["passed"]:
-        reasons = "; ".join(map(_reason, failed))
+    if failed or not verdict["passed"]:
+        reasons = "; ".join(map(_reason, failed)) or ", ".join(verdict.get("failed", []))
         raise GateError(f"{model}: the gate was not passed: {reasons}; nothing was promoted{_other(gate)}")
     _verify(model, manifest)
     return manifest

@@ -82,6 +82,8 @@ class Stage:
     """Whether it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
     distributed: bool = False
     """Whether it starts torchrun by itself where a machine has several GPUs."""
+    most_processes: str = ""
+    """Recipe key (`section.key`) of the most processes that it can use; without one, as many as there are GPUs."""
     summary: str
     """Help text: what it does."""
 
@@ -183,6 +185,8 @@ FLOW = (
         without_files="skipped",
         uses_model=True,
         costly=True,
+        distributed=True,
+        most_processes="finetune.most_processes",
         cpu="4",
         memory="16Gi",
         launchable=True,
@@ -194,14 +198,17 @@ FLOW = (
         name="evaluate",
         result_version=2,
         image="evaluate",
-        rooms=("model",),
+        rooms=("model", "plan"),
         reads=("corpus", "model", "adapter"),
         optional=("adapter",),
         writes="scores",
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
         files_flag="heldout",
-        side_files=(SideFiles(key="evaluate.retained", of_language="retained.jsonl"),),
+        side_files=(
+            SideFiles(key="evaluate.questions"),
+            SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
+        ),
         reads_champion=True,
         without_files="runs",
         uses_model=True,
@@ -258,6 +265,7 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.trial": "null",
     "tokenizer.min_word_count": "1",
     "evaluate.retained": "[]",
+    "report.licences": "{}",
     "finetune.trains": '"adapter"',
     "finetune.trains_embeddings": '"none"',
     "finetune.rslora": "false",
@@ -273,6 +281,7 @@ NEW_KEYS: dict[str, str] = {
     "finetune.mix": "{}",
     "finetune.heldout_fraction": "0.0",
     "evaluate.questions": "[]",
+    "evaluate.max_questions": "200",
     "evaluate.gate.max_champion_ratio": "1.0",
     "evaluate.gate.max_finetuned_retained_ratio": "1.05",
     "evaluate.gate.max_answers_difference": "0.0",

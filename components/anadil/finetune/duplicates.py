@@ -18,6 +18,8 @@ BANDS, ROWS = 6, 16
 us: a template with another name in it is another chat."""
 SHINGLE_CHARS = 8
 """Characters of a shingle, the same for languages that write no spaces."""
+MIN_CHARS = 200
+"""Of a chat that may be a near copy: in a shorter one another word or number is another question. Chosen by us."""
 NUM_KEYS = 1 + BANDS
 """Of a chat: one of the whole text, and one of each band."""
 SHINGLES_AT_A_TIME = 4_096
@@ -31,14 +33,15 @@ _OFFSETS = _GENERATOR.integers(0, 2**32, (BANDS * ROWS, 1), dtype=np.uint32)
 def keys_of(chat: Chat) -> Keys:
     """Key of the whole chat without case, blanks and punctuation, then one of each band; shape (7,)."""
     text = "\n".join(f"{message.role}\t{folded(message.content)}" for message in chat.messages)
+    keys = np.full(NUM_KEYS, fingerprint(text), dtype=np.uint64)
+    if len(text) < MIN_CHARS:
+        return keys
     signature = np.full(BANDS * ROWS, 0xFFFFFFFF, dtype=np.uint32)
     shingles = _shingles(text)
     for start in range(0, len(shingles), SHINGLES_AT_A_TIME):
         values = shingles[start : start + SHINGLES_AT_A_TIME] * _FACTORS + _OFFSETS
         values ^= values >> np.uint32(15)
         np.minimum(signature, values.min(axis=1), out=signature)
-    keys = np.empty(NUM_KEYS, dtype=np.uint64)
-    keys[0] = fingerprint(text)
     bands = signature.reshape(BANDS, ROWS).astype(np.uint64)
     keys[1:] = np.arange(BANDS, dtype=np.uint64)
     for row in range(ROWS):

@@ -18,14 +18,19 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 """Linear layers that get an adapter. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS)."""
 
 
-def refuse_quantization(settings: Finetune, device: torch.device) -> None:
+def refuse_quantization(settings: Finetune, device: torch.device, processes: int = 1) -> None:
     """Refuse `quantization: 4bit` where it cannot run, before chats are read.
 
     Raises:
-        PreflightError: There is no NVIDIA GPU, or bitsandbytes is not installed.
+        PreflightError: There is no NVIDIA GPU, or bitsandbytes is not installed, or several processes would share it.
     """
     if settings.quantization == "none":
         return
+    if processes > 1:
+        raise PreflightError(
+            f"finetune.quantization: 4bit holds the model on one GPU, and torchrun has started {processes} processes; "
+            "start one, or set finetune.quantization to none"
+        )
     if device.type != "cuda":
         raise PreflightError(
             "finetune.quantization: 4bit needs an NVIDIA GPU, and torch sees none here; "

@@ -28,6 +28,7 @@ from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.trainer import ChatTrainer
 from anadil.model.load import END_OF_TEXT
+from anadil.model.process_group import Group
 from anadil.recipe.finetune import Finetune, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
@@ -57,7 +58,7 @@ def new_trainer(
     tokenizer: PreTrainedTokenizerFast,
     rows: Dataset,
     steps: int,
-    device: torch.device,
+    processes: Group,
     validation_rows: Dataset | None = None,
 ) -> Any:
     """An SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
@@ -72,7 +73,7 @@ def new_trainer(
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         model=model,
-        args=_configuration(job, steps, on_gpu=device.type == "cuda", validates=validation_rows is not None),
+        args=_configuration(job, steps, processes, validates=validation_rows is not None),
         train_dataset=rows,
         eval_dataset=validation_rows,
         processing_class=tokenizer,
@@ -84,13 +85,22 @@ def new_trainer(
     return trainer
 
 
-def _configuration(job: Job, steps: int, *, on_gpu: bool, validates: bool) -> SFTConfig:
+def loads_once(job: Job) -> bool:
+    """Whether one process of several can load the model for all: not where rows of the embedding learn.
+
+    Such an embedding lies on every device as a whole, and accelerate hands out parts alone.
+    """
+    return job.recipe.finetune.trains == "all" or job.recipe.trained_embeddings == "none"
+
+
+def _configuration(job: Job, steps: int, processes: Group, *, validates: bool) -> SFTConfig:
     settings = job.recipe.finetune
+    on_gpu = torch.cuda.is_available()
     return SFTConfig(
         output_dir=str(job.work / "trainer"),
         max_steps=steps,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
+        per_device_train_batch_size=math.ceil(settings.batch_size / processes.size),
+        per_device_eval_batch_size=math.ceil(settings.batch_size / processes.size),
         gradient_accumulation_steps=settings.gradient_accumulation,
         learning_rate=settings.lr,
         lr_scheduler_type=SCHEDULES[settings.schedule],
@@ -114,6 +124,8 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool, validates: bool) -> SF
         eval_strategy="steps" if validates else "no",
         eval_steps=settings.checkpoint_every,
         prediction_loss_only=True,
+        fsdp=True if processes.size > 1 else None,
+        fsdp_config={"cpu_ram_efficient_loading": loads_once(job)} if processes.size > 1 else None,
         report_to=[],
         disable_tqdm=True,
     )
@@ -122,14 +134,17 @@ def _configuration(job: Job, steps: int, *, on_gpu: bool, validates: bool) -> SF
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
     """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
 
-    def __init__(self, job: Job, bar: Progress, origin: Mapping[str, str]) -> None:
+    def __init__(self, job: Job, bar: Progress, origin: Mapping[str, str], processes: Group) -> None:
         self.job = job
+        self.processes = processes
         self.bar = bar
         self.origin = origin
 
     def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
-        """Ask for a checkpoint and the end when a signal has come."""
-        if self.job.stop.signal is not None:
+        """Ask for a checkpoint and the end when a signal has come, in all processes after the same step."""
+        came = max(map(int, self.processes.gather(str(int(self.job.stop.signal or 0)))))
+        if came:
+            self.job.stop.signal = came
             control.should_save = True
             control.should_training_stop = True
 
@@ -161,7 +176,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             control.should_training_stop = True
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
-        """Seal the checkpoint that was just written, and only then remove old ones."""
+        """Seal the checkpoint that all processes have just written, and only then remove old ones."""
+        self.processes.run_everywhere(lambda: None)
+        self.processes.run_on_first(lambda: self._seal(state))
+
+    def _seal(self, state: State) -> None:
         artifact.seal(checkpoint(self.job, state.global_step), kind=CHECKPOINT_KIND, origin=self.origin)
         prometheus.saved_checkpoint("finetune", state.global_step)
         best = validation.best_step(state.log_history) if self.job.recipe.finetune.patience else None

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from transformers.utils import logging as transformers_logging
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.uri import absolute
-from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
@@ -24,10 +24,14 @@ from anadil.finetune.chat_format import chat_format
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.rows import Rows, read_rows
+from anadil.finetune.trainer import load_in_first_process
 from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
+from anadil.model.peer_failure import peers
+from anadil.model.process_group import Group, group
 from anadil.runtime.cache_key import recipe_origin, result_version
+from anadil.runtime.environment import in_group
 from anadil.runtime.job import Figures, Job
 from anadil.text.chats import DroppedChats
 
@@ -44,31 +48,46 @@ LAST_STEPS = 10
 def run(job: Job) -> Figures:
     """Fill `job.out` with the adapter, `merged/`, `mask_audit.json` and the training curve.
 
-    Where all weights learn there is no adapter: `merged/` is the model.
+    Where all weights learn there is no adapter: `merged/` is the model. Processes that torchrun has started share the
+    model and each batch (FSDP); the first of them writes.
 
     Raises:
         DataError: There is nothing to train on, or the loss would not fall on the answers.
-        PreflightError: Started as one of several processes, the model is a mixture of experts, or 4 bits
-            without a GPU.
+        PreflightError: The model is a mixture of experts, or is to be in 4 bits without a GPU or in several processes.
         Stopped: A signal came while training; a checkpoint is saved.
+        RetryableError: Another process is gone.
     """
-    _one_process()
+    if not in_group():
+        # TRL refuses to spread a model over the GPUs that it sees.
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     refuse_mixture(model_config(job.inputs["model"]), str(job.inputs["model"]))
-    settings, device = job.recipe.finetune, pick_device()
-    refuse_quantization(settings, device)
-    _quiet_libraries()
+    device = pick_device()
+    with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
+        refuse_quantization(job.recipe.finetune, device, processes.size)
+        _quiet_libraries()
+        figures = _run(job, processes, device)
+        processes.wait()
+    return figures
+
+
+def _run(job: Job, processes: Group, device: torch.device) -> Figures:
+    own = _own_part(job, processes)
     tokenizer = load_tokenizer(job.inputs["model"])
     dropped = DroppedChats()
-    rows = read_rows(job, tokenizer, dropped)
-    steps = lora.num_steps(len(rows.train), settings)
-    trainer = _trainer(job, tokenizer, rows, steps, device)
+    rows = read_rows(own, tokenizer, dropped)
+    steps = lora.num_steps(len(rows.train), job.recipe.finetune)
+    trainer = _trainer(job, tokenizer, rows, steps, device, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
-    _write(job.out / "mask_audit.json", audited)
+    _write(own.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
         len(rows.train), audited["trained_tokens"], audited["tokens"], steps,
     )  # fmt: skip
-    newest = _train(job, trainer, steps, _origin(job, rows))
+    newest = _train(job, trainer, steps, _origin(job, rows, processes), processes)
+    learnt = _learnt(job, trainer.model)
+    del trainer  # merging needs the memory
+    if not processes.is_first:
+        return {}
     step = lora.result_step(job, newest)
     figures: Figures = {
         **_losses(_write_curve(job, newest), step),
@@ -78,20 +97,18 @@ def run(job: Job) -> Figures:
         "dropped": dropped.total,
     }
     _export(job, lora.checkpoint(job, step))
-    _write(job.out / "training.json", {**figures, **_learnt(job, trainer.model)})
+    _write(job.out / "training.json", {**figures, **learnt})
     job.varying.extend(BESIDE)
     return figures
 
 
-def _one_process() -> None:
-    """Use one GPU: TRL refuses to spread a model over those that it sees.
-
-    Raises:
-        PreflightError: torchrun started several processes.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise PreflightError("finetune: runs in one process on one GPU; start it without torchrun")
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+def _own_part(job: Job, processes: Group) -> Job:
+    """The job for what each process does for itself: of all but the first it goes to a place that is thrown away."""
+    if processes.is_first:
+        return job
+    folder = job.work / f"process-{processes.rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return replace(job, out=folder, work=folder)
 
 
 def _quiet_libraries() -> None:
@@ -103,30 +120,37 @@ def _quiet_libraries() -> None:
 
 
 def _trainer(
-    job: Job, tokenizer: PreTrainedTokenizerFast, rows: Rows, steps: int, device: torch.device
+    job: Job,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: Rows,
+    steps: int,
+    device: torch.device,
+    processes: Group,
 ) -> Any:
     # The adapter's random start is drawn before the trainer sets its seed.
     set_seed(job.recipe.seed)
+    if processes.size > 1:
+        load_in_first_process(only=lora.loads_once(job))
     model = load_for_training(job, device)
     validation_rows = rows.validation if len(rows.validation) else None
-    return lora.new_trainer(job, model, tokenizer, rows.train, steps, device, validation_rows)
+    return lora.new_trainer(job, model, tokenizer, rows.train, steps, processes, validation_rows)
 
 
-def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> Path:
+def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes: Group) -> Path:
     """Train to the end, from the newest checkpoint that is whole; the newest one after it.
 
     Raises:
         Stopped: A signal came; a checkpoint is saved.
     """
     patience = job.recipe.finetune.patience
-    done, folder = lora.newest_checkpoint(job, origin) or (0, None)
+    done, folder = processes.run_on_first(lambda: lora.newest_checkpoint(job, origin)) or (0, None)
     if folder:
         log.info("resuming after step %d of %d", done, steps)
         if done == steps or is_over(read_history(folder), patience):
             return folder
     with job.stop.deferred(), progress("finetune", steps) as bar:
         bar.advance(done)
-        trainer.add_callback(lora.TrainingCallback(job, bar, origin))
+        trainer.add_callback(lora.TrainingCallback(job, bar, origin, processes))
         trainer.train(resume_from_checkpoint=str(folder) if folder else None)
     if job.stop.signal is not None:
         job.stop.leave()
@@ -140,7 +164,7 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str]) -> Path:
     return newest
 
 
-def _origin(job: Job, rows: Rows) -> dict[str, str]:
+def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
     """What a checkpoint must have been made from for this run to resume from it."""
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     model = artifact.read_manifest(str(job.inputs["model"]))
@@ -151,6 +175,8 @@ def _origin(job: Job, rows: Rows) -> dict[str, str]:
         "embedding rows": job.recipe.trained_embeddings,
         "input model": model.digest,
         "chats": rows.digest,
+        # Other files, not other numbers: one process has its own form of checkpoints.
+        "shared by processes": str(processes.size > 1),
     }
 
 

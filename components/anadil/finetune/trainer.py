@@ -1,9 +1,23 @@
-"""TRL's trainer with batches of chats of one length, shared by all processes."""
+"""TRL's trainer with batches of chats of one length, and a model that all processes share (FSDP2 of accelerate).
 
+Checkpoints of several processes hold the adapter, or all weights, and the optimizer's state whole, whatever the number
+of processes; the first of them writes.
+"""
+
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils.constants import FSDP_MODEL_NAME
 from datasets import Dataset
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from trl.trainer.sft_trainer import SFTTrainer
 
 from anadil.finetune.batches import ChatLoader, LengthBatches
@@ -25,6 +39,73 @@ class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by m
         self.batch_size = batch_size
         super().__init__(**settings)
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """Let accelerate shard the model on CPUs too, as torch can; it asks for GPUs."""
+        super().create_accelerator_and_postprocess()
+        if not self.args.fsdp:
+            return
+        state = self.accelerator.state
+        if state.distributed_type != DistributedType.FSDP:
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+            self.is_fsdp_enabled: bool = True
+        if self.args.bf16:
+            # Sums of gradients over processes in FP32, as pre-training has them; accelerate's are BF16.
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            state.fsdp_plugin.mixed_precision_policy = policy
+
+    def create_optimizer(self, *given: Any) -> torch.optim.Optimizer:
+        """The optimizer, in which parameters that are not sharded have groups of their own.
+
+        One kernel takes all parameters of a group, and cannot take both kinds.
+        """
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*given)
+        apart = {id(each) for each in _row_parameters(self.model)} if self.is_fsdp_enabled else set()
+        for group in list(optimizer.param_groups):
+            rows = [each for each in group["params"] if id(each) in apart]
+            if rows:
+                group["params"] = [each for each in group["params"] if id(each) not in apart]
+                optimizer.add_param_group({**group, "params": rows})
+        return optimizer
+
+    def _prepare_for_training(self, *given: Any, **more: Any) -> Any:
+        """Leave embeddings with rows that learn on every device: PEFT writes the rows into the whole table."""
+        rows = _row_parameters(self.model) if self.is_fsdp_enabled else []
+        if rows:
+            whole = _row_modules(self.model)
+            for module in whole:
+                module.to(self.args.device)
+            self.accelerator.state.fsdp_plugin.ignored_modules = whole
+            for parameter in rows:
+                hooked: Any = parameter
+                hooked.register_post_accumulate_grad_hook(self._average)
+        return super()._prepare_for_training(*given, **more)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Take the weights of a checkpoint, which the first process reads.
+
+        Rows of tied embeddings have two names in the file, and torch asks for one of each parameter.
+        """
+        if not self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        shared = self.model if model is None else model
+        names = {name for name, _ in shared.named_parameters()}
+        state: dict[str, Any] = {}
+        if self.args.process_index == 0:
+            file = Path(resume_from_checkpoint, f"{FSDP_MODEL_NAME}.bin")
+            read = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            state = {name: each for name, each in read.items() if name in names}
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+        set_model_state_dict(shared, state, options=options)
+
+    def _average(self, parameter: torch.Tensor) -> None:
+        """Take the mean of a gradient over all processes, once all batches of a step have added theirs."""
+        if self.accelerator.sync_gradients:
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= self.args.world_size
+
     def get_train_dataloader(self) -> ChatLoader:
         """This process's part of every batch."""
         rows: Dataset = self._remove_unused_columns(self.train_dataset, description="Training")
@@ -42,6 +123,26 @@ class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by m
             collate_fn=collator(self.data_collator),
             pin_memory=self.args.dataloader_pin_memory,
         )
+
+
+def load_in_first_process(*, only: bool) -> None:
+    """Say, before a model is loaded to be shared, whether the first process of a node alone reads its weights.
+
+    Else each process holds them all for a moment, in main memory.
+    """
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = str(only).lower()
+
+
+def _row_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Embeddings of which rows learn."""
+    return [module for module in model.modules() if isinstance(module, AuxiliaryTrainingWrapper)]
+
+
+def _row_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The rows of embeddings that learn."""
+    found = [each for module in _row_modules(model) for each in module.parameters() if each.requires_grad]
+    return list(dict.fromkeys(found))
 
 
 def token_counts(rows: Dataset) -> list[int]:

@@ -9,6 +9,7 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import most_processes
 from anadil.runtime.remake import may_remake
 
 DOMAIN = "anadil.dev"
@@ -56,7 +57,7 @@ class TrainingJob:
     @property
     def nodes(self) -> int:
         """Machines that train together."""
-        return self.recipe.cluster.nodes if STAGES[self.stage].distributed else 1
+        return self._used[0]
 
     @property
     def devices(self) -> int:
@@ -64,16 +65,28 @@ class TrainingJob:
         asked = self.recipe.cluster.resources.get(self.stage)
         if asked and asked.gpus is not None:
             return asked.gpus
-        if self.machine is None or self.machine.device == CPU:
-            return 0
-        return self.machine.devices if STAGES[self.stage].distributed else 1
+        return self._used[1]
 
     @property
     def processes(self) -> int:
         """Training processes of each node."""
-        if not STAGES[self.stage].distributed:
+        stage = STAGES[self.stage]
+        if not stage.distributed:
             return 1
-        return self.recipe.cluster.processes_per_node or max(1, self.devices)
+        count = self.recipe.cluster.processes_per_node or max(1, self.devices)
+        return min(count, most_processes(stage, self.recipe))
+
+    @property
+    def _used(self) -> tuple[int, int]:
+        """Nodes and GPUs of each that the stage takes, where the recipe does not say it of this stage."""
+        cluster, stage = self.recipe.cluster, STAGES[self.stage]
+        if self.machine is None or self.machine.device == CPU:
+            scales = stage.distributed and not stage.most_processes
+            return (cluster.nodes if scales else 1), 0
+        # Here, because it needs models, which what drives pods of `clean` has not.
+        from anadil.plan.stage_devices import stage_devices
+
+        return stage_devices(self.stage, self.recipe, self.machine, cluster.nodes)
 
     @property
     def image(self) -> str:
@@ -125,11 +138,11 @@ def check_job(job: TrainingJob, backend: str) -> None:
             f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
             "cluster.volumes"
         )
-    if job.stage == "pretrain":
+    if job.stage in ("pretrain", "finetune"):
         # Here, because it needs models, which what drives pods of `clean` has not.
         from anadil.plan.preflight import check_shared
 
-        check_shared(job.recipe, job.target, backend)
+        check_shared(job.recipe, job.target, backend, job.stage, job.nodes)
 
 
 @functools.cache

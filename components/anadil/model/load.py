@@ -6,8 +6,9 @@ Nothing here reaches the network, runs code that a directory brings along, or un
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -49,7 +50,10 @@ one that was taught chats would never be stopped by it."""
 
 
 def load_model(
-    path: Path, dtype: torch.dtype = torch.float32, quantization: QuantizationConfigMixin | None = None
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    quantization: QuantizationConfigMixin | None = None,
+    placement: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreTrainedModel:
     """The causal language model of a local directory, with `config.use_cache` off.
 
@@ -57,6 +61,7 @@ def load_model(
         path: The directory.
         dtype: Of the weights.
         quantization: What matrices are held in instead, on the GPU.
+        placement: `device_map` and `max_memory` of transformers, where layers go to several devices.
 
     With a cache transformers builds an attention mask that lets packed documents see each
     other, so the cache stays off; pass `use_cache=True` to `generate`.
@@ -79,6 +84,7 @@ def load_model(
             trust_remote_code=False,
             output_loading_info=True,
             quantization_config=quantization,
+            **placement,
         )
     except SafetensorError as error:
         raise IntegrityError(

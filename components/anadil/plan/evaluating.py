@@ -12,6 +12,8 @@ from anadil.recipe.sections import Recipe
 
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `evaluate.decoding`)."""
+FILE_BYTES = 5 * 1000**3
+"""Of weights, as pre-training and finetune write them."""
 LOGITS = 2**25
 """Numbers of a chunk of logits in FP32 (`evaluate.bits_per_byte`); its log-probabilities are as many."""
 
@@ -19,21 +21,26 @@ LOGITS = 2**25
 def evaluate_memory(shape: Shape, machine: Machine, devices: int) -> StageMemory:
     """What it needs where a model's layers are spread over some devices of a machine."""
     on_gpu = machine.device != CPU
+    # A file of weights is read at a time, and put where it belongs.
+    host = FILE_BYTES if on_gpu else 0
+    parts = evaluate_parts(shape, devices, on_gpu=on_gpu)
+    return stage_memory("evaluate", parts, host, machine, nodes=1, devices=devices)
+
+
+def evaluate_parts(shape: Shape, devices: int, *, on_gpu: bool) -> dict[str, float]:
+    """Bytes of the device that has the most, by part."""
     size = BF16 if on_gpu else FP32
     tokens = BATCH_TOKENS["cuda" if on_gpu else "cpu"]
     layers = -(-shape.layers // devices)
-    weights = shape.parameters * size
     # Layers are not cut: one device may have one more than its part.
-    spread = weights / devices + (size * max(shape.layer, shape.embedding) if devices > 1 else 0)
+    more = size * max(shape.layer, shape.embedding) if devices > 1 else 0
     layer = 4 * shape.hidden + shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
-    parts = {
-        "weights": spread,
+    return {
+        "weights": shape.parameters * size / devices + more,
         "activations": tokens * layer * size,
         "cache of decoding": tokens * layers * 2 * shape.kv_width * size,
         "logits": 2 * FP32 * LOGITS,
     }
-    host = max(weights / max(1, devices), 5 * 1000**3) if on_gpu else 0
-    return stage_memory("evaluate", parts, host, machine, nodes=1, devices=devices)
 
 
 def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine) -> StageMemory:

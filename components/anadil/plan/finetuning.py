@@ -50,8 +50,12 @@ def finetune_memory(
     parts = (_all_parts if trains_all else _adapter_parts)(shape, recipe, nodes * devices, on_gpu=on_gpu)
     # The first process of a node loads the model and hands out the parts of the others.
     loaded = shape.parameters * (FP32 if trains_all else BF16)
+    if trains_all and nodes * devices > 1:
+        loaded *= 2  # both moments, which it gathers for a checkpoint
     if recipe.finetune.quantization == "4bit":
         loaded = 0  # tensor by tensor
+    elif not trains_all and recipe.trained_embeddings != "none":
+        loaded *= devices  # each for itself
     return stage_memory(
         "finetune", parts, max(loaded, MERGE_BYTES if on_gpu else 0), machine, nodes=nodes, devices=devices
     )
@@ -71,9 +75,7 @@ def device_counts(recipe: Recipe, machine: Machine, nodes: int) -> Iterator[tupl
     if asked and asked.gpus:
         yield 1, asked.gpus
         return
-    most = recipe.finetune.batch_size
-    if machine.device == CPU or recipe.finetune.quantization == "4bit":
-        most = 1
+    most = 1 if machine.device == CPU else recipe.finetune.most_processes
     yield from (
         (1, count)
         for count in range(1, machine.devices + 1)

@@ -84,35 +84,41 @@ def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
     return machine(recipe.cluster.instance), recipe.cluster.nodes
 
 
-def check_shared(recipe: Recipe, target: str, backend: str) -> None:
-    """Refuse a `pretrain` whose machines would save into one directory that they do not share.
+def check_shared(
+    recipe: Recipe, target: str, backend: str, stage: str = "pretrain", nodes: int | None = None
+) -> None:
+    """Refuse a stage whose machines would save into one directory that they do not share.
 
     Args:
         recipe: What is to be trained.
-        target: URI of the model, or the root under which it is written.
+        target: URI of the artifact, or the root under which it is written.
         backend: How it is trained; `local` has one machine.
+        stage: Which; the machines of `finetune` always save together.
+        nodes: Machines; left out, `cluster.nodes`.
 
     Raises:
         PreflightError: Checkpoints have no place that all machines see.
     """
-    nodes, parallel = recipe.cluster.nodes, recipe.pretrain.parallelism
+    nodes, parallel = nodes or recipe.cluster.nodes, recipe.pretrain.parallelism
     degrees = {name: getattr(parallel, name) for name in ("shard", "tensor", "context", "pipeline")}
     needed = [f"pretrain.parallelism.{name}={degree}" for name, degree in degrees.items() if degree > 1]
     if recipe.pretrain.copies.archive:
         needed.append("pretrain.copies.archive")
+    if stage == "finetune":
+        needed = [f"finetune.batch_size={recipe.finetune.batch_size}"]
     if backend == "local" or nodes == 1 or not needed or "://" not in target:
         return
     keys = ", ".join(needed)
     if backend == "sagemaker":
         raise PreflightError(
             f"cluster.backend: sagemaker gives each of the {nodes} machines (cluster.nodes) a checkpoint directory "
-            f"of its own, but pretrain needs one that all machines see ({keys}); set cluster.nodes=1, or "
+            f"of its own, but {stage} needs one that all machines see ({keys}); set cluster.nodes=1, or "
             "cluster.backend=pytorchjob, or leave those keys out"
         )
     if recipe.cluster.work is None:
         raise PreflightError(
             f"cluster.work: not set, and beside {target} each of the {nodes} machines (cluster.nodes) would keep "
-            f"checkpoints in its own pod, but pretrain needs a directory that all machines see ({keys}); put "
+            f"checkpoints in its own pod, but {stage} needs a directory that all machines see ({keys}); put "
             "cluster.work on a volume that they all mount, such as cluster.volumes=[{claim: fsx, path: /fsx}] and "
             "cluster.work=/fsx/work"
         )

@@ -90,3 +90,8 @@ class Finetune(StrictModel):
                 f"patience {self.patience} waits for the validation loss, and validation_fraction is 0; set it, such as 0.05"
             )
         return self
+
+    @property
+    def most_processes(self) -> int:
+        """Processes that can train together: each needs a chat of the batch, and four bits lie on one GPU."""
+        return self.batch_size if self.quantization == "none" else 1

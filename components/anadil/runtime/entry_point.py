@@ -17,6 +17,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp, sagemaker, step_status
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute
+from anadil.runtime.job import most_processes
 from anadil.runtime.remake import allow_remake
 from anadil.runtime.signals import Stop, die_with_parent
 from anadil.runtime.termination import exit_code_of, repeat_end
@@ -121,7 +122,8 @@ def _num_processes(stage: Stage, recipe: Recipe) -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         num_gpus = min(num_gpus, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
-    return recipe.cluster.processes_per_node or max(1, num_gpus)
+    count = recipe.cluster.processes_per_node or max(1, num_gpus)
+    return min(count, most_processes(stage, recipe))
 
 
 def _has_rendezvous(stage: Stage) -> bool:

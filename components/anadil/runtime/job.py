@@ -7,6 +7,7 @@ A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills th
 `job.out`, and returns the figures of its last line.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +78,11 @@ def is_left_out(stage: Stage, recipe: Recipe) -> bool:
     if stage.only_if and not _value(recipe, stage.only_if):
         return True
     return stage.without_files == "skipped" and not named_files(stage, recipe)
+
+
+def most_processes(stage: Stage, recipe: Recipe) -> int:
+    """Processes that a stage can use."""
+    return int(_value(recipe, stage.most_processes)) if stage.most_processes else sys.maxsize
 
 
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:

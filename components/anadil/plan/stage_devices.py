@@ -1,0 +1,54 @@
+"""How many nodes and devices a stage takes of the machines that a recipe names."""
+
+import logging
+from functools import cache
+
+from anadil.core.errors import AnadilError
+from anadil.core.stages import STAGES
+from anadil.plan.evaluating import evaluate_plan
+from anadil.plan.finetuning import finetune_plan
+from anadil.plan.instances import CPU, Machine
+from anadil.plan.model_shape import trained_shape
+from anadil.plan.stage_memory import StageMemory
+from anadil.recipe.sections import Recipe
+
+log = logging.getLogger(__name__)
+
+
+def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> tuple[int, int]:
+    """Nodes, and GPUs of each, that a stage takes: the fewest that hold what it loads, or all where it scales.
+
+    Where the base model's shape cannot be read here, it is one GPU: `cluster.resources.STAGE.gpus` says another number.
+
+    Args:
+        stage: Its name.
+        recipe: What is run.
+        machine: Of each node.
+        nodes: That there are.
+    """
+    if not STAGES[stage].uses_model or machine.device == CPU:
+        return 1, 0
+    if stage not in ("finetune", "evaluate"):
+        return (nodes, machine.devices) if STAGES[stage].distributed else (1, 1)
+    return _fewest(stage, recipe.model_dump_json(), machine, nodes)
+
+
+@cache
+def _fewest(stage: str, recipe: str, machine: Machine, nodes: int) -> tuple[int, int]:
+    """Once: a manifest asks for it many times, and a shape may come from the hub."""
+    try:
+        need = _need(stage, Recipe.model_validate_json(recipe), machine, nodes)
+    except AnadilError as error:
+        log.warning(
+            "%s: asks for 1 GPU, because its memory cannot be counted here (%s); "
+            "cluster.resources.%s.gpus=N asks for more", stage, error, stage,
+        )  # fmt: skip
+        return 1, 1
+    return need.nodes, need.devices
+
+
+def _need(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> StageMemory:
+    shape = trained_shape(recipe)
+    if stage == "finetune":
+        return finetune_plan(shape, recipe, machine, nodes)
+    return evaluate_plan(shape, recipe, machine)

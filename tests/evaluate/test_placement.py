@@ -1,0 +1,97 @@
+"""A model that one GPU does not hold is spread over those of the machine, and scored as on one."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from anadil.core.errors import PreflightError
+from anadil.core.format import GIB
+from anadil.evaluate import placement
+from anadil.evaluate.bits_per_byte import score
+from anadil.evaluate.decoding import decode
+from anadil.evaluate.placement import load_for_scoring, max_memory
+from anadil.model.load import load_model
+from anadil.plan.model_shape import KNOWN
+
+from .conftest import tiny_model
+
+ONE, EIGHT, SEVENTY = (KNOWN[f"meta-llama/Llama-3.{name}"] for name in ("2-1B", "1-8B", "1-70B"))
+H100 = 79 * GIB
+
+
+@pytest.mark.parametrize(
+    ("config", "free", "devices"),
+    [(ONE, 22 * GIB, 1), (EIGHT, H100, 1), (EIGHT, 22 * GIB, 2), (SEVENTY, H100, 3), (SEVENTY, 139 * GIB, 2)],
+)
+def test_the_fewest_gpus_that_hold_it_with_a_batch(config: Any, free: int, devices: int) -> None:
+    room = max_memory(config, [free] * 8, "base")
+
+    assert list(room) == list(range(devices))
+    assert all(0.4 * free < each < 0.95 * free for each in room.values())
+
+
+def test_a_model_that_all_gpus_do_not_hold_is_refused_with_its_size() -> None:
+    with pytest.raises(
+        PreflightError, match=r"base: .* of weights and .* of a batch on each of 2 GPUs, which have 22\.0 GiB"
+    ):
+        max_memory(SEVENTY, [22 * GIB] * 2, "base")
+
+
+def fake_gpus(monkeypatch: pytest.MonkeyPatch, free: int, placed: dict[str, Any]) -> dict[str, Any]:
+    """Four GPUs, and transformers laying layers as `placed` says; what it was asked for."""
+    asked: dict[str, Any] = {}
+
+    def load(path: Path, dtype: torch.dtype, **more: Any) -> Any:
+        asked.update(more, dtype=dtype)
+        return SimpleNamespace(hf_device_map=placed, to=lambda device: f"whole on {device}")
+
+    monkeypatch.setattr(placement, "pick_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(placement, "load_model", load)
+    monkeypatch.setattr(placement, "model_config", lambda _: EIGHT)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    return asked
+
+
+def test_a_model_that_one_gpu_holds_lies_there_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = fake_gpus(monkeypatch, H100, {})
+
+    assert load_for_scoring(Path("model"), "base") == "whole on cuda:0"
+    assert asked == {"dtype": torch.bfloat16}
+
+
+def test_a_larger_one_is_spread_by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = fake_gpus(monkeypatch, 22 * GIB, {"model.layers.0": 0, "model.layers.1": 1})
+
+    assert load_for_scoring(Path("model"), "base").hf_device_map
+    assert asked["placement"]["device_map"] == "auto"
+    assert list(asked["placement"]["max_memory"]) == [0, 1]
+
+
+def test_layers_that_would_lie_in_main_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus(monkeypatch, 22 * GIB, {"model.layers.0": 0, "model.layers.1": "cpu", "lm_head": "disk"})
+
+    with pytest.raises(PreflightError, match="not all layers fit 2 GPUs, some would lie on cpu, disk"):
+        load_for_scoring(Path("model"), "base")
+
+
+def test_a_model_whose_layers_lie_apart_scores_and_writes_as_the_whole_one(tmp_path: Path) -> None:
+    tiny_model(300).save_pretrained(tmp_path / "model")
+    whole = load_model(tmp_path / "model")
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    layers = {"model.layers.0": "cpu", "model.layers.1": "disk"}
+    apart = load_model(
+        tmp_path / "model", placement={"device_map": {**places, **layers}, "offload_folder": str(tmp_path)}
+    )
+    documents = [np.arange(5, 5 + length, dtype=np.int32) for length in (90, 7, 31)]
+    how: Any = {"prefix": 0, "context": 32, "stride": 32, "batch_tokens": 64, "name": "base"}
+
+    assert "disk" in apart.hf_device_map.values()
+    assert np.array_equal(score(whole, documents, **how), score(apart, documents, **how))
+    prompts, seeds = [[5, 6, 7], [8]], [[None, 1], [None, 2]]
+    written: Any = {"ends": frozenset([1]), "num_ids": 300, "max_new_tokens": 8}
+    assert list(decode(apart, prompts, seeds, **written)) == list(decode(whole, prompts, seeds, **written))

@@ -1,0 +1,181 @@
+"""Several processes share a model and each batch: the losses of one, also after a signal or a kill."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from anadil.core.errors import PreflightError
+from anadil.core.stages import STAGES
+from anadil.finetune.learning import refuse_quantization
+from anadil.model.load import pick_device
+from anadil.recipe.load import load_recipe
+from anadil.runtime.job import most_processes
+from tests.kit.marks import matrix
+
+WORDS = [
+    "salam",
+    "Bakı",
+    "gözəl",
+    "şəhər",
+    "Azərbaycan",
+    "paytaxtı",
+    "hansıdır",
+    "necəsən",
+    "balans",
+    "düyməni",
+    "basın",
+]
+SMALL = (
+    "finetune.rank=16", "finetune.batch_size=8", "finetune.epochs=2", "finetune.lr=0.01",
+    "finetune.max_length=256", "finetune.checkpoint_every=2", "finetune.heldout_fraction=0",
+    # Each process drops other numbers.
+    "finetune.dropout=0",
+)  # fmt: skip
+LONG = "finetune.epochs=16"
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """21 chats of many lengths: the last batch of each epoch has five of them."""
+    draw = random.Random(0)
+    rows = [
+        {
+            "prompt": f"{number} {' '.join(draw.choices(WORDS, k=draw.randint(1, 6)))}",
+            "response": " ".join(draw.choices(WORDS, k=draw.randint(1, 8))),
+        }
+        for number in range(21)
+    ]
+    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def start(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> "subprocess.Popen[str]":
+    """The stage as a user starts it; it starts torchrun by itself."""
+    settings = [*SMALL, *overrides, f"cluster.processes_per_node={processes}"]
+    words = [word for each in settings for word in ("--set", each)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "anadil.finetune",
+        "--model",
+        str(model),
+        "--chats",
+        str(chats),
+    ]
+    return subprocess.Popen(
+        [*command, *words, "--out", str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def finetuned(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> list[float]:
+    """The loss of each step."""
+    running = start(model, chats, out, processes, *overrides)
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == 0, said
+    return losses(out)
+
+
+def losses(out: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / "training.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("finetune.trains=adapter", "finetune.trains_embeddings=control"),
+        matrix(("finetune.trains=all",)),
+        matrix(
+            ("finetune.trains=adapter", "finetune.trains_embeddings=none", "finetune.gradient_accumulation=2")
+        ),
+    ],
+)
+def test_two_and_four_processes_have_the_losses_and_the_weights_of_one(
+    model_dir: Path, chats: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    one = finetuned(model_dir, chats, tmp_path / "one", 1, *settings)
+    expected = load_file(tmp_path / "one/merged/model.safetensors")
+
+    for processes in (2, 4):
+        out = tmp_path / str(processes)
+        assert finetuned(model_dir, chats, out, processes, *settings) == pytest.approx(one, abs=1e-5)
+        merged = load_file(out / "merged/model.safetensors")
+        assert merged.keys() == expected.keys()
+        # AdamW divides by the size of a gradient, of which rounding decides where it is nearly 0.
+        assert max((merged[name] - each).abs().max().item() for name, each in expected.items()) < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        (signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
+        (signal.SIGKILL, ("finetune.trains=all",)),
+        matrix(signal.SIGTERM, ("finetune.trains=all",)),
+        matrix(signal.SIGKILL, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
+    ],
+)
+def test_two_processes_that_were_ended_go_on_to_equal_losses(
+    model_dir: Path, chats: Path, tmp_path: Path, how: signal.Signals, settings: tuple[str, ...]
+) -> None:
+    whole = finetuned(model_dir, chats, tmp_path / "whole", 2, LONG, *settings)
+    out = tmp_path / "ended"
+    running = start(model_dir, chats, out, 2, LONG, *settings)
+    trainer = Path(f"{out}.work/trainer")
+    wait_for(trainer / "checkpoint-4" / "manifest.json", running)
+
+    if how == signal.SIGTERM:
+        running.send_signal(how)
+    else:
+        for process in [running.pid, *started_by(running.pid)]:
+            os.kill(process, how)
+    _, said = running.communicate(timeout=120)
+    steps = [int(each.parent.name.partition("-")[2]) for each in trainer.glob("*/manifest.json")]
+
+    assert running.returncode == (143 if how == signal.SIGTERM else -how), said
+    assert 4 <= max(steps) < len(whole)
+    assert finetuned(model_dir, chats, out, 2, LONG, *settings) == whole
+
+
+def started_by(process: int) -> list[int]:
+    """Processes that a process has started, those of torchrun, which lead groups of their own."""
+    text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii")
+    return [found for child in map(int, text.split()) for found in (child, *started_by(child))]
+
+
+def wait_for(file: Path, running: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 120
+    while not file.is_file():
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_no_more_processes_than_chats_of_a_batch_and_one_for_four_bits() -> None:
+    stage = STAGES["finetune"]
+
+    assert most_processes(stage, load_recipe("smoke", ["finetune.batch_size=3"])) == 3
+    assert (
+        most_processes(stage, load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]))
+        == 1
+    )
+    assert most_processes(STAGES["pretrain"], load_recipe("smoke")) > 1_000
+
+
+def test_four_bits_in_several_processes_are_refused() -> None:
+    settings = load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]).finetune
+
+    with pytest.raises(PreflightError, match="torchrun has started 2 processes; start one"):
+        refuse_quantization(settings, pick_device(), 2)
