@@ -17,6 +17,7 @@ from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
 from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
+from anadil.model.adapter import refuse_other_rank
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.runtime.job import Figures, Job
@@ -31,7 +32,8 @@ def run(job: Job) -> Figures:
     """Score the candidates and judge the adapted and the finetuned one.
 
     Raises:
-        DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
+        DataError: There is no held-out text or no question, or a model or tokenizer cannot be scored on it.
+        IntegrityError: The adapter has another rank than it says.
         PreflightError: A model is a mixture of experts.
     """
     recipe, language = job.recipe, load_language(job.recipe.language)
@@ -86,6 +88,7 @@ def _candidates(job: Job) -> list[ScoredModel]:
         open_model("adapted", job.inputs["model"]),
     ]
     if "adapter" in job.inputs:
+        refuse_other_rank(job.inputs["adapter"])
         candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
