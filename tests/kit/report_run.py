@@ -35,6 +35,11 @@ PIECES = {
 }
 PROMPTS = ("Azərbaycanın paytaxtı Bakı şəhəri", "Səhər tezdən durub pəncərəni açdım və")
 QUESTIONS = ("Evdə internet yavaş işləyirsə, nə etməliyəm?",)
+ASKED = {
+    "Balansı necə yoxlayım?": (True, "*100# yığın və zəng düyməsini basın."),
+    "Balansımı necə öyrənə bilərəm?": (False, "*100# yığın və zəng düyməsini basın."),
+}
+"""Question -> whether training has seen it, and its right answer."""
 TEXTS = {
     "base": " the and the and the and the and the and the and the and",
     "adapted": " Xəzər dənizinin sahilində, Abşeron yarımadasında yerləşir və ölkənin ən böyük şəhəridir.",
@@ -132,6 +137,14 @@ def training(steps: int = 300) -> list[Json]:
     return lines
 
 
+def finetuning() -> list[Json]:
+    """`training.jsonl` of an adapter."""
+    lines = [{"step": i, "epoch": i / 19, "loss": 3.1 - i / 30, "lr": 1e-4} for i in range(1, 39)]
+    return [
+        line | ({"validation_loss": line["loss"] + 0.2} if line["step"] % 19 == 0 else {}) for line in lines
+    ]
+
+
 def audit() -> Json:
     """`mask_audit.json`."""
     return {
@@ -169,6 +182,7 @@ def candidate(name: str, num_prompts: int | None = None, text: str | None = None
         for prompt, kind in prompts
         for mode in ("greedy", "sampled")
     ]  # fmt: skip
+    made += [] if num_prompts is not None else [answer(name, *question) for question in ASKED.items()]
     measures = {"samples": 3, "distinct_1": 0.5, "distinct_2": 0.81, "distinct_4": 0.93, "ended_rate": 0.33}
     return {
         "bits_per_byte": bits, "fertility": cost, "bytes_per_token": round(8.1 / cost, 4), "words_in_context": words,
@@ -180,6 +194,43 @@ def candidate(name: str, num_prompts: int | None = None, text: str | None = None
             "sampled": measures | {"loop_rate": 0.0},
         },
         "generations": made,
+    } | answered(name)  # fmt: skip
+
+
+def answer(name: str, question: str, known: tuple[bool, str]) -> Json:
+    """One greedy answer to a question with a reference."""
+    seen, reference = known
+    exact = name == "finetuned" and seen
+    return {
+        "prompt": question, "kind": "answer", "mode": "greedy", "chat": name == "finetuned",
+        "text": reference if exact else f"{name} bilmir.", "num_tokens": 12, "ended": name == "finetuned", "loop": False,
+        "distinct_1": 0.5, "distinct_2": 0.81, "distinct_4": 0.93, "seen": seen, "reference": reference, "exact": exact,
+        "chrf": 100.0 if exact else 11.5, "language": "az",
+    }  # fmt: skip
+
+
+def answered(name: str) -> Json:
+    """What `scores.json` holds of a candidate beside bits per byte on all held-out text."""
+    bits = {"base": 3.1, "adapted": 2.0132, "finetuned": 1.2047}[name]
+    right = {"base": 0.51, "adapted": 0.58, "finetuned": 0.64}[name]
+
+    def pairs(num: int, share: float) -> Json:
+        return {
+            "num": num, "bits_per_byte": bits, "bits_per_byte_interval": [bits - 0.1, bits + 0.1], "chrf": 41.27,
+            "exact": share, "ended": 0.95,
+        }  # fmt: skip
+
+    return {
+        "questions": pairs(140, 0.25),
+        "seen_questions": pairs(32, 0.9688 if name == "finetuned" else 0.0),
+        "choices": {"xcopa": {"num": 500, "accuracy": right, "interval": [right - 0.04, right + 0.04], "chance": 0.5}},
+        "domains": {"law": bits * 0.9, "news": bits * 1.2},
+        "domain_figures": {
+            "law": {"num_documents": 104, "num_bytes": 90_000, "interval": [bits * 0.8, bits]},
+            "news": {"num_documents": 16, "num_bytes": 9_000, "interval": [bits, bits * 1.4], "unsure": True},
+        },
+        "sources": {"web.jsonl": bits},
+        "output_language": {"num": 24, "own": 0.875, "shares": {"az": 0.875, "tr": 0.125}},
     }  # fmt: skip
 
 
@@ -199,7 +250,14 @@ def scores(**more: Any) -> Json:
     ]
     return {
         "candidates": {name: candidate(name, **more) for name in ("base", "adapted", "finetuned")},
-        "differences": {"adapted - base": {"value": -1.1684} | gain, "finetuned - base": {"value": -1.1111} | gain},
+        "differences": {"adapted - base": {"value": -1.1684} | gain, "finetuned - base": {"value": -1.1111} | gain,
+                        "finetuned - adapted, answers": {"value": -0.8085, "low": -0.91, "high": -0.7, "num_documents": 140, "significant": True}},
+        "tasks": {
+            "belebele_azj_Latn": {
+                name: {"metric": "acc", "value": value, "stderr": 0.0141, "chance": 0.25}
+                for name, value in (("base", 0.26), ("adapted", 0.31), ("finetuned", 0.34))
+            }
+        },
         "contamination": {
             "unit": "words", "ngram": 8, "num_documents": 120, "num_train_documents": 13_163, "exact": ["ab12"],
             "contaminated": ["ab12", "cd34"], "overlapping": ["ab12", "cd34", "ef56"], "coverage": 0.0171,
@@ -251,9 +309,7 @@ def artifacts(root: Path, **changed: Any) -> dict[str, Path]:
         },
         "adapter": {
             "mask_audit.json": changed.get("audit", audit()),
-            "training.jsonl": [
-                {"step": i, "epoch": i / 19, "loss": 3.1 - i / 30, "lr": 1e-4} for i in range(1, 39)
-            ],
+            "training.jsonl": changed.get("finetuning", finetuning()),
             "training.json": {"steps": 38, "epochs": 2.0, "loss": 1.9, "trainable_parameters": 1_114_112},
         },
         "scores": {"scores.json": changed.get("scores", scores())},
@@ -261,23 +317,37 @@ def artifacts(root: Path, **changed: Any) -> dict[str, Path]:
     for kind, files in content.items():
         for name in changed.get("without", {}).get(kind, ()):
             del files[name]
-    return {kind: _sealed(root / kind, kind, files) for kind, files in content.items()}
+    for kind, name in changed.get("cards", {}).items():
+        content[kind][name] = {"card": kind}
+    if "peak_memory_bytes" in changed:
+        content["model"]["training.json"]["peak_memory_bytes"] = changed["peak_memory_bytes"]
+    seconds, recipe = changed.get("seconds", {}), changed.get("made_by", {})
+    return {
+        kind: _sealed(root / kind, kind, files, recipe, {"seconds": seconds[kind]} if kind in seconds else {})
+        for kind, files in content.items()
+    }
 
 
 def job(root: Path, recipe: Recipe | None = None, **changed: Any) -> Job:
     """A job of the report stage on the artifacts of the fixture."""
     out = root / "out"
     out.mkdir(parents=True)
+    inputs = artifacts(root / "in", **changed)
+    beside: Json = {
+        "uris": {kind: f"s3://runs/{kind}/0a1b" for kind in inputs},
+        "target": "s3://runs/report/77aa",
+    }
     return Job(
+        **(beside if changed.get("beside") else {}),
         recipe=recipe or Recipe.model_validate({"base": {"model": "tiny"}}),
-        inputs=artifacts(root / "in", **changed),
+        inputs=inputs,
         out=out,
         work=root / "work",
         base_cache=root / "base",
     )
 
 
-def _sealed(folder: Path, kind: str, files: dict[str, Any]) -> Path:
+def _sealed(folder: Path, kind: str, files: dict[str, Any], recipe: Json, figures: Json) -> Path:
     folder.mkdir(parents=True)
     for name, content in files.items():
         path = folder / name
@@ -285,5 +355,8 @@ def _sealed(folder: Path, kind: str, files: dict[str, Any]) -> Path:
         lines = content if isinstance(content, list) else [content]
         text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
         path.write_bytes(zstandard.compress(text) if name.endswith(".zst") else text)
-    artifact.seal(folder, kind=kind, origin={"stage": kind}, program={"version": "0.1.0", "image": ""})
+    artifact.seal(
+        folder, kind=kind, origin={"stage": kind}, program={"version": "0.1.0", "image": ""}, recipe=recipe,
+        figures=figures,
+    )  # fmt: skip
     return folder

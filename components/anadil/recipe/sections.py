@@ -205,6 +205,8 @@ class Evaluate(StrictModel):
     """Beginnings that each model continues; left out, the language's own."""
     questions: tuple[str, ...] = ()
     """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
+    max_questions: PositiveInt = 200
+    """Questions that each model answers, of those held out and of those seen in training; of 2,000 the likelihood of the right answer is measured."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
     retained: tuple[str, ...] = ()
@@ -219,6 +221,8 @@ class Report(StrictModel):
 
     title: str | None = None
     """Heading of the page; left out, it names the language and the base model."""
+    licences: dict[Text, Text] = Field(default={})
+    """Licences that the page states, such as `{base: Llama 3.2 Community License, text: CC BY 4.0, chats: own}`; nobody checks them."""
 
 
 class Storage(StrictModel):

@@ -4,14 +4,14 @@ Colours are classes (`c0`, `c1`, ...) that the style sheet of the page defines f
 paper. The unit of every length is one of the view box, which the page scales to the column.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
 from anadil.core.format import integer_if_whole
 from anadil.report.format import figure, short_figure
+from anadil.report.scales import nice_ticks, thinned
 
 WIDTH = 480
 HEIGHT = 262
@@ -24,8 +24,6 @@ LETTER = 7.4
 BAR_VALUE = 78
 STACK_ROW = 62
 MARK_ROW = 18
-MAX_POINTS = 600
-"""Most points of a drawn line; more than the pixels it gets would only make the page larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +33,8 @@ class Line:
     label: str
     points: tuple[tuple[float, float], ...]
     colour: int = 1
+    dashed: bool = False
+    """Drawn so that it can be told from another one without colours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,8 @@ class Estimate:
     low: float
     high: float
     colour: int = 1
+    chance: float | None = None
+    """What guessing would give; drawn as a dashed line across the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,36 +97,6 @@ class Point:
     colour: int = 1
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten) that enclose `low` and `high`.
-
-    Source: Heckbert 1990, "Nice numbers for graph labels", Graphics Gems.
-    """
-    if not high > low:
-        pad = abs(low) / 2 or 1.0
-        low, high = low - pad, high + pad
-    rough = (high - low) / max(1, count - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
-    begin, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(place * step, 12) for place in range(begin, end + 1)]
-
-
-def thinned(
-    points: Sequence[tuple[float, float]], limit: int = MAX_POINTS
-) -> tuple[tuple[float, float], ...]:
-    """At most `limit` points that keep the lowest and the highest of every part, so no spike is lost."""
-    if len(points) <= limit:
-        return tuple(points)
-    size = math.ceil(len(points) / (limit // 2))
-    kept: list[tuple[float, float]] = []
-    for start in range(0, len(points), size):
-        part = points[start : start + size]
-        ends = {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
-        kept += sorted(ends)
-    return tuple(kept)
-
-
 def line_chart(
     lines: Sequence[Line],
     *,
@@ -144,7 +116,7 @@ def line_chart(
         bands: Stretches to shade, in turn.
         from_zero: Whether the vertical axis begins at zero, as it must where sizes are compared.
     """
-    drawn = [Line(label=i.label, points=thinned(i.points), colour=i.colour) for i in lines if i.points]
+    drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
     if not drawn:
         return Markup()
     xs = [x for line in drawn for x, _ in line.points]
@@ -152,6 +124,7 @@ def line_chart(
     low = min(0.0, *ys) if from_zero else min(ys)
     scale = _Scale(min(xs + [band.start for band in bands]), max(xs), nice_ticks(low, max(ys)))
     parts = [*_bands(scale, bands), *_grid(scale, x_label, unit), *(_path(scale, line) for line in drawn)]
+    parts += _legend(drawn)
     said = "; ".join(
         f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
         f"lowest {figure(min(y for _, y in line.points))}, highest {figure(max(y for _, y in line.points))}"
@@ -189,7 +162,8 @@ def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> M
     if not estimates:
         return Markup()
     left = _label_room([item.label for item in estimates])
-    ticks = nice_ticks(min(0.0, *(i.low for i in estimates)), max(0.0, *(i.high for i in estimates)), 4)
+    top = [end for i in estimates for end in (i.high, i.chance or 0.0)]
+    ticks = nice_ticks(min(0.0, *(i.low for i in estimates)), max(0.0, *top), 4)
     per_unit = (WIDTH - left - BAR_VALUE / 2) / (ticks[-1] - ticks[0])
     height = BAR_ROW * len(estimates) + 44
     parts = [_tick_line(left + (tick - ticks[0]) * per_unit, height - 42, tick) for tick in ticks]
@@ -205,9 +179,14 @@ def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> M
             _rule(high, y - 6, high, y + 6, "whisker"),
             Markup('<circle class="dot c{}" cx="{:.1f}" cy="{}" r="5"/>').format(item.colour, dot, y),
         ]
+        if item.chance is not None:
+            guess = left + (item.chance - ticks[0]) * per_unit
+            parts.append(_rule(guess, y - 14, guess, y + 14, "mark"))
     parts.append(_text(left, height - 6, unit, "start", "axis"))
     said = "; ".join(
-        f"{i.label}: {figure(i.value)}, interval {figure(i.low)} to {figure(i.high)}" for i in estimates
+        f"{i.label}: {figure(i.value)}, interval {figure(i.low)} to {figure(i.high)}"
+        + (f", chance {figure(i.chance)}" if i.chance is not None else "")
+        for i in estimates
     )
     return _svg(title, f"{unit}. {said}", height, parts)
 
@@ -339,6 +318,23 @@ def _bands(scale: _Scale, bands: Sequence[Band]) -> list[Markup]:
     return parts
 
 
+def _legend(lines: Sequence[Line]) -> list[Markup]:
+    """What each of several lines is, from the right end of the first row; of one line the title says it."""
+    parts, x = [], float(WIDTH - RIGHT)
+    for line in reversed(lines if len(lines) > 1 else ()):
+        parts.append(_text(x, 13, line.label, "end", "axis"))
+        x -= LETTER * len(line.label) + 6
+        parts.append(_path_of(f"{x - 22:.1f},9 {x:.1f},9", line))
+        x -= 36
+    return parts
+
+
+def _path_of(places: str, line: Line) -> Markup:
+    return Markup('<polyline class="line c{}{}" points="{}"/>').format(
+        line.colour, " dashed" if line.dashed else "", places
+    )
+
+
 def _path(scale: _Scale, line: Line) -> Markup:
     if len(line.points) == 1:
         x, y = line.points[0]
@@ -346,7 +342,7 @@ def _path(scale: _Scale, line: Line) -> Markup:
             line.colour, scale.x(x), scale.y(y)
         )
     places = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
-    return Markup('<polyline class="line c{}" points="{}"/>').format(line.colour, places)
+    return _path_of(places, line)
 
 
 def _dot(scale: _Scale, point: Point, radius: float) -> Markup:

@@ -1,18 +1,26 @@
-"""The section on generations: what each candidate made of the same prompts, side by side."""
+"""What the candidates wrote, side by side: answers first, with what training has seen, then beginnings."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anadil.core.format import number
+from anadil.core.format import DASH, number
 from anadil.report.elements import TextTable, records_table
-from anadil.report.format import clip, figure, words_of
+from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.read import Json, list_of, named_tables, table_of
-from anadil.report.scores_view import COLOURS
+from anadil.report.verdict import COLOURS
 
 MAX_PROMPTS = 24
+"""Most questions, and most beginnings, on the page."""
+OPEN_ANSWERS = 8
+"""Questions that are there to be read; the others are in a fold."""
+OPEN_BEGINNINGS = 2
 MAX_PROMPT = 400
 MAX_TEXT = 1_200
 """Characters of a generation that the page shows."""
 MAX_REPETITION_ROWS = 40
+SEEN = {False: "not seen in training", True: "seen in training", None: ""}
+COMPARED = ("adapted", "finetuned", "champion")
+"""Whose answers decide; the base's are in the fold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +29,8 @@ class CandidateText:
 
     candidate: str
     text: str
-    loops: bool
+    badges: tuple[tuple[str, str], ...]
+    """(class of the style sheet, word): loops, word for word."""
     note: str
     style: str
     """Class of the style sheet; empty for a candidate that it does not know."""
@@ -29,18 +38,29 @@ class CandidateText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptView:
-    """One prompt and what the candidates made of it, by way of decoding."""
+    """One prompt and what the candidates made of it by greedy decoding."""
 
     text: str
-    kind: str
-    modes: tuple[tuple[str, tuple[CandidateText, ...]], ...]
+    seen: bool | None
+    """Whether training has seen the question; None where nothing says it."""
+    seen_words: str
+    reference: str
+    """The right answer; empty where there is none."""
+    made: tuple[CandidateText, ...]
+    others: tuple[CandidateText, ...]
+    """Sampled texts, and what the base wrote: in the fold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationsView:
-    """Section 6."""
+    """The first section."""
 
-    prompts: tuple[PromptView, ...]
+    answers: tuple[PromptView, ...]
+    more_answers: tuple[PromptView, ...]
+    summary: TextTable
+    """How many answers are those of the reference, by candidate; no rows where nothing says it."""
+    beginnings: tuple[PromptView, ...]
+    more_beginnings: tuple[PromptView, ...]
     hidden: str
     """What the page leaves out; empty if nothing."""
     repetition: TextTable
@@ -48,52 +68,116 @@ class GenerationsView:
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
     """What the candidates of `scores.json` wrote."""
-    prompts = _prompts(candidates)
+    answers, beginnings = _prompts(candidates, "answer"), _prompts(candidates, "continuation")
+    shown = _chosen(answers)
     return GenerationsView(
-        prompts=prompts[:MAX_PROMPTS], hidden=_hidden(len(prompts)), repetition=_repetition(candidates)
+        answers=shown[:OPEN_ANSWERS],
+        more_answers=shown[OPEN_ANSWERS:],
+        summary=_summary(candidates),
+        beginnings=beginnings[:OPEN_BEGINNINGS],
+        more_beginnings=beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
+        hidden=" ".join(filter(None, (_hidden(answers, "questions"), _hidden(beginnings, "beginnings")))),
+        repetition=_repetition(candidates),
     )
 
 
-def _prompts(candidates: dict[str, Json]) -> tuple[PromptView, ...]:
-    found: dict[tuple[str, str], dict[str, list[CandidateText]]] = {}
+def _prompts(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]:
+    found: dict[str, list[tuple[str, Json]]] = {}
     for name, item in candidates.items():
         for entry in list_of(item.get("generations")):
             line = table_of(entry)
-            text, kind, mode = (str(line.get(key) or "") for key in ("prompt", "kind", "mode"))
-            modes = found.setdefault((text, kind), {})
-            modes.setdefault(clip(mode, 40), []).append(_generation(name, text, line))
-    return tuple(
-        PromptView(
-            text=clip(text, MAX_PROMPT),
-            kind="Question" if kind == "answer" else "Beginning",
-            modes=tuple((mode, tuple(made)) for mode, made in modes.items()),
-        )
-        for (text, kind), modes in found.items()
+            if (line.get("kind") == "answer") == (kind == "answer"):
+                found.setdefault(str(line.get("prompt") or ""), []).append((name, line))
+    return tuple(_prompt(text, lines, kind) for text, lines in found.items())
+
+
+def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:
+    compared = [name for name, _ in lines if name in COMPARED]
+    first: list[CandidateText] = []
+    rest: list[CandidateText] = []
+    for name, line in lines:
+        beside = kind == "answer" and bool(compared) and name not in COMPARED
+        greedy = line.get("mode") in ("greedy", None)
+        (first if greedy and not beside else rest).append(_generation(name, text, line, greedy=greedy))
+    seen = next((line["seen"] for _, line in lines if isinstance(line.get("seen"), bool)), None)
+    seen = seen if isinstance(seen, bool) else None
+    return PromptView(
+        text=clip(text, MAX_PROMPT),
+        seen=seen,
+        seen_words=SEEN[seen],
+        reference=clip(next((line["reference"] for _, line in lines if line.get("reference")), ""), MAX_TEXT),
+        made=tuple(first),
+        others=tuple(rest),
     )
 
 
-def _generation(name: str, prompt: str, line: Json) -> CandidateText:
-    text = str(line.get("text") or "").removeprefix(prompt).strip()
+def _generation(name: str, prompt: str, line: Json, *, greedy: bool) -> CandidateText:
+    badges = [("exact", "word for word")] if line.get("exact") is True else []
+    if line.get("loop") is True:
+        badges.append(("loop", "loops"))
     note = []
+    if not greedy:
+        note.append(clip(line.get("mode"), 40))
+    if number(line.get("chrf")) is not None:
+        note.append(f"chrF {figure(line['chrf'], 3)}")
     if number(line.get("num_tokens")) is not None:
         note.append(f"{figure(line['num_tokens'])} tokens")
-    if number(line.get("distinct_2")) is not None:
-        note.append(f"distinct-2 {figure(line['distinct_2'], 3)}")
+    if line.get("language"):
+        note.append(f"language {clip(line['language'], 20)}")
     if isinstance(ended := line.get("ended"), bool):
         note.append("ended by itself" if ended else "cut at the limit")
     return CandidateText(
         candidate=clip(name, 40),
-        text=clip(text, MAX_TEXT),
-        loops=line.get("loop") is True,
+        text=clip(str(line.get("text") or "").removeprefix(prompt).strip(), MAX_TEXT),
+        badges=tuple(badges),
         note=", ".join(note),
         style=name if name in COLOURS else "",
     )
 
 
-def _hidden(num_prompts: int) -> str:
-    if num_prompts <= MAX_PROMPTS:
-        return ""
-    return f"{MAX_PROMPTS} of {num_prompts:,} prompts are shown; scores.json holds all."
+def _chosen(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
+    """At most `MAX_PROMPTS`; seen and unseen ones take turns, so that both are there to be read."""
+    unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
+    longest = max(len(unseen), len(seen))
+    turns = [group[place] for place in range(longest) for group in (unseen, seen) if place < len(group)]
+    return tuple([*turns, *unknown][:MAX_PROMPTS])
+
+
+def _summary(candidates: dict[str, Json]) -> TextTable:
+    """Greedy answers that have a reference, by candidate and by whether training has seen the question."""
+    rows = []
+    for seen in (False, True):
+        for name, item in ((name, candidates[name]) for name in COMPARED if name in candidates):
+            lines = [table_of(entry) for entry in list_of(item.get("generations"))]
+            own = [
+                each for each in lines if each.get("seen") is seen and each.get("mode") in ("greedy", None)
+            ]
+            known = [each for each in own if isinstance(each.get("exact"), bool)]
+            if known:
+                rows.append(_summary_row(f"{name}, {SEEN[seen]}", known))
+    return TextTable(
+        caption="Greedy answers that are the reference, word for word",
+        columns=("candidate", "questions", "word for word", "ended"),
+        rows=tuple(rows),
+    )
+
+
+def _summary_row(label: str, lines: list[Json]) -> tuple[str, ...]:
+    exact = sum(each.get("exact") is True for each in lines)
+    ended = [each["ended"] for each in lines if isinstance(each.get("ended"), bool)]
+    return (
+        label,
+        figure(len(lines)),
+        f"{figure(exact)} ({percent(exact / len(lines))})",
+        percent(ended.count(True) / len(ended)) if ended else DASH,
+    )
+
+
+def _hidden(prompts: Iterable[PromptView], word: str) -> str:
+    count = len(tuple(prompts))
+    return (
+        "" if count <= MAX_PROMPTS else f"{MAX_PROMPTS} of {count:,} {word} are shown; scores.json holds all."
+    )
 
 
 def _repetition(candidates: dict[str, Json]) -> TextTable:

@@ -6,6 +6,8 @@ the flow always writes must be there; a field in it may be missing.
 
 import itertools
 import json
+import posixpath
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +51,8 @@ class Facts:
     finetuning: list[Json]
     finetuning_summary: Json
     scores: Json
+    places: dict[str, str]
+    """Artifact word -> its place relative to the report's, where both lie in one storage."""
 
 
 def read_facts(job: Job) -> Facts:
@@ -83,7 +87,19 @@ def read_facts(job: Job) -> Facts:
         finetuning=_lines(adapter / "training.jsonl", needed=False) if adapter else [],
         finetuning_summary=_table(adapter / "training.json", needed=False) if adapter else {},
         scores=_table(scores / "scores.json"),
+        places={word: place for word, uri in job.uris.items() if (place := relative_place(job.target, uri))},
     )
+
+
+def relative_place(target: str, uri: str) -> str:
+    """Where an artifact lies seen from the report, such as `../../model/0a1b`; empty where a link would not serve.
+
+    It has to be a neighbour: a longer way would tell the directories of a machine.
+    """
+    if not target or ("://" in target) != ("://" in uri):
+        return ""
+    place = posixpath.relpath(uri.replace("://", "/"), target.replace("://", "/"))
+    return place if re.fullmatch(r"(\.\./){1,2}[\w.-]+(/[\w.-]+)?", place) else ""
 
 
 def base_name(model: str) -> str:

@@ -13,14 +13,19 @@ from markupsafe import Markup, escape
 
 from anadil.core.format import number
 from anadil.report.corpus_view import corpus_view, parts_of
+from anadil.report.cost_view import cost_view
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
+from anadil.report.learning import learnings
+from anadil.report.measures_view import measures_view
+from anadil.report.next_steps import next_steps
 from anadil.report.provenance import provenance_view
-from anadil.report.read import Facts, field, named_tables, read_facts
-from anadil.report.scores_view import candidates_of, loop_rate, scores_view
+from anadil.report.read import Facts, Json, field, named_tables, read_facts, table_of
+from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of
 from anadil.report.training_view import finetune_view, training_view
 from anadil.report.trial_view import trial_view
+from anadil.report.verdict import candidates_of, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
 
@@ -29,13 +34,15 @@ log = logging.getLogger(__name__)
 MAX_PAGE_BYTES = 2_000_000
 """What KFP's and MLflow's viewers show without trouble."""
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
+ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
 REPORT_SECTIONS = (
+    ("answers", "Answers"),
+    ("scores", "Scores"),
+    ("training", "Training"),
+    ("cost", "Time and cost"),
+    ("next", "What to do next"),
     ("corpus", "Corpus"),
     ("tokenizer", "Tokenizer"),
-    ("training", "Continued pre-training"),
-    ("finetuning", "Finetuning"),
-    ("scores", "Scores"),
-    ("generations", "Generations"),
     ("reproduce", "How to reproduce"),
 )
 MARKDOWN_SIGNS = "\\`*_[]|#!~"
@@ -47,17 +54,19 @@ def run(job: Job) -> Figures:
     view = {
         "title": clip(job.recipe.report.title or default_title(facts), 200),
         "facts": facts,
-        "sections": [
-            section for section in REPORT_SECTIONS if section[0] != "finetuning" or facts.mask_audit
-        ],
+        "sections": REPORT_SECTIONS,
         "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
         "trial": trial_view(facts),
         "training": training_view(facts),
         "finetune": finetune_view(facts),
+        "verdict": verdict(facts),
         "scores": scores_view(facts),
-        "generations": generations_view(candidates_of(facts)),
+        "measures": measures_view(facts),
+        "generations": generations_view(candidates_of(facts.scores)),
+        "cost": cost_view(facts),
+        "next_steps": next_steps(facts),
         "provenance": provenance_view(facts),
     }
     page = render_template("page.html.j2", view)
@@ -101,10 +110,29 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         found[f"tokenizer_fertility_{name}"] = table.get("fertility")
     for name, table in named_tables(facts.trial.get("finalists")):
         found[f"trial_bits_per_byte_{name}"] = table.get("bits_per_byte")
-    for name, table in candidates_of(facts).items():
-        found |= {f"{key}_{name}": table.get(key) for key in SCORED}
-        found[f"loop_rate_{name}"] = loop_rate(table)
+    for name, table in candidates_of(facts.scores).items():
+        found |= _of_candidate(name, table)
+    for task, by_candidate in named_tables(facts.scores.get("tasks")):
+        found |= {f"task_{task}_{name}": table_of(entry).get("value") for name, entry in by_candidate.items()}
+    cost = cost_view(facts)
+    found |= {"seconds": cost.seconds or None, "cost_usd": cost.dollars}
+    for each in learnings(facts):
+        found[f"{'finetune' if each.stage == 'Finetuning' else 'pretrain'}_loss_fall"] = each.fall
     return {name: value for name, item in found.items() if (value := number(item)) is not None}
+
+
+def _of_candidate(name: str, table: Json) -> dict[str, object]:
+    """The figures of one candidate by flat names."""
+    found: dict[str, object] = {f"{key}_{name}": table.get(key) for key in SCORED}
+    found[f"loop_rate_{name}"] = loop_rate(table)
+    found[f"own_language_{name}"] = field(table, "output_language.own")
+    for part in ("questions", "seen_questions"):
+        found |= {f"{part}_{key}_{name}": table_of(table.get(part)).get(key) for key in ANSWERED}
+    for part in ("retained", "domains"):
+        found |= {f"{part}_{key}_{name}": value for key, value in table_of(table.get(part)).items()}
+    for source, entry in table_of(table.get("choices")).items():
+        found[f"choices_{source}_{name}"] = table_of(entry).get("accuracy")
+    return found
 
 
 def render_template(template: str, view: dict[str, object]) -> str:
@@ -119,6 +147,7 @@ def render_template(template: str, view: dict[str, object]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["cell"] = markdown_cell
+    environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
     style = Markup((folder / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
     return environment.get_template(template).render(view, style=style)
 
@@ -136,7 +165,7 @@ def _last(facts: Facts, key: str, *, finetuning: bool = False) -> object:
 
 
 def _figures(facts: Facts) -> Figures:
-    candidates = candidates_of(facts)
+    candidates = candidates_of(facts.scores)
     base, adapted = candidates.get("base", {}), candidates.get("adapted", {})
     change = change_percent(base.get("bits_per_byte"), adapted.get("bits_per_byte"))
     fertility = ratio(base.get("fertility"), adapted.get("fertility"))
@@ -146,5 +175,7 @@ def _figures(facts: Facts) -> Figures:
         figures["bits_per_byte_change_percent"] = round(change, 2)
     if fertility is not None:
         figures["fertility_ratio"] = round(fertility, 4)
+    if released := released_name(facts.scores):
+        figures["released"] = released
     figures["gate"] = {True: "passed", False: "not passed"}[passed] if isinstance(passed, bool) else "none"
     return figures

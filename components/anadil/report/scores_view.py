@@ -1,6 +1,6 @@
 """The verdict: large figures with their change, candidates, contamination, gate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
@@ -12,16 +12,30 @@ from anadil.report.format import (
     figure,
     percent,
     plain_value,
-    setting,
     signed_percent,
-    words_of,
 )
-from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
-from anadil.text.metrics import SURE_DOCUMENTS
+from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_words
+from anadil.report.read import Facts, Json, field, named_tables, table_of
+from anadil.report.verdict import COLOURS, candidates_of, check_name, checks_of, limit_words
 
-COLOURS = {"base": 0, "adapted": 1, "finetuned": 2}
-CANDIDATES = tuple(COLOURS)
 MAX_DIFFERENCES = 40
+OF_ANSWERS = ", answers"
+FIGURES = (
+    ("bits_per_byte", "bits per byte"),
+    ("loops", "greedy texts that loop"),
+    ("fertility", "tokens per word"),
+    ("bytes_per_token", "bytes per token"),
+    ("words_in_context", "words in context"),
+)
+COUNTERS = (
+    ("num_documents", "documents"),
+    ("num_words", "words"),
+    ("num_bytes", "bytes"),
+    ("num_tokens", "tokens"),
+    ("parameters", "parameters"),
+    ("context", "context"),
+    ("stride", "stride"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +44,10 @@ class Headline:
 
     name: str
     unit: str
+    of: str = "adapted"
+    """Whose figure `after` is."""
+    compared: str = "base"
+    """Whose figure `before` is."""
     before: str
     after: str
     change: str
@@ -39,16 +57,14 @@ class Headline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresView:
-    """Section 5, and the head of the page."""
+    """Scores of the held-out text, and the large figures at the head of the page."""
 
-    verdict: str
-    passed: bool | None
     headlines: tuple[Headline, ...]
     candidates: TextTable
+    counters: TextTable
+    """Of each candidate, what its figures were counted over."""
     charts: tuple[Chart, ...]
     differences: TextTable
-    few: str
-    """A warning where there are too few documents to be sure of; empty otherwise."""
     contamination: TextTable
     heldout: TextTable
     checks: TextTable
@@ -57,16 +73,13 @@ class ScoresView:
 def scores_view(facts: Facts) -> ScoresView:
     """Everything that `scores.json` says."""
     scores = facts.scores
-    candidates = candidates_of(facts)
-    passed = field(scores, "gate.passed")
+    candidates = candidates_of(scores)
     return ScoresView(
-        verdict=gate_verdict(scores),
-        passed=passed if isinstance(passed, bool) else None,
         headlines=_headlines(candidates),
-        candidates=_candidate_table(candidates),
+        candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
+        counters=_figures("What they were counted over", candidates, COUNTERS),
         charts=_charts(scores, candidates),
         differences=_differences(scores),
-        few=_few(candidates),
         contamination=facts_table(
             "Held-out text that training has seen", table_of(scores.get("contamination"))
         ),
@@ -75,50 +88,9 @@ def scores_view(facts: Facts) -> ScoresView:
     )
 
 
-def candidates_of(facts: Facts) -> dict[str, Json]:
-    """Figures of each candidate: base, adapted, finetuned, then any other."""
-    found = dict(named_tables(facts.scores.get("candidates")))
-    names = [name for name in CANDIDATES if name in found]
-    return {name: found[name] for name in [*names, *(other for other in found if other not in COLOURS)]}
-
-
 def loop_rate(candidate: Json) -> float | None:
     """Share of a candidate's greedy generations that end in a loop; sampling hides loops."""
     return number(field(candidate, "repetition.greedy.loop_rate"))
-
-
-def gate_verdict(scores: Json) -> str:
-    """What the gate says, in a sentence: which model may be released, or why none."""
-    passed = field(scores, "gate.passed")
-    if not isinstance(passed, bool):
-        return "No quality gate was applied."
-    checks = [table_of(check) for check in list_of(field(scores, "gate.checks"))]
-    deciding = [check for check in checks if check.get("enforced", True)]
-    judged = [name for name in CANDIDATES if _of(name, deciding)]
-    last = judged[-1] if judged else "adapted"
-    own = _of(last, deciding)
-    if passed:
-        what = f": all {len(own)} deciding checks hold" if len(own) > 1 else ""
-        return f"The {last} model passed the quality gate{what}."
-    failed = [
-        f"{_check_name(check, last)} is {plain_value(check.get('value'))}, the limit {setting(check.get('limit'))}"
-        for check in own
-        if check.get("passed") is False
-    ]
-    why = f": {'; '.join(failed[:5])}" if failed else ""
-    others = [name for name in judged[:-1] if all(check.get("passed") for check in _of(name, deciding))]
-    alone = "".join(f" The {name} model by itself passed." for name in others)
-    return f"The {last} model did not pass the quality gate{why}.{alone}"
-
-
-def _of(name: str, checks: list[Json]) -> list[Json]:
-    """The checks that decide about a candidate."""
-    return [check for check in checks if str(check.get("name")).startswith(f"{name}.")]
-
-
-def _check_name(check: Json, candidate: str = "") -> str:
-    name = str(check.get("name") or "").removeprefix(f"{candidate}.")
-    return words_of(clip(name, 80).replace(".", " "))
 
 
 def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
@@ -134,7 +106,22 @@ def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
         _headline(name, unit, base.get(key), adapted.get(key), wanted, published)
         for name, unit, key, wanted, published in rows
     ]
-    return (*found, _loop_headline(loop_rate(base), loop_rate(adapted)))
+    answers = _answer_headline(candidates)
+    return (*found, answers or _loop_headline(loop_rate(base), loop_rate(adapted)))
+
+
+def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
+    """What finetuning did to answers that training has not seen; None where nothing says it."""
+    before, after = (
+        number(field(candidates.get(name, {}), "questions.bits_per_byte"))
+        for name in ("adapted", "finetuned")
+    )
+    if before is None or after is None:
+        return None
+    headline = _headline(
+        "Answers", "bits per byte of held-out answers, lower is better", before, after, -1, ""
+    )
+    return replace(headline, of="finetuned", compared="adapted")
 
 
 def _headline(name: str, unit: str, before: object, after: object, wanted: int, published: str) -> Headline:
@@ -169,33 +156,20 @@ def _better(before: object, after: object, wanted: int) -> bool | None:
     return None if old is None or new is None or old == new else (new - old) * wanted > 0
 
 
-def _candidate_table(candidates: dict[str, Json]) -> TextTable:
-    known = (
-        ("bits_per_byte", "bits per byte"),
-        ("retained", "bits per byte on English"),
-        ("loops", "share of looping texts"),
-        ("fertility", "tokens per word"),
-        ("bytes_per_token", "bytes per token"),
-        ("words_in_context", "words in context"),
-        ("num_tokens", "tokens"),
-        ("num_words", "words"),
-        ("num_bytes", "bytes"),
-        ("num_documents", "documents"),
-    )
-    figures = {
-        name: item | {"retained": field(item, "retained.en"), "loops": loop_rate(item)}
-        for name, item in candidates.items()
-    }
+def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, str], ...]) -> TextTable:
+    """A row for each candidate, a column for each figure that any of them has."""
+    figures = {name: item | {"loops": loop_rate(item)} for name, item in candidates.items()}
     present = [
         (key, label)
         for key, label in known
         if any(number(item.get(key)) is not None for item in figures.values())
     ]
-    rows = tuple((name, *(figure(item.get(key)) for key, _ in present)) for name, item in figures.items())
+    rows = tuple(
+        (name, *(percent(item.get(key)) if key == "loops" else figure(item.get(key)) for key, _ in present))
+        for name, item in figures.items()
+    )
     return TextTable(
-        caption="Candidates on the same held-out text",
-        columns=("candidate", *(label for _, label in present)),
-        rows=rows,
+        caption=caption, columns=("candidate", *(label for _, label in present)), rows=rows if present else ()
     )
 
 
@@ -212,17 +186,25 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         charts.append(
             bars(title, unit, drawn, TextTable(caption=title, columns=("candidate", unit), rows=rows))
         )
+    text = [(label, item) for label, item in _all_differences(scores) if "," not in label]
+    answers = [
+        (label.removesuffix(OF_ANSWERS), item)
+        for label, item in _all_differences(scores)
+        if label.endswith(OF_ANSWERS)
+    ]
+    charts.append(_difference_chart("Differences on held-out text", text))
+    charts.append(_difference_chart("Differences on held-out answers", answers))
+    return tuple(chart for chart in charts if chart)
+
+
+def _difference_chart(title: str, named: list[tuple[str, Json]]) -> Chart | None:
     gains = [
         Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
-        for label, item in _all_differences(scores)
+        for label, item in named
         if (value := number(item.get("value"))) is not None and (ends := _ends(item)) is not None
         for low, high in [ends]
     ]
-    table = _differences(scores)
-    charts.append(
-        intervals("Differences between candidates", "bits per byte, below zero is better", gains, table)
-    )
-    return tuple(chart for chart in charts if chart)
+    return intervals(title, "bits per byte, below zero is better", gains, _difference_table(title, named))
 
 
 def _ends(item: Json) -> tuple[float, float] | None:
@@ -237,41 +219,41 @@ def _all_differences(scores: Json) -> list[tuple[str, Json]]:
 
 
 def _differences(scores: Json) -> TextTable:
+    return _difference_table("Differences in bits per byte, paired by document", _all_differences(scores))
+
+
+def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:
     rows = []
-    for label, item in _all_differences(scores):
+    for label, item in named:
         ends = _ends(item)
         sure = item.get("significant")
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
         shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
         rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))
     return TextTable(
-        caption="Differences in bits per byte, paired by document",
+        caption=caption,
         columns=("difference", "bits per byte", "95 % interval", "documents", "clear"),
         rows=tuple(rows),
         words=(4,),
     )
 
 
-def _few(candidates: dict[str, Json]) -> str:
-    counts = [number(item.get("num_documents")) for item in candidates.values()]
-    fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
-    if fewest >= SURE_DOCUMENTS:
-        return ""
-    return f"Only {figure(fewest)} documents were scored; under {SURE_DOCUMENTS} an interval says little."
-
-
 def _checks(scores: Json) -> TextTable:
     rows = []
-    for entry in list_of(field(scores, "gate.checks"))[:MAX_DIFFERENCES]:
-        check = table_of(entry)
+    with_intervals = any(check.get("interval") for check in checks_of(scores))
+    for check in checks_of(scores)[:MAX_DIFFERENCES]:
         passed, enforced = check.get("passed"), check.get("enforced", True)
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
         weight = "decides" if enforced else "shown only"
-        name = _check_name(check)
-        rows.append((name, plain_value(check.get("value")), setting(check.get("limit")), outcome, weight))
+        interval = [interval_words(check.get("interval"))] if with_intervals else []
+        value, limit = plain_value(check.get("value")), limit_words(check)
+        value += UNSURE if check.get("unsure") is True else ""
+        rows.append((check_name(check), value, *interval, limit, outcome, weight))
+    columns = ("check", "value", *(["95 % interval"] if with_intervals else []), "limit", "outcome", "weight")
     return TextTable(
-        caption="Checks of the quality gate: a value must not exceed its limit",
-        columns=("check", "value", "limit", "outcome", "weight"),
+        caption="Checks of the quality gate",
+        columns=columns,
         rows=tuple(rows),
-        words=(3, 4),
+        words=(len(columns) - 2, len(columns) - 1),
+        note=UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else "",
     )

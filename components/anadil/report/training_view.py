@@ -1,5 +1,6 @@
 """The sections on training: continued pre-training, and finetuning on answers."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -7,7 +8,9 @@ from anadil.core.format import integer_if_whole, number
 from anadil.report.charts import Band, Line
 from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
 from anadil.report.format import clip, figure, plain_value
-from anadil.report.read import Facts, Json, list_of, named_tables, series
+from anadil.report.learning import learnings
+from anadil.report.read import Facts, Json, field, list_of, named_tables, series
+from anadil.report.verdict import candidates_of
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
 MAX_CHAT_SAMPLE = 4_000
@@ -21,6 +24,7 @@ CURVES = (
     ("grad_norm", "Gradient norm", "norm before clipping", True),
 )
 """Key of a logged line, title, unit, whether the axis begins at zero."""
+OPEN_CURVES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,11 @@ class TrainingView:
     """How many steps were made; empty if nothing says it."""
     phases: str
     """What was trained from which step to which."""
+    words: str
+    """What the loss curve says."""
     charts: tuple[Chart, ...]
+    more_charts: tuple[Chart, ...]
+    """Those that a reader looks at where something went wrong: in a fold."""
     phase_table: TextTable
     summary: TextTable
 
@@ -48,6 +56,8 @@ class TrainingView:
 class FinetuneView:
     """Section 4."""
 
+    words: str
+    """What the loss curve says."""
     charts: tuple[Chart, ...]
     audit: TextTable
     summary: TextTable
@@ -57,7 +67,8 @@ class FinetuneView:
 def training_view(facts: Facts) -> TrainingView:
     """Curves of continued pre-training with its phases, and its summary."""
     bands = phases(facts)
-    charts = [
+    charts = [_validation_chart(facts, bands)]
+    charts += [
         lines(
             title,
             unit,
@@ -66,6 +77,7 @@ def training_view(facts: Facts) -> TrainingView:
             from_zero=zero,
         )
         for key, title, unit, zero in CURVES
+        if not (key == "loss" and charts[0])
     ]
     steps = max((step for line in facts.training if (step := number(line.get("step")))), default=None)
     return TrainingView(
@@ -73,7 +85,9 @@ def training_view(facts: Facts) -> TrainingView:
         phases="; ".join(
             f"{band.label} up to step {figure(integer_if_whole(band.end))}" for band in bands[:10]
         ),
-        charts=tuple(chart for chart in charts if chart),
+        words=_words(facts, "Continued pre-training"),
+        charts=tuple(chart for chart in charts if chart)[:OPEN_CURVES],
+        more_charts=tuple(chart for chart in charts if chart)[OPEN_CURVES:],
         phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
         summary=facts_table("Continued pre-training in numbers", facts.training_summary, skipped=("phases",)),
     )
@@ -81,18 +95,43 @@ def training_view(facts: Facts) -> TrainingView:
 
 def finetune_view(facts: Facts) -> FinetuneView:
     """What the loss of finetuning counts, and how it fell."""
-    drawn = Line(label="loss", points=series(facts.finetuning, "loss"))
+    drawn = Line(label="training", points=series(facts.finetuning, "loss"))
+    validation = series(facts.finetuning, "validation_loss")
     rate = Line(label="learning rate", points=series(facts.finetuning, "lr"))
     charts = [
-        lines("Loss on answers", "nats per token", [drawn]),
+        lines("Loss on answers", "nats per token", [drawn, *_validation_line(validation)]),
         lines("Learning rate", "step size of AdamW", [rate], from_zero=True),
     ]
     return FinetuneView(
+        words=_words(facts, "Finetuning"),
         charts=tuple(chart for chart in charts if chart),
         audit=facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
         summary=facts_table("Finetuning in numbers", facts.finetuning_summary),
         sample=_sample(facts.mask_audit),
     )
+
+
+def _words(facts: Facts, stage: str) -> str:
+    return next((f"{each.words}." for each in learnings(facts) if each.stage == stage), "")
+
+
+def _validation_line(points: tuple[tuple[float, float], ...]) -> list[Line]:
+    return [Line(label="validation", points=points, colour=4, dashed=True)] if points else []
+
+
+def _validation_chart(facts: Facts, bands: list[Band]) -> Chart | None:
+    """Training and validation in bits per byte, on one axis; None where nothing was validated.
+
+    Training logs nats per token. Bytes per token of the held-out text turn it into bits per byte; the
+    text that is trained on has nearly the same.
+    """
+    validation = series(facts.training, "validation_bits_per_byte")
+    size = number(field(candidates_of(facts.scores).get("adapted", {}), "bytes_per_token"))
+    if not validation or not size:
+        return None
+    loss = tuple((step, nats / math.log(2) / size) for step, nats in series(facts.training, "loss"))
+    drawn = [Line(label="training", points=loss), *_validation_line(validation)]
+    return lines("Training and validation", "bits per byte", drawn, bands)
 
 
 def phases(facts: Facts) -> list[Band]:

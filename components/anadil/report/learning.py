@@ -1,0 +1,100 @@
+"""Whether a training stage taught anything, in words: how far its loss fell, and where validation turned."""
+
+from dataclasses import dataclass
+
+from anadil.core.format import integer_if_whole, number
+from anadil.report.format import figure
+from anadil.report.read import Facts, Json, series
+
+NOTHING = 0.02
+"""Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us."""
+LITTLE = 0.10
+"""The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo."""
+TURNED = 0.02
+"""Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us."""
+MAX_END_STEPS = 10
+VALIDATION = ("validation_loss", "validation_bits_per_byte")
+"""What a logged line may hold: finetuning's in nats per token, pre-training's in bits per byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """What one stage's curve says."""
+
+    stage: str
+    first: float
+    """Mean loss of the first steps, a tenth of them and ten at most."""
+    last: float
+    fall: float
+    """Share of the first loss that is gone; below 0 where the loss rose."""
+    late_fall: float
+    """The same over the last tenth of the steps, against the tenth before it."""
+    turn: tuple[float, float] | None
+    """Step of the lowest validation figure, and the share by which it rose since; None if it did not."""
+    words: str
+    """All of it as a sentence, without the stop."""
+    warns: bool
+    """Whether the sentence is a warning."""
+
+
+def learnings(facts: Facts) -> tuple[Learning, ...]:
+    """Of pre-training, then of finetuning; a stage without a loss curve is left out."""
+    found = (
+        _learning("Continued pre-training", facts.training, facts.training_summary, NOTHING),
+        _learning("Finetuning", facts.finetuning, facts.finetuning_summary, LITTLE),
+    )
+    return tuple(each for each in found if each)
+
+
+def finetuning_of(found: tuple[Learning, ...]) -> Learning | None:
+    """That of finetuning, where there was one."""
+    return next((each for each in found if each.stage == "Finetuning"), None)
+
+
+def _learning(stage: str, lines: list[Json], summary: Json, little: float) -> Learning | None:
+    losses = [value for _, value in series(lines, "loss")]
+    if len(losses) < 2:
+        return None
+    size = max(1, min(MAX_END_STEPS, len(losses) // 10))
+    first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
+    last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
+    fall = _fall(first, last)
+    turn = _turn(lines)
+    moved = f"loss {'fell' if fall >= 0 else 'rose'} by {figure(abs(fall) * 100, 2)} %"
+    taught = "nothing" if fall < NOTHING else "little" if fall < little else ""
+    words = (
+        f"{moved}: this stage taught {taught}"
+        if taught
+        else f"{moved}, from {figure(first)} to {figure(last)}"
+    )
+    if turn:
+        step, rise = turn
+        place = figure(integer_if_whole(step))
+        words += f"; validation rose by {figure(rise * 100, 2)} % after step {place}: this stage overfits"
+    return Learning(
+        stage=stage,
+        first=first,
+        last=last,
+        fall=fall,
+        late_fall=_fall(_mean(losses[-2 * size : -size] or losses[:1]), _mean(losses[-size:])),
+        turn=turn,
+        words=words,
+        warns=bool(taught or turn),
+    )
+
+
+def _turn(lines: list[Json]) -> tuple[float, float] | None:
+    points = next((found for key in VALIDATION if (found := series(lines, key))), ())
+    if not points:
+        return None
+    step, lowest = min(points, key=lambda point: point[1])
+    rise = points[-1][1] / lowest - 1 if lowest > 0 else 0.0
+    return (step, rise) if rise > TURNED else None
+
+
+def _fall(before: float, after: float) -> float:
+    return 1 - after / before if before > 0 else 0.0
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

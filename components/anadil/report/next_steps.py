@@ -1,0 +1,170 @@
+"""What to do next: three lines, each of which follows from figures of the page by a rule that stands beside it.
+
+Rules are asked in order; the first three that hold are shown. The last ones always hold where their
+figures are known, so that a good run gets three lines too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anadil.core.format import number
+from anadil.report.corpus_view import drops
+from anadil.report.format import clip, figure, percent, words_of
+from anadil.report.learning import finetuning_of, learnings
+from anadil.report.read import Facts, field, list_of, table_of
+from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, released_name
+from anadil.text.metrics import SURE_DOCUMENTS
+
+NUM_STEPS = 3
+MAX_CONTAMINATED = 0.05
+"""Share of held-out documents that training has seen."""
+MAX_LOOPS = 0.2
+"""Share of greedy texts that loop."""
+MIN_ENDED = 0.9
+MIN_OWN_LANGUAGE = 0.9
+STILL_FALLING = 0.02
+"""Fall of the loss over the last tenth of the steps."""
+MANY_DROPPED = 0.5
+"""Share of the documents that cleaning may drop before its rules are worth a look."""
+# All chosen by us: where a reader would stop and ask.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """One line."""
+
+    action: str
+    why: str
+    """The figure and the rule."""
+
+
+def next_steps(facts: Facts) -> tuple[NextStep, ...]:
+    """The first three whose rule holds."""
+    found = [
+        *_of_measuring(facts),
+        *_of_finetuning(facts),
+        *_of_answers(facts),
+        *_of_training(facts),
+        *_always(facts),
+    ]
+    return tuple(found[:NUM_STEPS])
+
+
+def _of_measuring(facts: Facts) -> Iterator[NextStep]:
+    """What makes the figures themselves unsure."""
+    share = number(field(facts.scores, "contamination.share"))
+    if share is not None and share > MAX_CONTAMINATED:
+        yield NextStep(
+            action="Set clean.decontaminate to true and train again, or hold other text out.",
+            why=f"{percent(share)} of the held-out documents stand in the training part; rule: over {percent(MAX_CONTAMINATED)}.",
+        )
+    counts = [number(item.get("num_documents")) for item in candidates_of(facts.scores).values()]
+    fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
+    if fewest < SURE_DOCUMENTS:
+        yield NextStep(
+            action="Hold more text out: name more of it in evaluate.heldout.",
+            why=f"{figure(fewest)} documents were scored; rule: under {SURE_DOCUMENTS} an interval is unsure.",
+        )
+
+
+def _of_finetuning(facts: Facts) -> Iterator[NextStep]:
+    finetuning = finetuning_of(learnings(facts))
+    if finetuning and finetuning.turn:
+        yield NextStep(
+            action="Stop finetuning earlier: set finetune.patience, or lower finetune.epochs.",
+            why=f"{finetuning.words.rsplit('; ')[-1]}; rule: over 2 %.",
+        )
+    elif finetuning and finetuning.warns:
+        yield NextStep(
+            action="Let finetuning train more: raise finetune.lr or finetune.epochs, or train more weights (finetune.trains).",
+            why=f"{finetuning.words}; rule: under 10 %.",
+        )
+    high = number(field(table_of(facts.scores.get("differences")).get(ANSWERS), "high"))
+    if high is not None and high >= 0 and not (finetuning and finetuning.warns):
+        yield NextStep(
+            action="Give finetuning more chats like the questions that are asked.",
+            why=f"The interval of {ANSWERS} ends at {figure(high)}; rule: not below 0.",
+        )
+
+
+def _of_answers(facts: Facts) -> Iterator[NextStep]:
+    candidates = candidates_of(facts.scores)
+    name = "finetuned" if "finetuned" in candidates else "adapted"
+    own, base = candidates.get(name, {}), candidates.get("base", {})
+    loops = number(field(own, "repetition.greedy.loop_rate"))
+    if loops is not None and loops > MAX_LOOPS:
+        yield NextStep(
+            action="Train on more text, or for more steps: a model that loops has seen too little.",
+            why=f"{percent(loops)} of the {name} model's greedy texts loop; rule: over {percent(MAX_LOOPS)}.",
+        )
+    ended = number(field(own, "questions.ended"))
+    if name == "finetuned" and ended is not None and ended < MIN_ENDED:
+        yield NextStep(
+            action="Raise evaluate.max_new_tokens or shorten the answers of the chats.",
+            why=f"{percent(ended)} of the answers end by themselves; rule: under {percent(MIN_ENDED)}.",
+        )
+    language = number(field(own, "output_language.own"))
+    if language is not None and language < MIN_OWN_LANGUAGE:
+        yield NextStep(
+            action="Look for text of a neighbouring language in the corpus and the chats.",
+            why=f"{percent(language)} of what the {name} model writes is in its language; rule: under {percent(MIN_OWN_LANGUAGE)}.",
+        )
+    for code, value in table_of(own.get("retained")).items():
+        before, after = number(table_of(base.get("retained")).get(code)), number(value)
+        if before and after is not None and after / before > 1 + FORGETS:
+            yield NextStep(
+                action=f"If {clip(code, 40)} must stay: add text of it to clean.inputs, or lower the learning rates.",
+                why=f"Bits per byte on it rose by {figure((after / before - 1) * 100, 2)} %; rule: over {percent(FORGETS)}.",
+            )
+            return
+
+
+def _of_training(facts: Facts) -> Iterator[NextStep]:
+    for each in learnings(facts):
+        if each.late_fall > STILL_FALLING and not each.turn:
+            key = "pretrain.phases" if each.stage != "Finetuning" else "finetune.epochs"
+            yield NextStep(
+                action=f"Train on: {each.stage.lower()} has not ended its learning (more steps: {key}).",
+                why=f"The loss still fell by {figure(each.late_fall * 100, 2)} % over the last tenth of the steps; rule: over {percent(STILL_FALLING)}.",
+            )
+    came, kept = number(facts.stats.get("in")), number(facts.stats.get("kept"))
+    dropped = drops(facts.stats)
+    if came and kept is not None and 1 - kept / came > MANY_DROPPED and dropped:
+        yield NextStep(
+            action=f"Read what the rule '{clip(words_of(dropped[0][0]), 40)}' threw away; it drops the most.",
+            why=f"Cleaning dropped {percent(1 - kept / came)} of the documents; rule: over {percent(MANY_DROPPED)}.",
+        )
+
+
+def _always(facts: Facts) -> Iterator[NextStep]:
+    """Of a run without a fault: release it, then the weakest part."""
+    if released := released_name(facts.scores):
+        word = "adapter" if released == "finetuned" else "model"
+        yield NextStep(
+            action=f"Read ten answers with somebody who speaks {facts.language_name}, then release: anadil promote, with the {word} and these scores.",
+            why=f"The gate releases the {released} model; figures do not tell whether an answer is right.",
+        )
+    candidates = candidates_of(facts.scores)
+    own = candidates.get(released or "adapted", {})
+    domains = [
+        (value, name)
+        for name, item in table_of(own.get("domains")).items()
+        if (value := number(item)) is not None
+    ]
+    if len(domains) > 1:
+        worst, name = max(domains)
+        yield NextStep(
+            action=f"Add text of the domain {clip(name, 60)}.",
+            why=f"It has the most bits per byte of {len(domains)} domains: {figure(worst)}.",
+        )
+    dropped = drops(facts.stats)
+    if dropped:
+        yield NextStep(
+            action=f"Read samples of the rule '{clip(words_of(dropped[0][0]), 40)}' below: what it drops wrongly is text that is missing.",
+            why=f"It drops the most: {figure(int(dropped[0][1]))} documents.",
+        )
+    if not list_of(facts.recipe.evaluate.heldout):
+        yield NextStep(
+            action="Score on text of your own choice as well: name it in evaluate.heldout.",
+            why="The held-out text is a part of the same corpus; rule: evaluate.heldout names none.",
+        )

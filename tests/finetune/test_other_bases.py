@@ -1,0 +1,53 @@
+"""The whole stage on bases that are no Llama 3: trained, merged, and stopped where an answer ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from anadil.artifacts import artifact
+from anadil.core.stages import STAGES
+from anadil.finetune.chat_format import chat_format
+from anadil.recipe.load import load_recipe
+from anadil.runtime.execute import execute
+from tests.finetune.test_chat_format import tokenizer_of, trl_template
+from tests.kit.families import make_family
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+SETTINGS = (
+    "finetune.rank=4",
+    "finetune.epochs=0.5",
+    "finetune.max_length=256",
+    "finetune.heldout_fraction=0",
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "own", "end"),
+    [("qwen", "qwen2", "qwen2_5", "<|im_end|>"), ("gemma", "gemma2", None, "<end_of_turn>")],
+)
+def test_a_base_of_another_family_is_taught_and_served_by_its_template(
+    tmp_path: Path, family: str, kind: str, own: str | None, end: str
+) -> None:
+    tokenizer = tokenizer_of(family, own and trl_template(own))
+    model = make_family(tmp_path / "model", kind, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(model)
+    artifact.seal(model, kind="model", origin={"made": "by a test"})
+    chats = tmp_path / "chats.jsonl"
+    rows = [{"prompt": f"Sual {number}?", "response": f"Cavab {number}."} for number in range(8)]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    out = str(tmp_path / "adapter")
+    execute(
+        STAGES["finetune"], load_recipe("smoke", list(SETTINGS)), {"model": str(model)}, [str(chats)], out
+    )
+
+    served = AutoTokenizer.from_pretrained(Path(out) / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(Path(out) / "merged")
+    assert served.chat_template == chat_format(tokenizer).template
+    assert served.convert_tokens_to_ids(end) in merged.generation_config.eos_token_id
+    audited = json.loads((Path(out) / "mask_audit.json").read_text(encoding="utf-8"))
+    assert audited["share_ending_in_eot"] == 1.0
+    assert audited["samples"][0].count(f"{end}⟧") == 1

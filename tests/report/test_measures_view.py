@@ -1,0 +1,222 @@
+"""What was measured beside bits per byte on all text, and what the run took."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.recipe.sections import Recipe
+from anadil.report.cost_view import cost_view
+from anadil.report.generations_view import generations_view
+from anadil.report.measures_view import Measure, measures_view
+from anadil.report.read import read_facts, relative_place
+from anadil.report.training_view import finetune_view, training_view
+from anadil.report.verdict import candidates_of
+from tests.kit import report_run
+
+
+def measures(root: Path, **changed: Any) -> dict[str, Measure]:
+    found = measures_view(read_facts(report_run.job(root, **changed)))
+    return {measure.title: measure for measure in found}
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> dict[str, Measure]:
+    return measures(tmp_path)
+
+
+def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: dict[str, Measure]) -> None:
+    assert list(found) == [
+        "Forgetting", "By domain", "By source", "Tasks", "Held-out questions and answers", "Choices",
+        "Language of what they write",
+    ]  # fmt: skip
+
+
+def test_forgetting_stands_beside_the_change_to_the_base(found: dict[str, Measure]) -> None:
+    assert found["Forgetting"].table.rows == (("en", "2.154", "2.331 (+8.20 %)", "2.396 (+11.2 %)"),)
+
+
+def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, Measure]) -> None:
+    law, news = found["By domain"].table.rows
+
+    assert law[1] == "104"
+    assert news[1] == "16 *"
+    assert "unsure" in found["By domain"].table.note
+    assert found["By source"].table.columns == ("source", "base", "adapted", "finetuned")
+
+
+def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(found: dict[str, Measure]) -> None:
+    rows = found["Held-out questions and answers"].table.rows
+
+    assert [row[0] for row in rows[2:4]] == ["finetuned, not seen in training", "base, seen in training"]
+    assert rows[2][1:] == ("140", "1.205", "1.105 to 1.305", "140", "41.3", "25.0 %", "95.0 %")
+    assert rows[5][1] == "32 *"
+
+
+def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Measure]) -> None:
+    choices = found["Choices"]
+
+    assert choices.table.rows[0] == (
+        "xcopa, base",
+        "500",
+        "51.0 %",
+        "47.0 % to 55.0 %",
+        "50.0 %",
+        "not told apart",
+    )
+    assert choices.table.rows[2][-1] == "better"
+    assert choices.chart
+    assert choices.chart.svg.count('class="mark"') == 3
+    assert "chance 0.5000" in choices.chart.svg
+
+
+def test_tasks_have_their_errors_and_chance(found: dict[str, Measure]) -> None:
+    assert found["Tasks"].table.rows == (
+        ("belebele_azj_Latn", "acc", "0.2500", "0.2600 ± 0.014", "0.3100 ± 0.014", "0.3400 ± 0.014"),
+    )
+
+
+def test_scores_of_an_older_program_show_what_they_hold(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    del scores["tasks"]
+    for candidate in scores["candidates"].values():
+        for key in (*report_run.answered("base"), "retained"):
+            candidate.pop(key)
+
+    assert measures(tmp_path, scores=scores) == {}
+
+
+def test_answers_show_seen_and_unseen_by_turns_with_reference_and_marks() -> None:
+    found = generations_view(candidates_of(report_run.scores()))
+
+    assert [one.seen for one in found.answers] == [False, True, None]
+    unseen, seen, _ = found.answers
+    assert seen.seen_words == "seen in training"
+    assert unseen.reference == "*100# yığın və zəng düyməsini basın."
+    assert [(one.candidate, one.badges) for one in seen.made] == [
+        ("adapted", ()),
+        ("finetuned", (("exact", "word for word"),)),
+    ]
+    assert [one.candidate for one in seen.others] == ["base"]
+    assert found.summary.rows[-1] == ("finetuned, seen in training", "1", "1 (100 %)", "100 %")
+
+
+def test_the_champion_stands_beside_the_others() -> None:
+    scores = report_run.scores()
+    scores["candidates"]["champion"] = scores["candidates"]["finetuned"]
+
+    seen = generations_view(candidates_of(scores)).answers[1]
+
+    assert [one.candidate for one in seen.made] == ["adapted", "finetuned", "champion"]
+    assert seen.made[2].style == "champion"
+
+
+def test_of_answers_that_name_no_candidate_to_compare_the_base_is_shown() -> None:
+    scores: report_run.Json = {"candidates": {"base": report_run.candidate("base")}}
+
+    found = generations_view(candidates_of(scores))
+
+    assert [one.candidate for one in found.answers[0].made] == ["base"]
+
+
+def test_training_and_validation_share_one_axis(tmp_path: Path) -> None:
+    lines = report_run.training()
+    for line in lines[4::5]:
+        line["validation_bits_per_byte"] = 1.9
+    facts = read_facts(report_run.job(tmp_path, training=lines))
+
+    first = training_view(facts).charts[0]
+    answers = finetune_view(facts).charts[0]
+
+    assert first.title == "Training and validation"
+    assert first.table.columns == ("step", "training", "validation")
+    assert answers.table.columns == ("step", "training", "validation")
+    assert answers.svg.count("<polyline") == 4  # two lines, and their keys
+    assert "dashed" in answers.svg
+
+
+def test_cost_is_time_by_the_dated_price_of_the_machines_that_the_recipe_named(tmp_path: Path) -> None:
+    recipe = {"base": {"model": "tiny"}, "cluster": {"instance": "p5.48xlarge", "nodes": 2}}
+    job = report_run.job(tmp_path, seconds={"corpus": 60.0, "model": 3_600.0}, made_by=recipe)
+
+    found = cost_view(read_facts(job))
+
+    clean, pretrain, total = found.table.rows
+    assert clean[:3] == ("clean", "1 min", "—")
+    assert clean[-1] == "—"
+    assert pretrain[:3] == ("pretrain", "1 h 0 min".removesuffix(" 0 min"), "2 × p5.48xlarge")
+    price = float(pretrain[-2].removeprefix("USD ").replace(",", ""))
+    assert found.dollars == pytest.approx(price, abs=0.5)
+    assert total[0] == "together"
+    assert re.search(r"On-demand prices of the instance table \(.*\d{4}-\d{2}", found.table.note)
+    assert found.seconds == 3_660.0
+
+
+def test_of_a_run_without_prices_the_time_alone_is_shown(tmp_path: Path) -> None:
+    found = cost_view(read_facts(report_run.job(tmp_path, seconds={"model": 100.0})))
+
+    assert found.dollars is None
+    assert found.table.columns == ("stage", "time", "machine")
+    assert "names no machine type" in found.table.note
+
+
+def test_peak_memory_is_shown_where_training_says_it(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path, seconds={"model": 100.0}, peak_memory_bytes=3 * 1024**3)
+
+    found = cost_view(read_facts(job))
+
+    assert found.table.rows[0][3] == "3.0 GiB"
+
+
+def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate(
+        {"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}, "clean": {"inputs": ["/a.jsonl"]}}
+    )
+
+    found = cost_view(read_facts(report_run.job(tmp_path, recipe)))
+
+    assert found.licences.rows == (
+        ("base", "Llama 3.2"),
+        ("text", "not stated; name it in report.licences"),
+        ("chats", "not stated; name it in report.licences"),
+        ("lists", "CC0"),
+    )
+
+
+def test_what_is_built_in_has_the_licence_of_the_program(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate(
+        {
+            "base": {"model": "tiny"},
+            "clean": {"inputs": ["builtin:az/prose.jsonl"]},
+            "finetune": {"inputs": ["/a.jsonl"]},
+        }
+    )
+
+    rows = cost_view(read_facts(report_run.job(tmp_path, recipe))).licences.rows
+
+    assert [row[1].partition(",")[0] for row in rows] == [
+        "Apache-2.0",
+        "Apache-2.0",
+        "not stated; name it in report.licences",
+    ]
+
+
+def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path, cards={"model": "README.md"}, beside=True)
+    alone = report_run.job(tmp_path / "alone", cards={"model": "README.md"})
+
+    assert [card.link for card in cost_view(read_facts(job)).cards] == ["../../model/0a1b/README.md"]
+    assert cost_view(read_facts(alone)).cards == ()
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        ("s3://runs/az/model/0a1b", "../../model/0a1b"),
+        ("s3://other/az/model/0a1b", ""),
+        ("/home/leyla/model/0a1b", ""),
+    ],
+)
+def test_a_link_tells_no_directories_of_a_machine(uri: str, place: str) -> None:
+    assert relative_place("s3://runs/az/report/77aa", uri) == place

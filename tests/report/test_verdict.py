@@ -1,0 +1,177 @@
+"""The verdict and what stands beside it: which model to release, why or why none, and what to do next."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.report.learning import learnings
+from anadil.report.next_steps import next_steps
+from anadil.report.read import Facts, read_facts
+from anadil.report.verdict import released_name, verdict
+from tests.kit import report_run
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Facts:
+    return read_facts(report_run.job(tmp_path))
+
+
+def of(tmp_path: Path, **changed: Any) -> Facts:
+    return read_facts(report_run.job(tmp_path, **changed))
+
+
+def slow_finetuning(fall: float) -> list[dict[str, float]]:
+    """A curve whose loss falls from 7 by a share."""
+    return [{"step": step, "loss": 7.0 * (1 - fall * (step - 1) / 39)} for step in range(1, 41)]
+
+
+def test_it_names_the_model_to_release_and_what_that_one_is_better_at(facts: Facts) -> None:
+    found = verdict(facts)
+
+    assert found.released == "finetuned"
+    assert found.text == (
+        "Release the finetuned model: all 4 deciding checks hold. Answers it has not seen cost it 0.8085 bits per "
+        "byte fewer than the adapted model (95 % interval 0.7000 to 0.9100)."
+    )
+
+
+def test_a_finetuned_model_that_fails_leaves_the_adapted_one(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"] |= {"released": "adapted"}
+    scores["gate"]["checks"][6] |= {"value": 1.2079, "passed": False}
+
+    found = verdict(of(tmp_path, scores=scores))
+
+    assert found.text.startswith(
+        "Release the adapted model: all 3 deciding checks hold. Held-out text costs it"
+    )
+    assert found.text.endswith(
+        "The finetuned model did not pass: bits per byte over the adapted model's is 1.208, the limit 1.05."
+    )
+
+
+def test_where_none_is_released_it_says_why_of_each(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"] |= {"passed": False, "released": None}
+    scores["gate"]["checks"][3] |= {"passed": False}
+    scores["gate"]["checks"][6] |= {"value": 1.2079, "passed": False}
+
+    found = verdict(of(tmp_path, scores=scores))
+
+    assert found.text == (
+        "Release none. The finetuned model did not pass: bits per byte over the adapted model's is 1.208, the limit 1.05. "
+        "The adapted model by itself passed."
+    )
+    assert found.released == ""
+
+
+def test_a_least_value_an_interval_and_what_was_not_measured_are_said_so(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"] |= {"passed": False, "released": None}
+    scores["gate"]["checks"][6] |= {"name": "finetuned.ended", "value": 0.25, "limit": 0.5, "at_least": True}
+    scores["gate"]["checks"][6] |= {"interval": [0.1, 0.4], "passed": False}
+    scores["gate"]["checks"][7] |= {"name": "finetuned.answers", "value": None, "limit": 0.0, "passed": False}
+
+    found = verdict(of(tmp_path, scores=scores))
+
+    assert "share of answers that end is 0.25 (0.1000 to 0.4000), the limit at least 0.5; " in found.text
+
+
+def test_scores_of_an_older_program_name_the_model_that_was_judged_last() -> None:
+    scores = report_run.scores()
+    del scores["gate"]["released"]
+
+    assert released_name(scores) == "finetuned"
+    assert released_name({"gate": {"passed": True}}) == "adapted"
+    assert released_name({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("fall", "words"),
+    [
+        (0.01, "loss fell by 0.92 %: this stage taught nothing"),
+        (-0.2, "loss rose by 18 %: this stage taught nothing"),
+        (0.08, "loss fell by 7.4 %: this stage taught little"),
+    ],
+)
+def test_a_stage_that_taught_nothing_is_called_so(tmp_path: Path, fall: float, words: str) -> None:
+    found = of(tmp_path, finetuning=slow_finetuning(fall))
+
+    assert learnings(found)[1].words == words
+    assert f"Finetuning: {words}." in verdict(found).warnings
+    assert any("read its answers before you release it" in text for text in verdict(found).warnings)
+
+
+def test_a_stage_that_taught_something_is_no_warning(facts: Facts) -> None:
+    found = learnings(facts)
+
+    assert [each.warns for each in found] == [False, False]
+    assert found[1].words == "loss fell by 38 %, from 3.033 to 1.867"
+
+
+def test_a_validation_loss_that_turned_is_a_warning(tmp_path: Path) -> None:
+    lines = slow_finetuning(0.8)
+    lines[9]["validation_loss"], lines[39]["validation_loss"] = 2.0, 2.5
+
+    found = of(tmp_path, finetuning=lines)
+
+    assert "validation rose by 25 % after step 10: this stage overfits" in learnings(found)[1].words
+    assert next_steps(found)[0].action.startswith("Stop finetuning earlier")
+
+
+def test_answers_that_are_no_better_are_a_warning(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["differences"]["finetuned - adapted, answers"] |= {"value": -0.01, "low": -0.05, "high": 0.03}
+
+    found = of(tmp_path, scores=scores)
+
+    said = "0.01000 bits per byte fewer than the adapted one, and the 95 % interval holds 0"
+    assert any(said in text for text in verdict(found).warnings)
+    assert any("more chats like the questions" in step.action for step in next_steps(found))
+
+
+def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
+    scores = report_run.scores()
+    scores["candidates"]["base"]["num_documents"] = 17
+
+    found = of(tmp_path / "few", scores=scores)
+
+    assert any("only 17 documents were scored" in text for text in verdict(found).warnings)
+    assert not any("documents were scored" in text for text in verdict(facts).warnings)
+    assert "Hold more text out" in next_steps(found)[0].action
+
+
+def test_what_was_forgotten_is_warned_of(facts: Facts) -> None:
+    assert (
+        "Forgetting: en costs the finetuned model 11 % more bits per byte than the base."
+        in verdict(facts).warnings
+    )
+
+
+def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, facts: Facts) -> None:
+    scores = report_run.scores()
+    scores["contamination"]["share"] = 0.2
+    contaminated = next_steps(of(tmp_path / "copies", scores=scores))
+
+    assert len(next_steps(facts)) == 3
+    assert contaminated[0].action.startswith("Set clean.decontaminate to true")
+    assert (
+        contaminated[0].why
+        == "20.0 % of the held-out documents stand in the training part; rule: over 5.00 %."
+    )
+    assert len(contaminated) == 3
+
+
+def test_a_run_without_a_fault_gets_three_lines_too(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    for candidate in scores["candidates"].values():
+        candidate["retained"] = {"en": 2.0}
+        candidate["output_language"]["own"] = 1.0
+    flat = [{"step": step, "loss": 3.0 if step < 20 else 1.0} for step in range(1, 101)]
+
+    found = next_steps(of(tmp_path, scores=scores, training=flat, finetuning=flat))
+
+    assert len(found) == 3
+    assert "anadil promote" in found[0].action
+    assert found[1].action == "Add text of the domain news."
