@@ -167,7 +167,10 @@ def test_no_more_processes_than_chats_of_a_batch_and_one_for_four_bits() -> None
     stage = STAGES["finetune"]
 
     assert most_processes(stage, load_recipe("smoke", ["finetune.batch_size=3"])) == 3
-    assert most_processes(stage, load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"])) == 1
+    assert (
+        most_processes(stage, load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]))
+        == 1
+    )
     assert most_processes(STAGES["pretrain"], load_recipe("smoke")) > 1_000
 
 
