@@ -162,11 +162,17 @@ def test_of_a_run_without_prices_the_time_alone_is_shown(tmp_path: Path) -> None
 
 
 def test_peak_memory_is_shown_where_training_says_it(tmp_path: Path) -> None:
-    job = report_run.job(tmp_path, seconds={"model": 100.0}, peak_memory_bytes=3 * 1024**3)
+    job = report_run.job(tmp_path, seconds={"model": 100.0}, summary={"peak_memory_bytes": 3 * 1024**3})
 
     found = cost_view(read_facts(job))
 
     assert found.table.rows[0][3] == "3.0 GiB"
+
+
+def test_time_of_training_is_that_of_all_its_starts(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path, seconds={"model": 100.0}, summary={"seconds": 400.0})
+
+    assert cost_view(read_facts(job)).seconds == 400.0
 
 
 def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) -> None:

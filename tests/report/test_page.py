@@ -154,6 +154,12 @@ def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) 
     scores = hostile(report_run.scores(), text)
     scores["differences"] = {text: scores["differences"]["adapted - base"]}
     scores["candidates"][text] = scores["candidates"]["base"]
+    scores["tasks"] = {text: {"base": {"metric": text, "value": 0.5}}}
+    scores["candidates"]["base"] |= {"domains": {text: 1.0}, "retained": {text: 1.0}}
+    scores["candidates"]["base"]["choices"] = {
+        text: {"num": 5, "accuracy": 0.5, "interval": [0.1, 0.9], "chance": 0.5}
+    }
+    scores["candidates"]["base"]["output_language"] = {"num": 5, "own": 0.5, "shares": {text: 0.5}}
     corpus = report_run.corpus() | {"dropped": {text: 5}, text: 3}
 
     page, short, _ = made(
