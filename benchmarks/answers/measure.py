@@ -33,7 +33,7 @@ SETTINGS = (
     "lr=0.0001", "lr=0.003", "lr=0.003,trains_embeddings=control", "lr=0.003,trains_embeddings=all",
     "trains=all,lr=0.001", "trains=all,lr=0.002", "trains=all,lr=0.003",
 )  # fmt: skip
-NUM_ASKED = 24
+NUM_ASKED = 12
 LONGEST = 64
 
 

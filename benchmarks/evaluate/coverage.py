@@ -1,10 +1,11 @@
 """How often a nominal 95 % interval on bits per byte holds the truth, by simulation on real documents.
 
-OMP_NUM_THREADS=1 python benchmarks/evaluate/coverage.py --scores FILE [--sizes 6 35 100 300] [--trials 1000]
-OMP_NUM_THREADS=1 python benchmarks/evaluate/coverage.py --text FILE.jsonl... --scores FILE --cache DIR
+python benchmarks/evaluate/coverage.py --scores FILE [--sizes 6 35 100 300] [--trials 1000]
+python benchmarks/evaluate/coverage.py --text FILE.jsonl... --english FILE.jsonl --scores FILE
 
 The first form reads `documents` of a scores.json: nats of each candidate, and bytes, by document. The second one makes
-such a file first: `tiny` is trained for 150 steps on half of the documents, and scores the other half before and after.
+such a file first, in seconds: two models of byte trigrams, one of English and one that has half of the documents too,
+score the other half.
 These documents are the population, and its bits per byte the truth. A trial draws some documents from it, with
 replacement, and makes each kind of interval of them.
 """
@@ -13,11 +14,9 @@ import argparse
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,6 @@ from numpy.typing import NDArray
 from anadil.evaluate.bootstrap import paired_difference
 
 DRAWS = 2_000
-STEPS, ROWS, LENGTH, RATE = 150, 8, 128, 2e-3
-MAX_LETTERS = 20_000
 T_97_5 = {6: 2.5706, 35: 2.0322, 100: 1.9842, 300: 1.9679}
 """By the number of documents. Source: any table of Student's t, 5, 34, 99 and 299 degrees of freedom."""
 Numbers = NDArray[np.float64]
@@ -40,12 +37,12 @@ def main() -> None:
     )
     parser.add_argument("--scores", type=Path, required=True)
     parser.add_argument("--text", type=Path, nargs="*", default=[])
-    parser.add_argument("--cache", type=Path, help="where `tiny` is kept")
+    parser.add_argument("--english", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=[6, 35, 100, 300])
     parser.add_argument("--trials", type=int, default=1_000)
     options = parser.parse_args()
     if options.text:
-        make_scores(options.text, options.cache, options.scores)
+        make_scores(options.text, options.english, options.scores)
     documents = json.loads(options.scores.read_text(encoding="utf-8"))["documents"]
     num_bytes = np.array([one["num_bytes"] for one in documents], dtype=np.float64)
     nats = {name: np.array([one["nats"][name] for one in documents]) for name in documents[0]["nats"]}
@@ -79,25 +76,21 @@ def covered(nats: Numbers, num_bytes: Numbers, size: int, trials: int) -> list[s
     return [f"{held[name] / trials:.1%} ({np.median(widths[name]):.3f})" for name in INTERVALS]
 
 
-def resampled(bits: Numbers, num_bytes: Numbers, seed: int) -> tuple[Numbers, Numbers]:
-    """Ratio of each draw, and its standard error."""
+def resampled(bits: Numbers, num_bytes: Numbers, seed: int) -> Numbers:
+    """Ratio of each draw."""
     chosen = np.random.default_rng(seed).integers(0, len(bits), (DRAWS, len(bits)))
-    own, size = bits[chosen], num_bytes[chosen]
-    ratios = own.sum(1) / size.sum(1)
-    rest = own - ratios[:, None] * size
-    errors = np.sqrt((rest**2).sum(1) * len(bits) / max(1, len(bits) - 1)) / size.sum(1)
-    return ratios, errors
+    return np.asarray(bits[chosen].sum(1) / num_bytes[chosen].sum(1))
 
 
 def percentile(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
     """Percentiles of the draws."""
-    low, high = np.percentile(resampled(bits, num_bytes, seed)[0], [2.5, 97.5])
+    low, high = np.percentile(resampled(bits, num_bytes, seed), [2.5, 97.5])
     return float(low), float(high)
 
 
 def bca(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
     """Percentiles corrected for bias and skew. Source: Efron 1987, "Better Bootstrap Confidence Intervals"."""
-    ratios = resampled(bits, num_bytes, seed)[0]
+    ratios = resampled(bits, num_bytes, seed)
     normal = NormalDist()
     below = float((ratios < bits.sum() / num_bytes.sum()).mean())
     bias = normal.inv_cdf(min(max(below, 1 / DRAWS), 1 - 1 / DRAWS))
@@ -112,16 +105,6 @@ def bca(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
     return float(low), float(high)
 
 
-def studentized(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
-    """Bootstrap-t: percentiles of each draw's distance in its own standard errors."""
-    ratios, errors = resampled(bits, num_bytes, seed)
-    value = bits.sum() / num_bytes.sum()
-    rest = bits - value * num_bytes
-    error = math.sqrt((rest**2).sum() * len(bits) / (len(bits) - 1)) / num_bytes.sum()
-    low, high = np.percentile((ratios - value) / np.maximum(errors, 1e-12), [2.5, 97.5])
-    return float(value - high * error), float(value - low * error)
-
-
 def student(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
     """The t-interval of a ratio. Source: Cochran 1977, "Sampling Techniques", section 6.4."""
     del seed
@@ -134,70 +117,63 @@ def student(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
 
 
 def ours(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
-    """What evaluate writes."""
+    """What evaluate writes: each draw in its own standard error."""
     nats = bits * math.log(2)
     found = paired_difference(nats, np.zeros_like(nats), num_bytes.astype(np.int64), seed)
     return found.low, found.high
 
 
 INTERVALS: dict[str, Callable[[Numbers, Numbers, int], Interval]] = {
-    "anadil": ours,
+    "anadil (bootstrap-t)": ours,
     "percentiles": percentile,
     "BCa": bca,
-    "bootstrap-t": studentized,
     "t": student,
 }
 
 
-def make_scores(files: Sequence[Path], cache: Path, out: Path) -> None:
-    """Train `tiny` on one half of the documents, and score the other half before and after."""
-    import torch
-
-    from anadil.evaluate.bits_per_byte import score
-    from anadil.model.load import encode_texts, load_model, load_tokenizer
-    from anadil.model.tiny import base_model
-    from anadil.recipe.sections import Base
-
-    path = base_model(Base(model="tiny"), cache)
-    tokenizer: Any = load_tokenizer(path)
-    model: Any = load_model(path)
-    texts = [
-        json.loads(line)["text"][:MAX_LETTERS]
-        for file in files
-        for line in file.read_text(encoding="utf-8").splitlines()
-    ]
+def make_scores(files: Sequence[Path], english: Path, out: Path) -> None:
+    """Two models of byte trigrams score one half of the documents: of English, and of English and the other half."""
+    texts = [text for file in files for text in texts_of(file)]
     order = np.random.default_rng(0).permutation(len(texts))
-    train = encode_texts(tokenizer, [texts[place] for place in order[::2]])
     heldout = [texts[place] for place in order[1::2]]
-    ids = [np.array(own, dtype=np.int32) for own in encode_texts(tokenizer, heldout)]
-
-    def scored(name: str) -> Numbers:
-        start = time.process_time()
-        nats: Numbers = score(
-            model, ids, prefix=tokenizer.bos_token_id, context=256, stride=256, batch_tokens=4_096, name=name
-        )
-        print(f"{name}: {sum(map(len, ids)):,} tokens, {time.process_time() - start:.0f} CPU s", flush=True)
-        return nats
-
-    base = scored("base")
-    flat = torch.tensor(np.concatenate([np.array(own, dtype=np.int64) for own in train]))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    random = torch.Generator().manual_seed(0)
-    model.train()
-    for _ in range(STEPS):
-        starts = torch.randint(0, len(flat) - LENGTH, (ROWS,), generator=random)
-        rows = torch.stack([flat[start : start + LENGTH] for start in starts.tolist()])
-        model(input_ids=rows, labels=rows, use_cache=False).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-    adapted = scored("adapted")
-    rows_of = zip(heldout, base.tolist(), adapted.tolist(), strict=True)
+    base = Trigrams(texts_of(english))
+    adapted = Trigrams([*texts_of(english), *(texts[place] for place in order[::2])])
     documents = [
-        {"num_bytes": len(text.encode()), "nats": {"base": first, "adapted": second}}
-        for text, first, second in rows_of
+        {"num_bytes": len(text.encode()), "nats": {"base": base.nats(text), "adapted": adapted.nats(text)}}
+        for text in heldout
     ]
     out.write_text(json.dumps({"documents": documents}), encoding="utf-8")
+
+
+def texts_of(file: Path) -> list[str]:
+    """Of a file's documents."""
+    return [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+class Trigrams:
+    """Probabilities of a byte after the two before it, smoothed by those after one."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Count."""
+        codes = codes_of("\n".join(texts))
+        self._triples = np.bincount(codes[0], minlength=256**3).astype(np.float32)
+        self._pairs = np.bincount(codes[1], minlength=256**2).astype(np.float32)
+        self._after_two = self._triples.reshape(-1, 256).sum(1)
+        self._after_one = self._pairs.reshape(-1, 256).sum(1)
+
+    def nats(self, text: str) -> float:
+        """-ln p of a text."""
+        triples, pairs = codes_of("\n\n" + text)
+        after_one = (self._pairs[pairs] + 1 / 256) / (self._after_one[pairs // 256] + 1)
+        after_two = (self._triples[triples] + 5 * after_one) / (self._after_two[triples // 256] + 5)
+        return float(-np.log(after_two.astype(np.float64)).sum())
+
+
+def codes_of(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each three bytes as a number, and the last two of them."""
+    codes = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+    pairs = codes[1:-1] * 256 + codes[2:]
+    return codes[:-2] * 65_536 + pairs, pairs
 
 
 if __name__ == "__main__":

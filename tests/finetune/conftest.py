@@ -1,5 +1,6 @@
 """A small Llama with a small tokenizer, sealed as a model artifact; made once a session."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts import artifact
 from anadil.finetune.chat_format import CONTROL
+from tests.finetune.short_runs import NUM_CHATS
 from tests.kit.llama import small_llama
 
 SENTENCES = [
@@ -69,3 +71,14 @@ def write_model(folder: Path) -> None:
     tokenizer.chat_template = "{{ raise_exception('rendered') }}"
     tokenizer.save_pretrained(folder)
     artifact.seal(folder, kind="model", origin={"made": "by a test"})
+
+
+@pytest.fixture(scope="session")
+def many_chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    rows = [
+        {"prompt": f"Azərbaycanın {number}-ci şəhəri hansıdır?", "response": f"Şəhər {number * 7}, balans."}
+        for number in range(NUM_CHATS)
+    ]
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return file

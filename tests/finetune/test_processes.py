@@ -95,9 +95,11 @@ def losses(out: Path) -> list[float]:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("finetune.trains_embeddings=control",),
+        ("finetune.trains=adapter", "finetune.trains_embeddings=control"),
         matrix(("finetune.trains=all",)),
-        matrix(("finetune.trains_embeddings=none", "finetune.gradient_accumulation=2")),
+        matrix(
+            ("finetune.trains=adapter", "finetune.trains_embeddings=none", "finetune.gradient_accumulation=2")
+        ),
     ],
 )
 def test_two_and_four_processes_have_the_losses_and_the_weights_of_one(
@@ -119,10 +121,10 @@ def test_two_and_four_processes_have_the_losses_and_the_weights_of_one(
 @pytest.mark.parametrize(
     ("how", "settings"),
     [
-        (signal.SIGTERM, ("finetune.trains_embeddings=control",)),
+        (signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
         (signal.SIGKILL, ("finetune.trains=all",)),
         matrix(signal.SIGTERM, ("finetune.trains=all",)),
-        matrix(signal.SIGKILL, ("finetune.trains_embeddings=control",)),
+        matrix(signal.SIGKILL, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
     ],
 )
 def test_two_processes_that_were_ended_go_on_to_equal_losses(
@@ -137,13 +139,20 @@ def test_two_processes_that_were_ended_go_on_to_equal_losses(
     if how == signal.SIGTERM:
         running.send_signal(how)
     else:
-        os.killpg(running.pid, how)
+        for process in [running.pid, *started_by(running.pid)]:
+            os.kill(process, how)
     _, said = running.communicate(timeout=120)
     steps = [int(each.parent.name.partition("-")[2]) for each in trainer.glob("*/manifest.json")]
 
     assert running.returncode == (143 if how == signal.SIGTERM else -how), said
     assert 4 <= max(steps) < len(whole)
     assert finetuned(model_dir, chats, out, 2, LONG, *settings) == whole
+
+
+def started_by(process: int) -> list[int]:
+    """Processes that a process has started, those of torchrun, which lead groups of their own."""
+    text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii")
+    return [found for child in map(int, text.split()) for found in (child, *started_by(child))]
 
 
 def wait_for(file: Path, running: "subprocess.Popen[str]") -> None:
@@ -158,12 +167,15 @@ def test_no_more_processes_than_chats_of_a_batch_and_one_for_four_bits() -> None
     stage = STAGES["finetune"]
 
     assert most_processes(stage, load_recipe("smoke", ["finetune.batch_size=3"])) == 3
-    assert most_processes(stage, load_recipe("smoke", ["finetune.quantization=4bit"])) == 1
+    assert (
+        most_processes(stage, load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]))
+        == 1
+    )
     assert most_processes(STAGES["pretrain"], load_recipe("smoke")) > 1_000
 
 
 def test_four_bits_in_several_processes_are_refused() -> None:
-    settings = load_recipe("smoke", ["finetune.quantization=4bit"]).finetune
+    settings = load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]).finetune
 
     with pytest.raises(PreflightError, match="torchrun has started 2 processes; start one"):
         refuse_quantization(settings, pick_device(), 2)

@@ -36,7 +36,7 @@ class Reader:
         self.folder, self.model, self.tokenizer = folder, model, tokenizer
         self.dropped = DroppedChats()
 
-    def read(self, *files: str, side: dict[str, tuple[str, ...]] | None = None, **settings: object) -> Rows:
+    def read(self, *files: str, side: Any = None, **settings: object) -> Rows:
         self.dropped = DroppedChats()
         chosen = {"heldout_fraction": 0, **settings}
         recipe = load_recipe(
@@ -187,7 +187,7 @@ def test_a_weight_for_a_source_that_there_is_not_is_refused(reader: Reader, tmp_
     ],
 )
 def test_an_empty_part_is_refused_with_its_key(
-    reader: Reader, tmp_path: Path, settings: dict[str, object], message: str
+    reader: Reader, tmp_path: Path, settings: Any, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
         reader.read(put(tmp_path, "a.jsonl", answers(3)), **settings)

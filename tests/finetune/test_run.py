@@ -19,10 +19,9 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE as TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.finetune.lora import TrainingCallback, num_steps
+from anadil.finetune.lora import TrainingCallback
 from anadil.finetune.run import run
 from anadil.model.load import load_model
-from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
@@ -379,15 +378,3 @@ def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Pa
 
     with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
         run_in(tmp_path, tmp_path / "model", chats, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("examples", "batch", "accumulation", "epochs", "steps"),
-    [(4, 2, 1, 3, 6), (5, 2, 1, 0.5, 2), (1, 8, 1, 0.1, 1), (10, 2, 2, 2, 6)],
-)
-def test_epochs_may_be_fractions_and_steps_several_batches(
-    examples: int, batch: int, accumulation: int, epochs: float, steps: int
-) -> None:
-    settings = Finetune(batch_size=batch, gradient_accumulation=accumulation, epochs=epochs)
-
-    assert num_steps(examples, settings) == steps

@@ -13,15 +13,16 @@ from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from anadil.artifacts import storage
 from anadil.finetune.chat_format import CONTROL, chat_format
 from anadil.finetune.learning import adapter_config, prepare_rows
-from anadil.finetune.lora import TrainingCallback
-from anadil.finetune.validation import best_step, is_over
+from anadil.finetune.lora import TrainingCallback, num_steps
+from anadil.finetune.run import run
 from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
-from tests.finetune.test_run import SMALL, run_in
-from tests.kit.marks import slow
+from anadil.runtime.job import Job
+from tests.finetune.short_runs import ALL, NUM_CHATS, SETTINGS, WITHOUT_NOISE, curve, lines_of, trained
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -30,37 +31,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 TOKENS = torch.arange(40).reshape(2, 20)
-NUM_CHATS = 12
-ALL = ("finetune.trains=all",)
-VALIDATED = ("finetune.validation_fraction=0.3",)
-WITHOUT_NOISE = ("finetune.dropout=0",)
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "rows of control tokens": ("finetune.trains_embeddings=control",),
-    "no rows": ("finetune.trains_embeddings=none",),
-    "all rows": ("finetune.trains_embeddings=all",),
-    "all weights": ALL,
-    "rsLoRA": ("finetune.rslora=true",),
-    "DoRA": ("finetune.dora=true",),
-    "noise": ("finetune.neftune_alpha=5",),
-    "noise, all weights": ("finetune.neftune_alpha=5", *ALL),
-    "line": ("finetune.schedule=linear", "finetune.weight_decay=0.1", "finetune.warmup_fraction=0.2"),
-    "no fall": ("finetune.schedule=constant",),
-    "accumulation": ("finetune.gradient_accumulation=2",),
-    "validation": VALIDATED,
-    "early stop": (*VALIDATED, "finetune.patience=2", "finetune.lr=0.1"),
-}
-RESUMED = ("all rows", "DoRA", "noise", "line", "accumulation")
-
-
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
-    rows = [
-        {"prompt": f"Azərbaycanın {number}-ci şəhəri hansıdır?", "response": f"Şəhər {number * 7}, balans."}
-        for number in range(NUM_CHATS)
-    ]
-    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return file
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +42,6 @@ def untied(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone() * 1.5)
     model.save_pretrained(folder)
     return folder
-
-
-def trained(model: Path, chats: Path, work: Path, *overrides: str) -> Path:
-    """The artifact of a short run."""
-    work.mkdir(exist_ok=True)
-    # A third of the chats may be held out to validate; see `split_of`.
-    return run_in(work, model, chats, work / "out", "finetune.heldout_fraction=0", *overrides)
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -94,9 +57,9 @@ def tensor_names(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["rows of control tokens", "all rows", "rsLoRA", "DoRA"])
 def test_the_merged_model_is_tied_and_computes_what_base_and_adapter_do(
-    model_dir: Path, chats: Path, tmp_path: Path, name: str
+    model_dir: Path, many_chats: Path, tmp_path: Path, name: str
 ) -> None:
-    out = trained(model_dir, chats, tmp_path / "work", *SETTINGS[name])
+    out = trained(model_dir, many_chats, tmp_path / "work", *SETTINGS[name])
 
     expected = logits(PeftModel.from_pretrained(load_model(model_dir), out))
     merged: Any = load_model(out / "merged")
@@ -107,11 +70,11 @@ def test_the_merged_model_is_tied_and_computes_what_base_and_adapter_do(
     assert merged.get_input_embeddings().weight is merged.get_output_embeddings().weight
 
 
-def test_only_the_rows_that_are_to_learn_do(model_dir: Path, chats: Path, tmp_path: Path) -> None:
+def test_only_the_rows_that_are_to_learn_do(model_dir: Path, many_chats: Path, tmp_path: Path) -> None:
     before: Any = load_model(model_dir)
     changed: dict[str, list[int]] = {}
     for name in ("no rows", "rows of control tokens", "all rows"):
-        out = trained(model_dir, chats, tmp_path / name, *SETTINGS[name])
+        out = trained(model_dir, many_chats, tmp_path / name, *SETTINGS[name])
         after: Any = load_model(out / "merged")
         moved = (after.get_input_embeddings().weight - before.get_input_embeddings().weight).abs().amax(dim=1)
         changed[name] = moved.nonzero().flatten().tolist()
@@ -124,8 +87,8 @@ def test_only_the_rows_that_are_to_learn_do(model_dir: Path, chats: Path, tmp_pa
     assert len(changed["all rows"]) == len(load_tokenizer(model_dir))
 
 
-def test_a_head_with_rows_of_its_own_learns_them_too(untied: Path, chats: Path, tmp_path: Path) -> None:
-    out = trained(untied, chats, tmp_path / "work", *SETTINGS["rows of control tokens"])
+def test_a_head_with_rows_of_its_own_learns_them_too(untied: Path, many_chats: Path, tmp_path: Path) -> None:
+    out = trained(untied, many_chats, tmp_path / "work", *SETTINGS["rows of control tokens"])
 
     before, merged = load_file(untied / "model.safetensors"), load_file(out / "merged/model.safetensors")
     expected = logits(PeftModel.from_pretrained(load_model(untied), out))
@@ -138,8 +101,10 @@ def test_a_head_with_rows_of_its_own_learns_them_too(untied: Path, chats: Path, 
     assert (logits(load_model(out / "merged")) - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-def test_all_weights_leave_the_model_and_no_adapter(model_dir: Path, chats: Path, tmp_path: Path) -> None:
-    out = trained(model_dir, chats, tmp_path / "work", *ALL)
+def test_all_weights_leave_the_model_and_no_adapter(
+    model_dir: Path, many_chats: Path, tmp_path: Path
+) -> None:
+    out = trained(model_dir, many_chats, tmp_path / "work", *ALL)
 
     before, after = load_file(model_dir / "model.safetensors"), load_file(out / "merged/model.safetensors")
     training = json.loads((out / "training.json").read_text())
@@ -155,14 +120,14 @@ def test_all_weights_leave_the_model_and_no_adapter(model_dir: Path, chats: Path
 
 
 def test_the_embedding_learns_control_tokens_where_the_tokenizer_may_change(
-    model_dir: Path, chats: Path, tmp_path: Path
+    model_dir: Path, many_chats: Path, tmp_path: Path
 ) -> None:
     rows = {
         strategies: load_recipe("smoke", [f"tokenizer.strategies=[{strategies}]"]).trained_embeddings
         for strategies in ("base", "extend", "base, extend")
     }
     kept = load_recipe("smoke", ["tokenizer.choice=base"]).trained_embeddings
-    out = trained(model_dir, chats, tmp_path / "work")
+    out = trained(model_dir, many_chats, tmp_path / "work")
 
     assert rows == {"base": "none", "extend": "control", "base, extend": "control"}
     assert kept == "none"
@@ -185,11 +150,11 @@ def test_rows_learn_in_float32_on_a_model_in_bfloat16(model_dir: Path) -> None:
 
 
 def test_gradients_of_two_small_batches_are_those_of_a_large_one(
-    model_dir: Path, chats: Path, tmp_path: Path
+    model_dir: Path, many_chats: Path, tmp_path: Path
 ) -> None:
     several, one = (
         trained(
-            model_dir, chats, tmp_path / f"{batch}", *WITHOUT_NOISE, f"finetune.batch_size={batch}",
+            model_dir, many_chats, tmp_path / f"{batch}", *WITHOUT_NOISE, f"finetune.batch_size={batch}",
             f"finetune.gradient_accumulation={NUM_CHATS // batch}", "finetune.epochs=3",
         )
         for batch in (6, 12)
@@ -205,10 +170,10 @@ def test_gradients_of_two_small_batches_are_those_of_a_large_one(
     [("cosine", (0.5, 0.0)), ("linear", (0.5, 0.0)), ("constant", (1.0, 1.0))],
 )
 def test_the_rate_follows_the_schedule(
-    model_dir: Path, chats: Path, tmp_path: Path, schedule: str, shares: tuple[float, float]
+    model_dir: Path, many_chats: Path, tmp_path: Path, schedule: str, shares: tuple[float, float]
 ) -> None:
     out = trained(
-        model_dir, chats, tmp_path / "work", f"finetune.schedule={schedule}", "finetune.batch_size=1",
+        model_dir, many_chats, tmp_path / "work", f"finetune.schedule={schedule}", "finetune.batch_size=1",
         "finetune.epochs=1", "finetune.warmup_fraction=0",
     )  # fmt: skip
 
@@ -219,10 +184,10 @@ def test_the_rate_follows_the_schedule(
 
 
 def test_noise_on_embeddings_changes_the_loss_and_leaves_no_trace_in_the_model(
-    model_dir: Path, chats: Path, tmp_path: Path
+    model_dir: Path, many_chats: Path, tmp_path: Path
 ) -> None:
     quiet, noisy = (
-        trained(model_dir, chats, tmp_path / name, *ALL, *more)
+        trained(model_dir, many_chats, tmp_path / name, *ALL, *more)
         for name, more in (("quiet", ()), ("noisy", ("finetune.neftune_alpha=15",)))
     )
 
@@ -231,10 +196,10 @@ def test_noise_on_embeddings_changes_the_loss_and_leaves_no_trace_in_the_model(
     assert torch.equal(logits(model), logits(model))
 
 
-def test_weight_decay_makes_weights_smaller(model_dir: Path, chats: Path, tmp_path: Path) -> None:
+def test_weight_decay_makes_weights_smaller(model_dir: Path, many_chats: Path, tmp_path: Path) -> None:
     sizes = [
         load_file(
-            trained(model_dir, chats, tmp_path / decay, *ALL, f"finetune.weight_decay={decay}")
+            trained(model_dir, many_chats, tmp_path / decay, *ALL, f"finetune.weight_decay={decay}")
             / "merged/model.safetensors"
         )["model.embed_tokens.weight"].norm()
         for decay in ("0", "5")
@@ -243,96 +208,50 @@ def test_weight_decay_makes_weights_smaller(model_dir: Path, chats: Path, tmp_pa
     assert sizes[1] < sizes[0]
 
 
-def test_training_ends_where_the_validation_loss_rises_and_the_best_step_is_the_result(
-    model_dir: Path, chats: Path, tmp_path: Path
+def test_defaults_of_trl_that_would_train_something_else_are_set(
+    model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
-    out = trained(model_dir, chats, tmp_path / "stopped", *settings)
+    found: list[Any] = []
 
-    measured = [line for line in lines_of(out) if "validation_loss" in line]
-    best = min(measured, key=lambda line: line["validation_loss"])
-    training = json.loads((out / "training.json").read_text())
-    assert training["steps"] == best["step"]
-    assert training["validation_loss"] == best["validation_loss"]
-    assert measured[-1]["step"] == best["step"] + 2
-    expected = tmp_path / f"stopped/trainer/checkpoint-{best['step']}/adapter_model.safetensors"
-    assert (out / "adapter_model.safetensors").read_bytes() == expected.read_bytes()
+    def seen(self: TrainingCallback, args: Any, *_: object, **more: Any) -> None:
+        found.extend([args, more["model"], more["logs"]])
 
+    monkeypatch.setattr(TrainingCallback, "on_log", seen)
+    out = trained(model_dir, many_chats, tmp_path / "work")
 
-def test_without_patience_all_steps_are_trained_and_the_last_is_the_result(
-    model_dir: Path, chats: Path, tmp_path: Path
-) -> None:
-    out = trained(model_dir, chats, tmp_path / "work", *VALIDATED, "finetune.lr=0.1")
-
-    training = json.loads((out / "training.json").read_text())
-    assert training["steps"] == lines_of(out)[-1]["step"]
-    assert training["validation_loss"] == lines_of(out)[-1]["validation_loss"]
-
-
-HISTORY = [{"step": step, "eval_loss": loss} for step, loss in enumerate([3.0, 2.0, 2.5, 2.0, 2.1], start=1)]
+    args, model, logs = found[:3]
+    # On a CPU TRL would take BF16 and recompute activations, cut chats at 1,024 tokens, and log every tenth step.
+    assert (args.bf16, args.gradient_checkpointing, args.max_length, args.logging_steps) == (
+        False,
+        False,
+        None,
+        1,
+    )
+    assert (args.packing, args.use_liger_kernel, args.report_to) == (False, False, [])
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    # It counts from 0 after a resume.
+    assert "num_tokens" in logs
+    assert all("num_tokens" not in line for line in lines_of(out))
 
 
-@pytest.mark.parametrize(("patience", "over"), [(None, False), (4, False), (3, True), (1, True)])
-def test_training_is_over_after_patience_without_a_lower_loss(patience: int | None, *, over: bool) -> None:
-    assert best_step(HISTORY) == 2
-    assert is_over(HISTORY, patience) == over
-    assert not is_over(HISTORY[:2], patience)
-    assert not is_over([{"step": 1, "loss": 3.0}], patience)
+def test_the_demo_asks_in_other_words_what_it_trains(model_dir: Path, tmp_path: Path) -> None:
+    recipe = load_recipe("smoke", ["finetune.epochs=0.1", "finetune.max_length=256"])
+    files = [storage.built_in(uri) for uri in (*recipe.finetune.inputs, *recipe.evaluate.questions)]
+    rows = [[json.loads(line)["messages"] for line in file.read_text("utf-8").splitlines()] for file in files]
+    (seen, asked), (answers, expected) = (
+        [[row[turn]["content"] for row in part] for part in rows] for turn in (0, 1)
+    )
+    (tmp_path / "out").mkdir()
+    job = Job(
+        recipe=recipe, inputs={"model": model_dir}, files=(str(files[0]),), out=tmp_path / "out", work=tmp_path,
+        side_files={"evaluate.questions": (str(files[1]),)}, base_cache=tmp_path,
+    )  # fmt: skip
 
+    run(job)
 
-@pytest.mark.parametrize("name", ["early stop", "all weights", *map(slow, RESUMED)])
-def test_a_killed_run_resumes_to_the_curve_and_the_weights_of_one_that_was_not(
-    model_dir: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    settings = (*SETTINGS[name], "finetune.epochs=3")
-    whole = trained(model_dir, chats, tmp_path / "whole", *settings)
-    on_save = TrainingCallback.on_save
-
-    def killed(self: TrainingCallback, args: Any, state: Any, control: Any, **_: object) -> None:
-        on_save(self, args, state, control)
-        if state.global_step == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingCallback, "on_save", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trained(model_dir, chats, tmp_path / "killed", *settings)
-    shutil.rmtree(tmp_path / "killed/out")
-    resumed = trained(model_dir, chats, tmp_path / "killed", *settings)
-
-    assert (resumed / "training.jsonl").read_bytes() == (whole / "training.jsonl").read_bytes()
-    weights = "merged/model.safetensors"
-    assert (resumed / weights).read_bytes() == (whole / weights).read_bytes()
-
-
-def test_a_run_that_stopped_early_is_not_trained_again(
-    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
-    first = trained(model_dir, chats, tmp_path / "work", *settings)
-    kept = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    shutil.rmtree(first)
-    caplog.clear()
-
-    again = trained(model_dir, chats, tmp_path / "work", *settings)
-
-    assert {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()} == kept
-
-
-def test_a_run_whose_best_checkpoint_is_damaged_starts_before_it(
-    model_dir: Path, chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
-    first = trained(model_dir, chats, tmp_path / "work", *settings)
-    expected = (first / "merged/model.safetensors").read_bytes()
-    best = json.loads((first / "training.json").read_text())["steps"]
-    (tmp_path / f"work/trainer/checkpoint-{best}/optimizer.pt").write_bytes(b"damaged")
-    shutil.rmtree(first)
-
-    again = trained(model_dir, chats, tmp_path / "work", *settings)
-
-    assert f"checkpoint-{best}, which has the lowest validation loss: " in caplog.text
-    assert (again / "merged/model.safetensors").read_bytes() == expected
+    assert len({*map(str.lower, seen), *map(str.lower, asked)}) == len(seen) + len(asked)
+    assert sorted(expected) == sorted(set(answers))
+    assert job.records == {"rows": len(seen), "kept": len(seen), "dropped": 0}
 
 
 UNPATCHED = """
@@ -353,21 +272,31 @@ assert "liger_kernel" not in sys.modules
 
 @pytest.mark.slow
 def test_training_leaves_the_classes_of_transformers_as_they_are(
-    model_dir: Path, chats: Path, tmp_path: Path
+    model_dir: Path, many_chats: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", UNPATCHED, str(tmp_path), str(model_dir), str(chats)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        UNPATCHED,
+        str(tmp_path),
+        str(model_dir),
+        str(many_chats),
+    ]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == 0, done.stderr
 
 
-def lines_of(out: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
+@pytest.mark.parametrize(
+    ("examples", "batch", "accumulation", "epochs", "steps"),
+    [(4, 2, 1, 3, 6), (5, 2, 1, 0.5, 2), (1, 8, 1, 0.1, 1), (10, 2, 2, 2, 6)],
+)
+def test_epochs_may_be_fractions_and_steps_several_batches(
+    examples: int, batch: int, accumulation: int, epochs: float, steps: int
+) -> None:
+    settings = Finetune(batch_size=batch, gradient_accumulation=accumulation, epochs=epochs)
 
-
-def curve(out: Path, name: str) -> list[float]:
-    return [line[name] for line in lines_of(out)]
-
-
-assert "finetune.checkpoint_every=2" in SMALL  # which the tests of resuming count on
+    assert num_steps(examples, settings) == steps

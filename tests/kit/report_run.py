@@ -319,8 +319,7 @@ def artifacts(root: Path, **changed: Any) -> dict[str, Path]:
             del files[name]
     for kind, name in changed.get("cards", {}).items():
         content[kind][name] = {"card": kind}
-    if "peak_memory_bytes" in changed:
-        content["model"]["training.json"]["peak_memory_bytes"] = changed["peak_memory_bytes"]
+    content["model"]["training.json"] |= changed.get("summary", {})
     seconds, recipe = changed.get("seconds", {}), changed.get("made_by", {})
     return {
         kind: _sealed(root / kind, kind, files, recipe, {"seconds": seconds[kind]} if kind in seconds else {})

@@ -43,13 +43,14 @@ def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, Measure]) -
     assert law[1] == "104"
     assert news[1] == "16 *"
     assert "unsure" in found["By domain"].table.note
+    assert found["By source"].table.columns == ("source", "base", "adapted", "finetuned")
 
 
 def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(found: dict[str, Measure]) -> None:
     rows = found["Held-out questions and answers"].table.rows
 
     assert [row[0] for row in rows[2:4]] == ["finetuned, not seen in training", "base, seen in training"]
-    assert rows[2][1:] == ("140", "1.205", "1.105 to 1.305", "41.3", "25.0 %", "95.0 %")
+    assert rows[2][1:] == ("140", "1.205", "1.105 to 1.305", "140", "41.3", "25.0 %", "95.0 %")
     assert rows[5][1] == "32 *"
 
 
@@ -98,7 +99,7 @@ def test_answers_show_seen_and_unseen_by_turns_with_reference_and_marks() -> Non
         ("finetuned", (("exact", "word for word"),)),
     ]
     assert [one.candidate for one in seen.others] == ["base"]
-    assert found.summary.rows[-1] == ("finetuned, seen in training", "1", "1 (100 %)", "100", "100 %")
+    assert found.summary.rows[-1] == ("finetuned, seen in training", "1", "1 (100 %)", "100 %")
 
 
 def test_the_champion_stands_beside_the_others() -> None:
@@ -161,15 +162,23 @@ def test_of_a_run_without_prices_the_time_alone_is_shown(tmp_path: Path) -> None
 
 
 def test_peak_memory_is_shown_where_training_says_it(tmp_path: Path) -> None:
-    job = report_run.job(tmp_path, seconds={"model": 100.0}, peak_memory_bytes=3 * 1024**3)
+    job = report_run.job(tmp_path, seconds={"model": 100.0}, summary={"peak_memory_bytes": 3 * 1024**3})
 
     found = cost_view(read_facts(job))
 
     assert found.table.rows[0][3] == "3.0 GiB"
 
 
+def test_time_of_training_is_that_of_all_its_starts(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path, seconds={"model": 100.0}, summary={"seconds": 400.0})
+
+    assert cost_view(read_facts(job)).seconds == 400.0
+
+
 def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) -> None:
-    recipe = Recipe.model_validate({"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}})
+    recipe = Recipe.model_validate(
+        {"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}, "clean": {"inputs": ["/a.jsonl"]}}
+    )
 
     found = cost_view(read_facts(report_run.job(tmp_path, recipe)))
 
@@ -179,6 +188,24 @@ def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missin
         ("chats", "not stated; name it in report.licences"),
         ("lists", "CC0"),
     )
+
+
+def test_what_is_built_in_has_the_licence_of_the_program(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate(
+        {
+            "base": {"model": "tiny"},
+            "clean": {"inputs": ["builtin:az/prose.jsonl"]},
+            "finetune": {"inputs": ["/a.jsonl"]},
+        }
+    )
+
+    rows = cost_view(read_facts(report_run.job(tmp_path, recipe))).licences.rows
+
+    assert [row[1].partition(",")[0] for row in rows] == [
+        "Apache-2.0",
+        "Apache-2.0",
+        "not stated; name it in report.licences",
+    ]
 
 
 def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_path: Path) -> None:

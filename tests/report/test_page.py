@@ -154,6 +154,12 @@ def test_hostile_text_is_only_text(tmp_path: Path, text: str, outcome: Outcome) 
     scores = hostile(report_run.scores(), text)
     scores["differences"] = {text: scores["differences"]["adapted - base"]}
     scores["candidates"][text] = scores["candidates"]["base"]
+    scores["tasks"] = {text: {"base": {"metric": text, "value": 0.5}}}
+    scores["candidates"]["base"] |= {"domains": {text: 1.0}, "retained": {text: 1.0}}
+    scores["candidates"]["base"]["choices"] = {
+        text: {"num": 5, "accuracy": 0.5, "interval": [0.1, 0.9], "chance": 0.5}
+    }
+    scores["candidates"]["base"]["output_language"] = {"num": 5, "own": 0.5, "shares": {text: 0.5}}
     corpus = report_run.corpus() | {"dropped": {text: 5}, text: 3}
 
     page, short, _ = made(
@@ -294,6 +300,41 @@ def test_generations_carry_their_language_and_loops_are_marked(outcome: Outcome)
     assert re.search(r'<p lang="az" dir="auto">Xəzər dənizinin', page)
     assert page.count('<span class="badge loop">loops</span>') == 3
     assert "{{" not in page
+
+
+def test_sections_stand_in_the_order_in_which_they_decide(outcome: Outcome) -> None:
+    sections = re.findall(r'<section id="(\w+)"', outcome[0])
+
+    assert sections[:5] == ["answers", "scores", "training", "cost", "next"]
+    assert outcome[0].index('class="verdict') < outcome[0].index('id="answers"')
+
+
+def test_questions_are_marked_as_seen_or_not_and_answers_as_word_for_word(outcome: Outcome) -> None:
+    page, short, _ = outcome
+
+    assert page.count('<span class="badge new">not seen in training</span>') == 1
+    assert page.count('<span class="badge seen">seen in training</span>') == 1
+    assert page.count('<span class="badge exact">word for word</span>') == 1
+    assert "(not seen in training)" in short
+
+
+def test_raw_counters_are_folded(outcome: Outcome) -> None:
+    page = outcome[0]
+
+    for caption in ("What they were counted over", "The held-out text", "Finetuning in numbers"):
+        before = page[: page.index(f"<caption>{caption}</caption>")]
+        assert before.count("<details>") - before.count("</details>") == 1
+
+
+def test_metrics_hold_answers_tasks_and_what_was_learned(outcome: Outcome) -> None:
+    numbers = outcome[2]
+
+    assert numbers["questions_exact_finetuned"] == 0.25
+    assert numbers["retained_en_base"] == 2.1543
+    assert numbers["choices_xcopa_finetuned"] == 0.64
+    assert numbers["task_belebele_azj_Latn_adapted"] == 0.31
+    assert numbers["finetune_loss_fall"] == pytest.approx(0.3846, abs=1e-4)
+    assert "cost_usd" not in numbers
 
 
 def test_trained_spans_are_marked(outcome: Outcome) -> None:

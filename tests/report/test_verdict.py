@@ -46,7 +46,9 @@ def test_a_finetuned_model_that_fails_leaves_the_adapted_one(tmp_path: Path) -> 
     assert found.text.startswith(
         "Release the adapted model: all 3 deciding checks hold. Held-out text costs it"
     )
-    assert found.text.endswith("The finetuned model did not pass: bits per byte is 1.208, the limit 1.05.")
+    assert found.text.endswith(
+        "The finetuned model did not pass: bits per byte over the adapted model's is 1.208, the limit 1.05."
+    )
 
 
 def test_where_none_is_released_it_says_why_of_each(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_where_none_is_released_it_says_why_of_each(tmp_path: Path) -> None:
     found = verdict(of(tmp_path, scores=scores))
 
     assert found.text == (
-        "Release none. The finetuned model did not pass: bits per byte is 1.208, the limit 1.05. "
+        "Release none. The finetuned model did not pass: bits per byte over the adapted model's is 1.208, the limit 1.05. "
         "The adapted model by itself passed."
     )
     assert found.released == ""
@@ -73,10 +75,7 @@ def test_a_least_value_an_interval_and_what_was_not_measured_are_said_so(tmp_pat
 
     found = verdict(of(tmp_path, scores=scores))
 
-    assert (
-        "ended is 0.25 (0.1000 to 0.4000), the limit at least 0.5; answers was not measured, the limit 0"
-        in found.text
-    )
+    assert "share of answers that end is 0.25 (0.1000 to 0.4000), the limit at least 0.5; " in found.text
 
 
 def test_scores_of_an_older_program_name_the_model_that_was_judged_last() -> None:

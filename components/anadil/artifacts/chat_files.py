@@ -15,6 +15,7 @@ from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
+from anadil.text.choices import choices_of
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ def read_chats(
                 if isinstance(found, Refusal):
                     dropped.add(found.reason, f"{place} ({found.value!r})" if found.value else place)
                 else:
-                    yield Chat(messages=found, place=place, source=source)
+                    choices = choices_of(row, found[-2].content, found[-1].content)
+                    yield Chat(messages=found, place=place, source=source, choices=choices)
 
 
 def source_of(uri: str) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,4 +91,9 @@ def _run(options: argparse.Namespace) -> int:
     if "report" in result:
         result["report"] = f"{result['report']}/report.html"
     print_table(result, options.output)
+    sys.stdout.flush()  # so that on a terminal the summary is what stands last
+    from anadil.cli.run_summary import summary_lines
+
+    for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db"):
+        log.info("%s", line)
     return 0

@@ -27,6 +27,8 @@ LOGITS_PER_CHUNK = 2**25
 """Float32 logits held at a time: 128 MiB, 260 positions of a vocabulary of 128k."""
 HEAD_TOLERANCE = 1e-2
 
+Ids = Sequence[int] | NDArray[np.int32]
+
 
 class Window(NamedTuple):
     """A slice of `[prefix] + ids` that goes through the model at once."""
@@ -45,19 +47,21 @@ class Window(NamedTuple):
         return self.last - self.start
 
 
-def windows(num_tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+def windows(num_tokens: int, context: int, stride: int, begin: int = 1) -> Iterator[tuple[int, int, int]]:
     """(start, last, first): feed `full[start:last]`, score `full[first:last + 1]`.
 
     Args:
-        num_tokens: Tokens after the one prefix, all of which are scored.
+        num_tokens: Tokens after the one prefix.
         context: Most tokens of an input.
         stride: Tokens scored by each window after the first, at most `context`.
+        begin: Place of the first scored token; those before it are context only.
 
     Source: get_rolling_token_windows of lm-evaluation-harness for `stride == context`.
     """
-    first = 1
+    first = begin
     while first <= num_tokens:
-        last = min(num_tokens, context if first == 1 else first + stride - 1)
+        full = context if first == begin else 0
+        last = min(num_tokens, max(full, first + stride - 1))
         yield max(0, last - context), last, first
         first = last + 1
 
@@ -86,26 +90,77 @@ def score(
     Raises:
         DataError: A token has no embedding, or the logits are not finite or come from more than the last hidden states.
     """
-    _check_ids(model, encoded, prefix, name)
     full = [np.concatenate(([prefix], ids)).astype(np.int64) for ids in encoded]
+    feed = _Feed(context=context, stride=stride, batch_tokens=batch_tokens, name=name)
+    return _score(model, full, [1] * len(full), feed)
+
+
+def score_answers(
+    model: PreTrainedModel,
+    pairs: Sequence[tuple[Ids, Ids]],
+    *,
+    context: int,
+    stride: int,
+    batch_tokens: int,
+    name: str,
+) -> NDArray[np.float64]:
+    """Nats of each answer given its question: the sum of -ln p over the answer's tokens.
+
+    Where both are longer than the context, the beginning of the question goes.
+
+    Args:
+        model: Causal language model, on its device.
+        pairs: Token ids of each question, at least one, and of its answer.
+        context: Most tokens of an input.
+        stride: Tokens scored by each window after the first.
+        batch_tokens: Most tokens of a padded batch (a longer window goes alone).
+        name: The candidate, for progress and messages.
+
+    Raises:
+        DataError: As `score`.
+    """
+    full = [np.array([*question, *answer], dtype=np.int64) for question, answer in pairs]
+    feed = _Feed(context=context, stride=stride, batch_tokens=batch_tokens, name=name)
+    return _score(model, full, [len(question) for question, _ in pairs], feed)
+
+
+class _Feed(NamedTuple):
+    """How tokens go through a model."""
+
+    context: int
+    stride: int
+    batch_tokens: int
+    name: str
+
+
+def _score(
+    model: PreTrainedModel, full: Sequence[NDArray[np.int64]], begins: Sequence[int], feed: _Feed
+) -> NDArray[np.float64]:
+    """Nats of each row, from its place in `begins` on."""
+    _check_ids(model, full, feed.name)
+    rows = zip(full, begins, strict=True)
     # The longest first: what does not fit into memory is known at once.
     todo = sorted(
-        (Window(i, *w) for i, ids in enumerate(encoded) for w in windows(len(ids), context, stride)),
+        (
+            Window(i, *window)
+            for i, (ids, begin) in enumerate(rows)
+            for window in windows(len(ids) - 1, feed.context, feed.stride, begin)
+        ),
         key=lambda window: (-window.length, window.document, window.start),
     )
-    nats = np.zeros(len(encoded), dtype=np.float64)
-    left = np.bincount([window.document for window in todo], minlength=len(encoded))
+    nats = np.zeros(len(full), dtype=np.float64)
+    left = np.bincount([window.document for window in todo], minlength=len(full))
     model.eval()
-    with torch.inference_mode(), progress(f"score {name}", total=len(encoded)) as bar:
-        head = _head(model, full[todo[0].document][: min(context, 16)], name) if todo else None
-        for batch in _batches(todo, batch_tokens):
+    with torch.inference_mode(), progress(f"score {feed.name}", total=len(full)) as bar:
+        head = _head(model, full[todo[0].document][: min(feed.context, 16)], feed.name) if todo else None
+        for batch in _batches(todo, feed.batch_tokens):
             assert head is not None
             documents, losses = _batch_nats(model, head, full, batch)
             np.add.at(nats, documents, losses)
-            rows = [window.document for window in batch]
-            np.subtract.at(left, rows, 1)
-            bar.advance(sum(1 for document in set(rows) if left[document] == 0))
-    _check_finite(bool(np.isfinite(nats).all()), name)
+            members = [window.document for window in batch]
+            np.subtract.at(left, members, 1)
+            bar.advance(sum(1 for document in set(members) if left[document] == 0))
+    _check_finite(bool(np.isfinite(nats).all()), feed.name)
     return nats
 
 
@@ -160,9 +215,9 @@ def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor)
     return losses
 
 
-def _check_ids(model: Any, encoded: Sequence[NDArray[np.int32]], prefix: int, name: str) -> None:
+def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None:
     rows = model.get_input_embeddings().weight.shape[0]
-    largest = max([prefix, *(int(ids.max()) for ids in encoded if len(ids))])
+    largest = max((int(ids.max()) for ids in full), default=0)
     if largest >= rows:
         raise DataError(
             f"{name}: tokenizer gives token {largest}, but the model has {rows} embeddings; "

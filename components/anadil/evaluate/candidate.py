@@ -2,7 +2,6 @@
 
 import gc
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anadil.evaluate.bits_per_byte import score
+from anadil.evaluate.answers import measure_answers
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.domains import bits_by_group, domain_figures
 from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
-from anadil.evaluate.models import EncodedDocuments, ScoredModel
+from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel
 from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.placement import load_for_scoring
+from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
@@ -33,6 +33,9 @@ class Material:
 
     heldout: EncodedDocuments
     retained: EncodedDocuments
+    questions: Questions
+    references: dict[str, list[NDArray[np.int32]]]
+    """Token ids of the right answers, by candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +46,8 @@ class ModelScores:
     """Its entry in `scores.json`."""
     nats: NDArray[np.float64]
     """By document."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A candidate in memory, and how it is fed."""
-
-    candidate: ScoredModel
-    model: Any
-    context: int
-    stride: int
-    batch_tokens: int
-
-    def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
-        """Of each document."""
-        return score(
-            self.model, encoded, prefix=self.candidate.prefix, context=self.context, stride=self.stride,
-            batch_tokens=self.batch_tokens, name=self.candidate.name,
-        )  # fmt: skip
+    answers: NDArray[np.float64]
+    """Nats of the right answer, by question."""
 
 
 def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language: Language) -> ModelScores:
@@ -77,10 +64,14 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         model, candidate.tokenizer, _prompts(candidate, recipe, language),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
-    made = with_languages(made, language)
+    answers = measure_answers(
+        loaded, material.questions, material.references.get(candidate.name, ()), recipe.seed
+    )
+    made = with_languages([*made, *answers.generations], language)
     table = (
         _text_figures(material.heldout, candidate.name, nats, recipe, language)
         | domain_figures(material.heldout.documents, nats, recipe.seed)
+        | answers.table
         | {
             "parameters": int(model.num_parameters()),
             "context": context,
@@ -105,7 +96,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return ModelScores(table=table, nats=nats)
+    return ModelScores(table=table, nats=nats, answers=answers.nats)
 
 
 def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:

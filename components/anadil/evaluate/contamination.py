@@ -4,7 +4,7 @@ Two texts are compared as `folded_units`: punctuation, case, diacritics and spac
 
     exact         if a training document has the same units,
     contaminated  if it is exact, or at least 70 % of its n-grams stand in the training part, or at least
-                  20 % of it is stretches of 13 words (50 characters where no spaces are written) that do,
+                  30 % of it is stretches of 13 words (50 characters where no spaces are written) that do,
     overlapping   if it shares an n-gram at all; set phrases of legal text do.
 
 Stretches find what the share of n-grams misses: half a document, or a copy with an edit in every
@@ -35,8 +35,9 @@ WORDS_OF_STRETCH = 13
 """Source: Brown et al. 2020, "Language Models are Few-Shot Learners", arXiv:2005.14165, appendix C."""
 CHARACTERS_OF_STRETCH = 50
 """Source: OpenAI 2023, "GPT-4 Technical Report", arXiv:2303.08774, appendix C."""
-STRETCH_SHARE = 0.2
-"""Source: Touvron et al. 2023, "Llama 2", arXiv:2307.09288, appendix A.6: below it a text is clean."""
+STRETCH_SHARE = 0.3
+"""Our choice. Llama 2 (arXiv:2307.09288, appendix A.6) calls a text clean below 20 %; of 147 Azerbaijani documents, most
+of them laws, that blames 8 which nobody planted, and 30 % blames 2. 40 % misses halves of Japanese documents."""
 MAX_FILTER_BITS = 26
 """Of a hash that the filter before the search goes by: 64 MiB at most."""
 

@@ -33,6 +33,8 @@ class GenerationPrompt:
     """Whether it is a beginning or a question."""
     chat: bool = False
     """Whether it goes through the chat template."""
+    ids: tuple[int, ...] | None = None
+    """What goes into the model, where that is more than the text: a chat of several turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,14 @@ class GeneratedText:
     distinct_4: float
     language: str | None = None
     """Code of the language it is in; None if it is too short to tell."""
+    seen: bool | None = None
+    """Whether training saw the question; None if that is unknown."""
+    reference: str | None = None
+    """The answer that is compared with; None where there is none, as for the next two."""
+    exact: bool | None = None
+    """Whether it is the reference word for word."""
+    chrf: float | None = None
+    """Its chrF against the reference, 0 to 100."""
 
 
 def generate_texts(
@@ -125,6 +135,8 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
+    if prompt.ids is not None:
+        return list(prompt.ids)
     if prompt.chat:
         turns = [{"role": "user", "content": prompt.text}]
         return chat_ids(tokenizer, turns, add_generation_prompt=True)

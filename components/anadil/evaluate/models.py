@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.core.progress import track
+from anadil.evaluate.bits_per_byte import Ids, score, score_answers
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.text.corpus import Document
 
@@ -110,3 +111,28 @@ def _decoded(candidate: ScoredModel, ids: Sequence[int]) -> str:
     tokenizer: Any = candidate.tokenizer
     text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A candidate in memory, and how it is fed."""
+
+    candidate: ScoredModel
+    model: Any
+    context: int
+    stride: int
+    batch_tokens: int
+
+    def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
+        """Of each document; see `score`."""
+        return score(
+            self.model, encoded, prefix=self.candidate.prefix, context=self.context, stride=self.stride,
+            batch_tokens=self.batch_tokens, name=self.candidate.name,
+        )  # fmt: skip
+
+    def answer_nats(self, questions: Sequence[Ids], answers: Sequence[Ids]) -> NDArray[np.float64]:
+        """Of each answer given its question; see `score_answers`."""
+        return score_answers(
+            self.model, list(zip(questions, answers, strict=True)), context=self.context, stride=self.stride,
+            batch_tokens=self.batch_tokens, name=f"{self.candidate.name}, answers",
+        )  # fmt: skip

@@ -15,7 +15,9 @@ from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
 from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
+from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
+from anadil.model.adapter import refuse_other_rank
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.runtime.job import Figures, Job
@@ -30,7 +32,8 @@ def run(job: Job) -> Figures:
     """Score the candidates and judge the adapted and the finetuned one.
 
     Raises:
-        DataError: There is no held-out text, or a model or tokenizer cannot be scored on it.
+        DataError: There is no held-out text or no question, or a model or tokenizer cannot be scored on it.
+        IntegrityError: The adapter has another rank than it says.
         PreflightError: A model is a mixture of experts.
     """
     recipe, language = job.recipe, load_language(job.recipe.language)
@@ -39,7 +42,13 @@ def run(job: Job) -> Figures:
     champion = job.inputs.get("champion")
     candidates, encoded = encode_with_champion(candidates, champion, heldout.documents)
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field)
-    material = Material(heldout=encoded, retained=encode_for_all(candidates, retained))
+    questions, references = encode_references(candidates, read_questions(job))
+    material = Material(
+        heldout=encoded,
+        retained=encode_for_all(candidates, retained),
+        questions=questions,
+        references=references,
+    )
     train = read_documents(job.inputs["corpus"], "train")
     contamination = find_contamination(encoded.documents, train, language)
     if len(encoded.documents) < SURE_DOCUMENTS:
@@ -49,12 +58,12 @@ def run(job: Job) -> Figures:
         results[candidate.name] = measure(candidate, material, recipe, language)
         figures = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
         job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in figures.items()})
-    differences = differences_of(results, encoded, contamination, recipe.seed)
+    differences = differences_of(results, material, contamination, recipe.seed)
     base, adapted = results["base"].table, results["adapted"].table
     tables = {name: result.table for name, result in results.items()}
     verdict = apply_gate(recipe.evaluate.gate, tables, differences, contamination, _mask_audit(job))
     log_scores(verdict, results, contamination, differences)
-    scores = scores_table(heldout, encoded, results, differences, contamination, verdict, _tasks(job))
+    scores = scores_table(heldout, material, results, differences, contamination, verdict, _tasks(job))
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))
@@ -79,6 +88,7 @@ def _candidates(job: Job) -> list[ScoredModel]:
         open_model("adapted", job.inputs["model"]),
     ]
     if "adapter" in job.inputs:
+        refuse_other_rank(job.inputs["adapter"])
         candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anadil.evaluate.bootstrap import Difference, paired_difference
-from anadil.evaluate.candidate import ModelScores
+from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.gate import GateVerdict, log_verdict
 from anadil.evaluate.heldout import Heldout
@@ -27,10 +27,11 @@ PAIRS = (
 
 
 def differences_of(
-    results: Mapping[str, ModelScores], encoded: EncodedDocuments, contamination: Contamination, seed: int
+    results: Mapping[str, ModelScores], material: Material, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
-    """Bits per byte of each pair, also without contaminated documents where there are some."""
-    num_bytes = encoded.num_bytes
+    """Bits per byte of each pair, also without contaminated documents where there are some, and of held-out answers."""
+    encoded, questions = material.heldout, material.questions
+    num_bytes, is_heldout = encoded.num_bytes, ~questions.is_seen
     contaminated = set(contamination.contaminated)
     clean = np.array([document.id not in contaminated for document in encoded.documents])
     made = {}
@@ -43,12 +44,17 @@ def differences_of(
             made[f"{name} - {other}, uncontaminated"] = paired_difference(
                 nats[clean], before[clean], num_bytes[clean], seed
             )
+        if is_heldout.any():
+            made[f"{name} - {other}, answers"] = paired_difference(
+                results[name].answers[is_heldout], results[other].answers[is_heldout],
+                questions.num_bytes[is_heldout], seed,
+            )  # fmt: skip
     return made
 
 
 def scores_table(
     heldout: Heldout,
-    encoded: EncodedDocuments,
+    material: Material,
     results: Mapping[str, ModelScores],
     differences: Mapping[str, Difference],
     contamination: Contamination,
@@ -56,6 +62,7 @@ def scores_table(
     tasks: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All of `scores.json`; `tasks` is what the stage `tasks` found."""
+    encoded = material.heldout
     return {
         "candidates": {name: result.table for name, result in results.items()},
         "differences": {
@@ -76,6 +83,11 @@ def scores_table(
             "altered": encoded.altered,
         },
         "documents": _by_document(encoded, results),
+        "questions": {
+            "source": "files" if material.questions.files else "adapter",
+            "files": material.questions.files,
+            "listed": _by_question(material, results),
+        },
     }
 
 
@@ -91,6 +103,20 @@ def _by_document(encoded: EncodedDocuments, results: Mapping[str, ModelScores]) 
     ]
 
 
+def _by_question(material: Material, results: Mapping[str, ModelScores]) -> list[dict[str, Any]]:
+    """Nats of each right answer, for the same."""
+    return [
+        {
+            "id": question.chat.id,
+            "source": question.chat.source,
+            "seen": question.seen,
+            "num_bytes": question.num_bytes,
+            "nats": {name: float(result.answers[index]) for name, result in results.items()},
+        }
+        for index, question in enumerate(material.questions.listed)
+    ]
+
+
 def log_scores(
     verdict: GateVerdict,
     results: Mapping[str, ModelScores],
@@ -98,10 +124,10 @@ def log_scores(
     differences: Mapping[str, Difference],
 ) -> None:
     """Say what was found, the verdict last."""
-    for name in ("adapted - base", "finetuned - adapted"):
+    for name in ("adapted - base", "finetuned - adapted", "finetuned - adapted, answers"):
         if difference := differences.get(name):
             log.info(
-                "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d documents",
+                "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d",
                 name, difference.value, difference.low, difference.high, difference.num_documents,
             )  # fmt: skip
     _log_retained(results)

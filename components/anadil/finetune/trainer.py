@@ -6,14 +6,17 @@ of processes; the first of them writes.
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils.constants import FSDP_MODEL_NAME
 from datasets import Dataset
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -77,6 +80,24 @@ class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by m
                 hooked: Any = parameter
                 hooked.register_post_accumulate_grad_hook(self._average)
         return super()._prepare_for_training(*given, **more)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Take the weights of a checkpoint, which the first process reads.
+
+        Rows of tied embeddings have two names in the file, and torch asks for one of each parameter.
+        """
+        if not self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        shared = self.model if model is None else model
+        names = {name for name, _ in shared.named_parameters()}
+        state: dict[str, Any] = {}
+        if self.args.process_index == 0:
+            file = Path(resume_from_checkpoint, f"{FSDP_MODEL_NAME}.bin")
+            read = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            state = {name: each for name, each in read.items() if name in names}
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+        set_model_state_dict(shared, state, options=options)
 
     def _average(self, parameter: torch.Tensor) -> None:
         """Take the mean of a gradient over all processes, once all batches of a step have added theirs."""

@@ -206,6 +206,8 @@ class Evaluate(StrictModel):
     """Beginnings that each model continues; left out, the language's own."""
     questions: tuple[str, ...] = ()
     """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
+    max_questions: PositiveInt = 200
+    """Questions that each model answers, of those held out and of those seen in training; of 2,000 the likelihood of the right answer is measured."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
     retained: tuple[str, ...] = ()

@@ -3,6 +3,8 @@
 import posixpath
 from dataclasses import dataclass
 
+from anadil.artifacts import storage
+from anadil.artifacts.base_model import TINY
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW, Stage
 from anadil.plan.instances import Machine, machines, plain_name
@@ -13,6 +15,7 @@ from anadil.report.read import Facts, Json, field
 CARDS = {"model": "Model card", "adapter": "Model card of the finetuned model", "corpus": "Data card"}
 CARD_FILES = ("README.md", "card.md", "merged/README.md")
 """Where a card lies in an artifact, in the order in which it is looked for."""
+OWN = "Apache-2.0, a part of anadil"
 NOT_STATED = "not stated; name it in report.licences"
 SUBJECTS = ("base", "text", "chats")
 
@@ -153,13 +156,27 @@ def _table(rows: list[_StageCost], seconds: float, dollars: float | None) -> Tex
 
 def _licences(facts: Facts) -> TextTable:
     """What the recipe says; what it does not say is said to be missing."""
-    stated = {name: clip(text, 200) for name, text in facts.recipe.report.licences.items()}
+    stated = _own_licences(facts) | {
+        name: clip(text, 200) for name, text in facts.recipe.report.licences.items()
+    }
     needed = [name for name in SUBJECTS if name != "chats" or facts.mask_audit]
     names = [*needed, *(name for name in stated if name not in needed)]
     rows = tuple((clip(name, 60), stated.get(name, NOT_STATED)) for name in names)
     return TextTable(
         caption="Licences, as the recipe states them", columns=("of", "licence"), rows=rows, words=(1,)
     )
+
+
+def _own_licences(facts: Facts) -> dict[str, str]:
+    """Of what is part of this program."""
+    recipe = facts.recipe
+    inputs = {"text": recipe.clean.inputs, "chats": recipe.finetune.inputs}
+    found = {
+        name: OWN
+        for name, places in inputs.items()
+        if places and all(place.startswith(storage.BUILT_IN) for place in places)
+    }
+    return found | ({"base": OWN} if recipe.base.model == TINY else {})
 
 
 def _cards(facts: Facts) -> tuple[Card, ...]:

@@ -137,17 +137,17 @@ def _generation(name: str, prompt: str, line: Json, *, greedy: bool) -> Candidat
 
 def _chosen(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
     """At most `MAX_PROMPTS`; seen and unseen ones take turns, so that both are there to be read."""
-    groups = [[one for one in answers if one.seen is seen] for seen in (False, True, None)]
-    longest = max(map(len, groups))
-    turns = [group[place] for place in range(longest) for group in groups if place < len(group)]
-    return tuple(turns[:MAX_PROMPTS])
+    unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
+    longest = max(len(unseen), len(seen))
+    turns = [group[place] for place in range(longest) for group in (unseen, seen) if place < len(group)]
+    return tuple([*turns, *unknown][:MAX_PROMPTS])
 
 
 def _summary(candidates: dict[str, Json]) -> TextTable:
     """Greedy answers that have a reference, by candidate and by whether training has seen the question."""
     rows = []
     for seen in (False, True):
-        for name, item in candidates.items():
+        for name, item in ((name, candidates[name]) for name in COMPARED if name in candidates):
             lines = [table_of(entry) for entry in list_of(item.get("generations"))]
             own = [
                 each for each in lines if each.get("seen") is seen and each.get("mode") in ("greedy", None)
@@ -156,8 +156,8 @@ def _summary(candidates: dict[str, Json]) -> TextTable:
             if known:
                 rows.append(_summary_row(f"{name}, {SEEN[seen]}", known))
     return TextTable(
-        caption="Greedy answers on this page and in scores.json",
-        columns=("candidate", "questions", "word for word", "mean chrF", "ended"),
+        caption="Greedy answers that are the reference, word for word",
+        columns=("candidate", "questions", "word for word", "ended"),
         rows=tuple(rows),
     )
 
@@ -165,12 +165,10 @@ def _summary(candidates: dict[str, Json]) -> TextTable:
 def _summary_row(label: str, lines: list[Json]) -> tuple[str, ...]:
     exact = sum(each.get("exact") is True for each in lines)
     ended = [each["ended"] for each in lines if isinstance(each.get("ended"), bool)]
-    chrf = [found for each in lines if (found := number(each.get("chrf"))) is not None]
     return (
         label,
         figure(len(lines)),
         f"{figure(exact)} ({percent(exact / len(lines))})",
-        figure(sum(chrf) / len(chrf), 3) if chrf else DASH,
         percent(ended.count(True) / len(ended)) if ended else DASH,
     )
 

@@ -99,29 +99,34 @@ def _with_change(value: object, base: object, name: str) -> str:
 
 def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
     """Bits per byte of each domain or source of the held-out text."""
-    rows, unsure = [], False
+    rows, counts = [], []
     for name in _names(candidates, key):
         parts = [table_of(table_of(item.get(f"{word}_figures")).get(name)) for item in candidates.values()]
-        documents = next(
-            (found for part in parts if (found := number(part.get("num_documents"))) is not None), None
+        counts.append(
+            next((n for part in parts if (n := number(part.get("num_documents"))) is not None), None)
         )
-        few = documents is not None and documents < SURE_DOCUMENTS
-        unsure = unsure or few
         cells = []
         for item, part in zip(candidates.values(), parts, strict=True):
             ends = interval_words(part.get("interval"))
             value = figure(table_of(item.get(key)).get(name))
             cells.append(value if ends == DASH else f"{value} ({ends})")
-        rows.append((clip(name, 60), f"{figure(documents)}{UNSURE if few else ''}", *cells))
+        rows.append((clip(name, 60), *cells))
+    few = [count is not None and count < SURE_DOCUMENTS for count in counts]
+    known = any(count is not None for count in counts)
+    if known:
+        marked = [
+            f"{figure(count)}{UNSURE if unsure else ''}" for count, unsure in zip(counts, few, strict=True)
+        ]
+        rows = [(row[0], text, *row[1:]) for row, text in zip(rows, marked, strict=True)]
     return Measure(
         title=f"By {word}",
-        lead=f"Bits per byte of the held-out text by {word}, with 95 % intervals where they are known; lower is better.",
+        lead=f"Bits per byte of the held-out text by {word}{', with 95 % intervals' if known else ''}; lower is better.",
         chart=None,
         table=TextTable(
             caption=f"Bits per byte by {word}",
-            columns=(word, "documents", *candidates),
+            columns=(word, *(["documents"] if known else []), *candidates),
             rows=tuple(rows),
-            note=UNSURE_NOTE if unsure else "",
+            note=UNSURE_NOTE if any(few) else "",
         ),
     )
 
@@ -165,8 +170,8 @@ def _pairs(candidates: Candidates) -> Measure:
             rows.append(
                 (
                     f"{name}, {words}", f"{figure(count)}{UNSURE if few else ''}", figure(value),
-                    interval_words(entry.get("bits_per_byte_interval")), figure(entry.get("chrf"), 3),
-                    percent(entry.get("exact")), percent(entry.get("ended")),
+                    interval_words(entry.get("bits_per_byte_interval")), figure(entry.get("asked", count)),
+                    figure(entry.get("chrf"), 3), percent(entry.get("exact")), percent(entry.get("ended")),
                 )
             )  # fmt: skip
             if key == "questions" and value is not None and ends:
@@ -175,7 +180,7 @@ def _pairs(candidates: Candidates) -> Measure:
                 )
     table = TextTable(
         caption="Answers to questions with a reference",
-        columns=("candidate", "questions", "bits per byte of the reference", "95 % interval", "chrF", "word for word", "ended"),
+        columns=("candidate", "questions", "bits per byte of the reference", "95 % interval", "answered", "chrF", "word for word", "ended"),
         rows=tuple(rows),
         note=UNSURE_NOTE if unsure else "",
     )  # fmt: skip

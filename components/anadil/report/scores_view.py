@@ -19,6 +19,7 @@ from anadil.report.read import Facts, Json, field, named_tables, table_of
 from anadil.report.verdict import COLOURS, candidates_of, check_name, checks_of, limit_words
 
 MAX_DIFFERENCES = 40
+OF_ANSWERS = ", answers"
 FIGURES = (
     ("bits_per_byte", "bits per byte"),
     ("loops", "greedy texts that loop"),
@@ -43,6 +44,8 @@ class Headline:
 
     name: str
     unit: str
+    of: str = "adapted"
+    """Whose figure `after` is."""
     compared: str = "base"
     """Whose figure `before` is."""
     before: str
@@ -118,7 +121,7 @@ def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
     headline = _headline(
         "Answers", "bits per byte of held-out answers, lower is better", before, after, -1, ""
     )
-    return replace(headline, compared="adapted")
+    return replace(headline, of="finetuned", compared="adapted")
 
 
 def _headline(name: str, unit: str, before: object, after: object, wanted: int, published: str) -> Headline:
@@ -183,17 +186,25 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         charts.append(
             bars(title, unit, drawn, TextTable(caption=title, columns=("candidate", unit), rows=rows))
         )
+    text = [(label, item) for label, item in _all_differences(scores) if "," not in label]
+    answers = [
+        (label.removesuffix(OF_ANSWERS), item)
+        for label, item in _all_differences(scores)
+        if label.endswith(OF_ANSWERS)
+    ]
+    charts.append(_difference_chart("Differences on held-out text", text))
+    charts.append(_difference_chart("Differences on held-out answers", answers))
+    return tuple(chart for chart in charts if chart)
+
+
+def _difference_chart(title: str, named: list[tuple[str, Json]]) -> Chart | None:
     gains = [
         Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
-        for label, item in _all_differences(scores)
+        for label, item in named
         if (value := number(item.get("value"))) is not None and (ends := _ends(item)) is not None
         for low, high in [ends]
     ]
-    table = _differences(scores)
-    charts.append(
-        intervals("Differences between candidates", "bits per byte, below zero is better", gains, table)
-    )
-    return tuple(chart for chart in charts if chart)
+    return intervals(title, "bits per byte, below zero is better", gains, _difference_table(title, named))
 
 
 def _ends(item: Json) -> tuple[float, float] | None:
@@ -208,15 +219,19 @@ def _all_differences(scores: Json) -> list[tuple[str, Json]]:
 
 
 def _differences(scores: Json) -> TextTable:
+    return _difference_table("Differences in bits per byte, paired by document", _all_differences(scores))
+
+
+def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:
     rows = []
-    for label, item in _all_differences(scores):
+    for label, item in named:
         ends = _ends(item)
         sure = item.get("significant")
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
         shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
         rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))
     return TextTable(
-        caption="Differences in bits per byte, paired by document",
+        caption=caption,
         columns=("difference", "bits per byte", "95 % interval", "documents", "clear"),
         rows=tuple(rows),
         words=(4,),

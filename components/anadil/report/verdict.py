@@ -11,6 +11,22 @@ from anadil.text.metrics import SURE_DOCUMENTS
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2, "champion": 3}
 CANDIDATES = tuple(COLOURS)
 MAX_REASONS = 4
+CHECKS = {
+    "fertility": "tokens per word over the base's",
+    "bits_per_byte_to_base": "bits per byte over the base's",
+    "bits_per_byte_to_champion": "bits per byte over the champion's",
+    "bits_per_byte_significant": "bits per byte gained over the base",
+    "loops": "share of texts that loop",
+    "output_language": "share of texts in the language",
+    "ended": "share of answers that end",
+    "empty_answers": "share of empty answers",
+    "contaminated_share": "share of held-out documents that training has seen",
+    "documents": "number of held-out documents",
+    "mask_audit": "share of rows whose end is trained",
+    "answers": "bits per byte of answers, less the adapted model's",
+    "answers_to_champion": "bits per byte of answers, less the champion's",
+}
+"""Check of the gate -> what its value is; `_of_check` has those that depend on the candidate."""
 FORGETS = 0.05
 """Rise of bits per byte on a language to be retained from which on a warning says so."""
 NOT_ENDED = 0.5
@@ -87,9 +103,21 @@ def checks_of(scores: Json) -> list[Json]:
 
 
 def check_name(check: Json, candidate: str = "") -> str:
-    """A check's name as words, without its candidate."""
-    name = str(check.get("name") or "").removeprefix(f"{candidate}.")
-    return words_of(clip(name, 80).replace(".", " "))
+    """What a check's value is, after its candidate where that is not the one given."""
+    owner, _, name = str(check.get("name") or "").partition(".")
+    words = _of_check(owner, name)
+    return words if owner == candidate else f"{clip(owner, 40)}: {words}"
+
+
+def _of_check(owner: str, name: str) -> str:
+    other = "adapted model" if owner == "finetuned" else "base"
+    name, _, text = name.partition(".")
+    if name == "bits_per_byte":
+        return f"bits per byte over the {other}'s"
+    if name in ("retained", "retained_to_base"):
+        other = "base" if name.endswith("_to_base") else other
+        return f"bits per byte on {clip(text, 40)} over the {other}'s"
+    return CHECKS.get(name, words_of(clip(f"{name} {text}".strip(), 80)))
 
 
 def limit_words(check: Json) -> str:
@@ -178,16 +206,16 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
 
 def _forgetting(candidates: dict[str, Json]) -> list[str]:
     base = table_of(candidates.get("base", {}).get("retained"))
+    name = "finetuned" if "finetuned" in candidates else "adapted"
     texts = []
-    for name in ("adapted", "finetuned"):
-        for code, value in table_of(candidates.get(name, {}).get("retained")).items():
-            before, after = number(base.get(code)), number(value)
-            if before and after is not None and after / before > 1 + FORGETS:
-                rise = figure((after / before - 1) * 100, 2)
-                texts.append(
-                    f"Forgetting: {clip(code, 40)} costs the {name} model {rise} % more bits per byte than the base."
-                )
-    return texts[-2:]
+    for code, value in table_of(candidates.get(name, {}).get("retained")).items():
+        before, after = number(base.get(code)), number(value)
+        if before and after is not None and after / before > 1 + FORGETS:
+            rise = figure((after / before - 1) * 100, 2)
+            texts.append(
+                f"Forgetting: {clip(code, 40)} costs the {name} model {rise} % more bits per byte than the base."
+            )
+    return texts[:MAX_REASONS]
 
 
 def _unfinished(candidates: dict[str, Json]) -> list[str]:

@@ -30,6 +30,7 @@ from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.champion import Champion, fetched, find_champion
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.job import Figures, Job, Run, external_files, external_side_files
+from anadil.runtime.lineage import refuse_strangers
 from anadil.runtime.mlflow_spool import SPOOL, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake, unused_checkpoints
 from anadil.runtime.signals import Stop
@@ -142,8 +143,10 @@ def planned_artifact(
     Raises:
         RecipeError: There is no place to write.
         DataError: An input or a file is not there.
+        IntegrityError: An adapter was trained on another model, or scores are of another.
     """
     manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
+    refuse_strangers(manifests, inputs)
     outside = external_files(stage, recipe, files)
     beside = external_side_files(stage, recipe)
     champion = find_champion(recipe, manifests) if stage.reads_champion and compares else None

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from anadil.text.choices import chosen_text
+
 Reason = Literal[
     "no_chat",
     "malformed",
@@ -98,6 +100,8 @@ class Chat:
     """`file:line` that it came from."""
     source: str = ""
     """Name of the data set that it came from."""
+    choices: tuple[str, ...] = ()
+    """Texts of which the last answer is one; empty where it is free."""
 
     @property
     def questions(self) -> tuple[str, ...]:
@@ -113,7 +117,8 @@ class Chat:
     def as_row(self) -> dict[str, object]:
         """Its line in `heldout_chats.jsonl` and `seen_chats.jsonl`."""
         messages = [{"role": message.role, "content": message.content} for message in self.messages]
-        return {"id": self.id, "messages": messages, "source": self.source}
+        row: dict[str, object] = {"id": self.id, "messages": messages, "source": self.source}
+        return row | {"choices": list(self.choices)} if self.choices else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,8 @@ def _pair(row: Mapping[str, object]) -> list[object] | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
     asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
     answer = next((row[key] for key in ANSWERS if row.get(key) is not None), None)
+    # A row of choices names its answer by its place.
+    answer = chosen_text(row) or answer
     if asked is None or answer is None:
         return None
     question = row[asked]

@@ -1,0 +1,180 @@
+"""Questions with answers that are known: how likely a model thinks the answer, and what it answers itself.
+
+A question is the chat before its last answer. A model that learned chats is asked through its chat template.
+Any other is scored through the template, where its tokenizer has one, and as plain text, and the better of both
+counts, so that no model looks as if it had learned an answer when all that it learned was the template.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anadil.artifacts.chat_files import read_chats
+from anadil.core.errors import DataError
+from anadil.evaluate.models import ScoredModel, encode_for_all
+from anadil.model.chat_ids import chat_ids
+from anadil.model.load import encode_texts
+from anadil.runtime.job import Job
+from anadil.text.chats import Chat, DroppedChats, Message, fingerprint
+from anadil.text.corpus import Document
+
+log = logging.getLogger(__name__)
+
+KEY = "evaluate.questions"
+"""Recipe key of the files."""
+HELDOUT_CHATS, SEEN_CHATS = "heldout_chats.jsonl", "seen_chats.jsonl"
+"""Files of the adapter."""
+MAX_SCORED = 2_000
+"""Questions whose answers' likelihood is measured; an interval gains little from more. Chosen by us."""
+BLANK_LINE = "\n\n"
+"""What stands between turns, where there is no template."""
+
+Rendering = Literal["chat template", "plain text"]
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question and its answer."""
+
+    chat: Chat
+    seen: bool
+    """Whether training saw it."""
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """What is asked, with what was said before."""
+        return self.chat.messages[:-1]
+
+    @property
+    def reference(self) -> str:
+        """The right answer."""
+        return self.chat.messages[-1].content
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the right answer in UTF-8."""
+        return len(self.reference.encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """All questions: those that training saw come last."""
+
+    listed: tuple[Question, ...] = ()
+    asked: frozenset[int] = frozenset()
+    """Places of those that each model answers itself."""
+    files: tuple[str, ...] = ()
+    """Where they were read; the adapter's own are not named."""
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Of each right answer."""
+        return np.array([one.num_bytes for one in self.listed], dtype=np.int64)
+
+    @cached_property
+    def is_seen(self) -> NDArray[np.bool_]:
+        """Whether training saw each."""
+        return np.array([one.seen for one in self.listed], dtype=np.bool_)
+
+
+def read_questions(job: Job) -> Questions:
+    """The questions that the recipe names, or else the chats that the adapter's training left out; and some that it saw.
+
+    Raises:
+        DataError: A file holds no question that can be asked, or cannot be read.
+    """
+    files = job.side_files.get(KEY, ())
+    adapter = job.inputs.get("adapter")
+    heldout = _chats_of_files(files) if files else _chats_of_adapter(adapter, HELDOUT_CHATS)
+    questions = [Question(chat=chat, seen=False) for chat in _sample(heldout, MAX_SCORED)]
+    asked = frozenset(one.id for one in _sample(heldout, job.recipe.evaluate.max_questions))
+    places = {place for place, question in enumerate(questions) if question.chat.id in asked}
+    seen = _sample(_chats_of_adapter(adapter, SEEN_CHATS), job.recipe.evaluate.max_questions)
+    places.update(range(len(questions), len(questions) + len(seen)))
+    questions += [Question(chat=chat, seen=True) for chat in seen]
+    return Questions(listed=tuple(questions), asked=frozenset(places), files=tuple(files))
+
+
+def _chats_of_files(files: Sequence[str]) -> list[Chat]:
+    dropped = DroppedChats()
+    chats = list({chat.id: chat for chat in read_chats(files, dropped)}.values())
+    if dropped.total:
+        log.warning("%s: %d rows are no questions: %s", KEY, dropped.total, dropped)
+    if not chats:
+        raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer; name another file")
+    return chats
+
+
+def _chats_of_adapter(adapter: Path | None, name: str) -> list[Chat]:
+    """Those of a file of the adapter; none where it has no such file."""
+    path = adapter / name if adapter else None
+    if path is None or not path.is_file():
+        return []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        Chat(
+            messages=tuple(Message(role=one["role"], content=one["content"]) for one in row["messages"]),
+            place=f"{name}:{number}",
+            source=row.get("source", ""),
+            choices=tuple(row.get("choices", ())),
+        )
+        for number, row in enumerate(rows, start=1)
+    ]
+
+
+def _sample(chats: Sequence[Chat], size: int) -> list[Chat]:
+    """An even sample, in order, and the same one however the others change."""
+    if len(chats) <= size:
+        return list(chats)
+    ranked = sorted(range(len(chats)), key=lambda place: fingerprint(chats[place].id))
+    return [chats[place] for place in sorted(ranked[:size])]
+
+
+def renderings_of(candidate: ScoredModel) -> tuple[Rendering, ...]:
+    """The ways in which a candidate is asked."""
+    tokenizer: Any = candidate.tokenizer
+    if tokenizer.chat_template is None:
+        return ("plain text",)
+    return ("chat template",) if candidate.answers else ("plain text", "chat template")
+
+
+def render(candidate: ScoredModel, questions: Sequence[Question], how: Rendering) -> list[Ids]:
+    """Token ids of each question, up to where its answer begins."""
+    if how == "chat template":
+        turns = [[{"role": one.role, "content": one.content} for one in each.turns] for each in questions]
+        return [tuple(chat_ids(candidate.tokenizer, each, add_generation_prompt=True)) for each in turns]
+    texts = ["".join(one.content + BLANK_LINE for one in question.turns) for question in questions]
+    return [(candidate.prefix, *ids) for ids in encode_texts(candidate.tokenizer, texts)]
+
+
+def encode_references(
+    candidates: Sequence[ScoredModel], questions: Questions
+) -> tuple[Questions, dict[str, list[NDArray[np.int32]]]]:
+    """The questions whose answers every tokenizer gives back unchanged, and by candidate the answers' token ids.
+
+    Raises:
+        DataError: A tokenizer alters more than 1 % of the answers.
+    """
+    if not questions.listed:
+        return questions, {}
+    answers = [
+        Document(id=f"{one.chat.id} ({one.chat.place})", text=one.reference, source=KEY, url="", lang="")
+        for one in questions.listed
+    ]
+    encoded = encode_for_all(candidates, answers)
+    altered = set(encoded.altered)
+    kept = [place for place, answer in enumerate(answers) if answer.id not in altered]
+    left = replace(
+        questions,
+        listed=tuple(questions.listed[place] for place in kept),
+        asked=frozenset(new for new, place in enumerate(kept) if place in questions.asked),
+    )
+    return left, encoded.ids

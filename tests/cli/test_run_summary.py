@@ -1,0 +1,66 @@
+"""What `anadil run` ends with, for people."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anadil.cli.run_summary import figure_lines, summary_lines
+from anadil.recipe.sections import Recipe
+from tests.kit import report_run
+
+RECIPE = Recipe.model_validate({"base": {"model": "tiny"}})
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> str:
+    folder = tmp_path / "scores" / "0a1b"
+    folder.mkdir(parents=True)
+    (folder / "scores.json").write_text(json.dumps(report_run.scores()), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tracking(scores: str) -> None:
+    uris = {"scores": scores, "report": "/runs/report/77aa"}
+
+    lines = list(summary_lines(RECIPE, uris, "sqlite:////runs/a b/mlflow.db"))
+
+    assert lines[0].split() == ["base", "adapted", "finetuned"]
+    assert lines[1].split() == ["bits", "per", "byte", "2.913", "1.745", "1.802"]
+    assert "trained answers, word for word" in lines[5]
+    assert lines[6].startswith("Release the finetuned model: all 4 deciding checks hold.")
+    assert lines[-2:] == [
+        "report: /runs/report/77aa/report.html",
+        "tracking: mlflow ui --backend-store-uri 'sqlite:////runs/a b/mlflow.db'",
+    ]
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_server_is_named_and_its_password_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://leyla:secret@mlflow.example")
+
+    lines = list(summary_lines(RECIPE, {}, "sqlite:////runs/mlflow.db"))
+
+    assert lines == ["tracking: https://leyla:***@mlflow.example"]
+
+
+def test_without_tracking_nothing_is_said_of_it() -> None:
+    recipe = Recipe.model_validate({"base": {"model": "tiny"}, "tracking": {"uri": "off"}})
+
+    assert list(summary_lines(recipe, {}, "sqlite:////runs/mlflow.db")) == []
+
+
+def test_scores_of_an_older_program_show_the_figures_that_they_hold() -> None:
+    scores: report_run.Json = {"candidates": {"base": {"bits_per_byte": 5.1}, "adapted": {}}}
+
+    assert [line.split() for line in figure_lines(scores)] == [
+        ["base", "adapted"],
+        ["bits", "per", "byte", "5.100", "—"],
+    ]
+    assert list(figure_lines({})) == []

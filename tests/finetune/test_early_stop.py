@@ -1,0 +1,111 @@
+"""The validation loss, the end that it brings, and runs that resume: all from the trainer's log."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.finetune.lora import TrainingCallback
+from anadil.finetune.validation import best_step, is_over
+from tests.finetune.short_runs import RESUMED, SETTINGS, lines_of, trained
+from tests.kit.marks import slow
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::pydantic.warnings.PydanticDeprecationWarning",
+)
+
+
+def test_training_ends_where_the_validation_loss_rises_and_the_best_step_is_the_result(
+    model_dir: Path, many_chats: Path, tmp_path: Path
+) -> None:
+    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
+    out = trained(model_dir, many_chats, tmp_path / "stopped", *settings)
+
+    measured = [line for line in lines_of(out) if "validation_loss" in line]
+    best = min(measured, key=lambda line: line["validation_loss"])
+    training = json.loads((out / "training.json").read_text())
+    assert training["steps"] == best["step"]
+    assert training["validation_loss"] == best["validation_loss"]
+    assert measured[-1]["step"] == best["step"] + 2
+    expected = tmp_path / f"stopped/trainer/checkpoint-{best['step']}/adapter_model.safetensors"
+    assert (out / "adapter_model.safetensors").read_bytes() == expected.read_bytes()
+
+
+def test_without_patience_all_steps_are_trained_and_the_last_is_the_result(
+    model_dir: Path, many_chats: Path, tmp_path: Path
+) -> None:
+    out = trained(model_dir, many_chats, tmp_path / "work", *SETTINGS["validation"], "finetune.lr=0.1")
+
+    training = json.loads((out / "training.json").read_text())
+    assert training["steps"] == lines_of(out)[-1]["step"]
+    assert training["validation_loss"] == lines_of(out)[-1]["validation_loss"]
+
+
+HISTORY = [{"step": step, "eval_loss": loss} for step, loss in enumerate([3.0, 2.0, 2.5, 2.0, 2.1], start=1)]
+
+
+@pytest.mark.parametrize(("patience", "over"), [(None, False), (4, False), (3, True), (1, True)])
+def test_training_is_over_after_patience_without_a_lower_loss(patience: int | None, *, over: bool) -> None:
+    assert best_step(HISTORY) == 2
+    assert is_over(HISTORY, patience) == over
+    assert not is_over(HISTORY[:2], patience)
+    assert not is_over([{"step": 1, "loss": 3.0}], patience)
+
+
+@pytest.mark.parametrize("name", ["early stop", "all weights", *map(slow, RESUMED)])
+def test_a_killed_run_resumes_to_the_curve_and_the_weights_of_one_that_was_not(
+    model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    settings = (*SETTINGS[name], "finetune.epochs=3")
+    whole = trained(model_dir, many_chats, tmp_path / "whole", *settings)
+    on_save = TrainingCallback.on_save
+
+    def killed(self: TrainingCallback, args: Any, state: Any, control: Any, **_: object) -> None:
+        on_save(self, args, state, control)
+        if state.global_step == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingCallback, "on_save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained(model_dir, many_chats, tmp_path / "killed", *settings)
+    shutil.rmtree(tmp_path / "killed/out")
+    resumed = trained(model_dir, many_chats, tmp_path / "killed", *settings)
+
+    assert (resumed / "training.jsonl").read_bytes() == (whole / "training.jsonl").read_bytes()
+    weights = "merged/model.safetensors"
+    assert (resumed / weights).read_bytes() == (whole / weights).read_bytes()
+
+
+def test_a_run_that_stopped_early_is_not_trained_again(
+    model_dir: Path, many_chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
+    first = trained(model_dir, many_chats, tmp_path / "work", *settings)
+    kept = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    shutil.rmtree(first)
+    caplog.clear()
+
+    again = trained(model_dir, many_chats, tmp_path / "work", *settings)
+
+    assert {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()} == kept
+
+
+def test_a_run_whose_best_checkpoint_is_damaged_starts_before_it(
+    model_dir: Path, many_chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
+    first = trained(model_dir, many_chats, tmp_path / "work", *settings)
+    expected = (first / "merged/model.safetensors").read_bytes()
+    best = json.loads((first / "training.json").read_text())["steps"]
+    (tmp_path / f"work/trainer/checkpoint-{best}/optimizer.pt").write_bytes(b"damaged")
+    shutil.rmtree(first)
+
+    again = trained(model_dir, many_chats, tmp_path / "work", *settings)
+
+    assert f"checkpoint-{best}, which has the lowest validation loss: " in caplog.text
+    assert (again / "merged/model.safetensors").read_bytes() == expected

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts.chat_files import read_chats
+from anadil.text.chats import DroppedChats
+from anadil.text.choices import choices_of
+
+XCOPA = "Kişi kranı açdı.\nBu hadisənin nəticəsi hansıdır?\n1) Tualet su ilə doldu.\n2) Krandan su axdı."
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        (XCOPA, "Krandan su axdı.", ("Tualet su ilə doldu.", "Krandan su axdı.")),
+        ("どれ？\n1. 世界\n2. 写真集\n3. 絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("Hansı?\n(a) bir\n(b) iki", "bir", ("bir", "iki")),
+        (XCOPA, "Bilmirəm.", ()),
+        ("Sıra:\n2) bir\n3) iki", "iki", ()),
+        ("Sıra:\n1) bir\n3) iki", "iki", ()),
+        ("Sıra:\n1) bir\n2) bir", "bir", ()),
+        ("1) bir\n2) iki\nHansı?", "iki", ()),
+        ("Paytaxt haradır?", "Bakı", ()),
+    ],
+)
+def test_numbered_lines_at_the_end_of_a_question_are_choices_if_its_answer_is_one(
+    question: str, answer: str, expected: tuple[str, ...]
+) -> None:
+    assert choices_of({}, question, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": 1}', "iki"),
+        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": 0}', "bir"),
+        ('{"prompt": "Hansı?", "choices": ["bir", "iki"], "answer": "iki"}', "iki"),
+    ],
+)
+def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
+    row: str, answer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.jsonl").write_text(row, encoding="utf-8")
+
+    (chat,) = read_chats([str(tmp_path / "c.jsonl")], DroppedChats())
+
+    assert chat.choices == ("bir", "iki")
+    assert chat.messages[-1].content == answer
+    assert chat.as_row()["choices"] == ["bir", "iki"]
+
+
+@pytest.mark.parametrize("answer", ["2", "-1", "true", "null"])
+def test_an_answer_that_is_no_place_among_the_choices_is_counted_out(answer: str, tmp_path: Path) -> None:
+    dropped = DroppedChats()
+    row = f'{{"question": "Hansı?", "choices": ["bir", "iki"], "answer": {answer}}}'
+    (tmp_path / "c.jsonl").write_text(row, encoding="utf-8")
+
+    assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
+    assert dropped.total == 1
