@@ -59,8 +59,7 @@ def windows(num_tokens: int, context: int, stride: int, begin: int = 1) -> Itera
     """
     first = begin
     while first <= num_tokens:
-        full = context if first == begin else 0
-        last = min(num_tokens, max(full, first + stride - 1))
+        last = min(num_tokens, max(context, first + stride - 1))
         yield max(0, last - context), last, first
         first = last + 1
 
