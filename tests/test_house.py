@@ -18,7 +18,7 @@ SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rg
 MAX_LINES = 400
 LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
-MODEL_TESTS = ("cli/calibrate", "evaluate", "finetune", "model", "pipelines", "pretrain", "trial")
+MODEL_TESTS = ("cli/calibrate", "evaluate", "finetune", "model", "pipelines", "pretrain", "tasks", "trial")
 """Whose subject is a heavy library; all others load one, if at all, in the test that needs it."""
 SHARED_EXTRAS = ("s3", "tracking", "terminal")
 """What any stage may load where it is installed."""
@@ -27,6 +27,7 @@ IMPORT_NAMES = {
     "liger-kernel": "liger_kernel",
     "pyyaml": "yaml",
     "jinja2": "jinja2",
+    "lm-eval": "lm_eval",
 }
 BROUGHT_ALONG = {
     "transformers": {"huggingface_hub", "numpy", "safetensors", "tokenizers"},

@@ -1,7 +1,7 @@
 """The DAG.
 
 raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -pretrain-> model -finetune-> adapter
--evaluate-> scores -report-> report
+[-tasks-> tasks] -evaluate-> scores -report-> report
 """
 
 import tempfile

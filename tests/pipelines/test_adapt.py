@@ -18,7 +18,12 @@ from tests.kit.fake_kubeflow import read_as_the_server
 from .golden import GOLDEN, WHOLE
 
 RECIPE = load_recipe(
-    "smoke", ["cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}"]
+    "smoke",
+    [
+        "cluster.image=registry.example/{stage}:{version}-cuda",
+        "tokenizer.trial={steps: 20}",
+        "evaluate.tasks=[az]",
+    ],
 )
 ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
 
@@ -136,7 +141,7 @@ def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
 def test_without_chats_there_is_no_finetuning_step() -> None:
     found = tasks(spec_of("finetune.inputs=[]"))
 
-    assert set(found) == {stage.name for stage in FLOW} - {"finetune", "trial"}
+    assert set(found) == {stage.name for stage in FLOW} - {"finetune", "trial", "tasks"}
     assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}
 
 
@@ -157,7 +162,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
     spec = spec_of(*ON_A_CLUSTER)
 
     assert set(tasks(spec)) == {"exit-handler-1", "finish"}
-    assert set(tasks(spec, "exit-handler-1")) == set(STAGES) - {"trial"}
+    assert set(tasks(spec, "exit-handler-1")) == set(STAGES) - {"trial", "tasks"}
     finish = tasks(spec)["finish"]
     assert finish["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
     assert finish["dependentTasks"] == ["exit-handler-1"]
@@ -168,7 +173,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
 
 @pytest.mark.parametrize("setting", ["cluster.backend=local", "cluster.parallel_sweep=false"])
 def test_where_nothing_can_be_left_behind_and_nobody_is_told_there_is_no_exit_handler(setting: str) -> None:
-    assert set(tasks(spec_of(setting))) == set(STAGES) - {"trial"}
+    assert set(tasks(spec_of(setting))) == set(STAGES) - {"trial", "tasks"}
 
 
 def test_somebody_who_wants_to_be_told_gets_the_exit_handler() -> None:
@@ -223,7 +228,7 @@ def test_a_parallel_trial_trains_with_each_strategy_in_a_pod_of_its_own_before_t
 def test_without_a_parallel_sweep_one_pod_tries_all_strategies() -> None:
     spec = spec_of("tokenizer.trial={steps: 20}")
 
-    assert set(tasks(spec)) == set(STAGES)
+    assert set(tasks(spec)) == set(STAGES) - {"tasks"}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +237,7 @@ def test_without_a_parallel_sweep_one_pod_tries_all_strategies() -> None:
 def test_one_candidate_or_sizes_that_only_the_corpus_tells_need_no_sweep(setting: str) -> None:
     spec = spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting)
 
-    assert set(tasks(spec)) == set(STAGES) - {"trial"}
+    assert set(tasks(spec)) == set(STAGES) - {"trial", "tasks"}
     assert tasks(spec)["tokenizer"]["inputs"]["parameters"]["candidates"] == {
         "runtimeValue": {"constant": []}
     }

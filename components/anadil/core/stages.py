@@ -23,6 +23,8 @@ class SideFiles:
     """Of a directory only files of these names; empty: all."""
     of_language: str = ""
     """File of a language's built-in texts that the id of a language stands for."""
+    or_names: bool = False
+    """Whether a value without `/` that ends in neither `.yaml` nor `.jsonl` is no file but a name of something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +197,35 @@ FLOW = (
         summary="teach the model to answer (LoRA)",
     ),
     Stage(
+        name="tasks",
+        image="tasks",
+        rooms=("model",),
+        reads=("model", "adapter"),
+        optional=("adapter",),
+        writes="tasks",
+        sections=(
+            "base",
+            "evaluate.tasks",
+            "evaluate.task_shots",
+            "evaluate.context",
+            "pretrain.sequence_length",
+            "seed",
+        ),
+        side_files=(SideFiles(key="evaluate.tasks", of_language="tasks.yaml", or_names=True),),
+        only_if="evaluate.tasks",
+        uses_model=True,
+        cpu="4",
+        memory="16Gi",
+        retries=1,
+        summary="run tasks of lm-evaluation-harness on base, adapted and finetuned model",
+    ),
+    Stage(
         name="evaluate",
         result_version=2,
         image="evaluate",
         rooms=("model", "plan"),
-        reads=("corpus", "model", "adapter"),
-        optional=("adapter",),
+        reads=("corpus", "model", "adapter", "tasks"),
+        optional=("adapter", "tasks"),
         writes="scores",
         sections=("language", "base", "evaluate", "pretrain.sequence_length", "clean.text_field", "seed"),
         files="evaluate.heldout",
@@ -283,6 +308,8 @@ NEW_KEYS: dict[str, str] = {
     "finetune.heldout_fraction": "0.0",
     "evaluate.questions": "[]",
     "evaluate.max_questions": "200",
+    "evaluate.tasks": "[]",
+    "evaluate.task_shots": "null",
     "evaluate.gate.max_champion_ratio": "1.0",
     "evaluate.gate.max_finetuned_retained_ratio": "1.05",
     "evaluate.gate.max_answers_difference": "0.0",

@@ -63,7 +63,7 @@ def run(job: Job) -> Figures:
     tables = {name: result.table for name, result in results.items()}
     verdict = apply_gate(recipe.evaluate.gate, tables, differences, contamination, _mask_audit(job))
     log_scores(verdict, results, contamination, differences)
-    scores = scores_table(heldout, material, results, differences, contamination, verdict)
+    scores = scores_table(heldout, material, results, differences, contamination, verdict, _tasks(job))
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))
@@ -99,6 +99,14 @@ def _mask_audit(job: Job) -> dict[str, Any] | None:
     """What finetune counted of its own rows; an adapter of another program has none."""
     path = job.inputs["adapter"] / "mask_audit.json" if "adapter" in job.inputs else None
     return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else None
+
+
+def _tasks(job: Job) -> dict[str, Any]:
+    """What each candidate reached in tasks of lm-evaluation-harness, where the recipe names some."""
+    if "tasks" not in job.inputs:
+        return {}
+    found: dict[str, Any] = json.loads((job.inputs["tasks"] / "tasks.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _is_number(value: object) -> bool:

@@ -59,8 +59,9 @@ def scores_table(
     differences: Mapping[str, Difference],
     contamination: Contamination,
     verdict: GateVerdict,
+    tasks: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All of `scores.json`."""
+    """All of `scores.json`; `tasks` is what the stage `tasks` found."""
     encoded = material.heldout
     return {
         "candidates": {name: result.table for name, result in results.items()},
@@ -71,6 +72,7 @@ def scores_table(
         "contamination": asdict(contamination)
         | {"share": len(contamination.contaminated) / contamination.num_documents},
         "gate": asdict(verdict),
+        "tasks": tasks,
         "heldout": {
             "source": heldout.source,
             "files": heldout.files,

@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
+    NonNegativeInt,
     PositiveInt,
     Tag,
     field_validator,
@@ -49,8 +50,8 @@ CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
 """Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
 TOKENIZER_NEUTRAL = frozenset({"trial", "workers"})
 """The same of `tokenizer`."""
-EVALUATE_NEUTRAL = frozenset({"champion"})
-"""The same of `evaluate`: of the champion the content decides, not the place."""
+EVALUATE_NEUTRAL = frozenset({"champion", "tasks", "task_shots"})
+"""The same of `evaluate`: of the champion the content decides, not the place; tasks are a stage of their own."""
 
 
 class Clean(StrictModel):
@@ -211,6 +212,10 @@ class Evaluate(StrictModel):
     """Longest continuation."""
     retained: tuple[str, ...] = ()
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
+    tasks: tuple[Text, ...] = ()
+    """Tasks of lm-evaluation-harness by name, `az` or `ja` for a list of them, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
+    task_shots: NonNegativeInt | None = None
+    """Examples before each question of a task; left out, as many as the task says."""
     champion: Text | None = None
     """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()

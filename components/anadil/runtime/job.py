@@ -120,8 +120,14 @@ def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]
         names = _value(recipe, each.key) or ()
         if names and not (each.only_if and not _value(recipe, each.only_if)):
             listed = (names,) if isinstance(names, str) else tuple(names)
-            found[each.key] = tuple(_built_in(name, each) for name in listed)
+            if places := tuple(_built_in(name, each) for name in listed if is_place(name, each)):
+                found[each.key] = places
     return found
+
+
+def is_place(name: str, kind: SideFiles) -> bool:
+    """Whether a value of the recipe names a file, and not a thing that has a name."""
+    return not kind.or_names or "/" in _built_in(name, kind) or name.endswith((".yaml", ".jsonl"))
 
 
 def _built_in(name: str, kind: SideFiles) -> str:

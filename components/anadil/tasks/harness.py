@@ -1,0 +1,193 @@
+"""lm-evaluation-harness: which tasks it knows, and what a model reaches in them."""
+
+import difflib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets.exceptions import DatasetsError
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.tasks.task_files import KEY, SHIPPED
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = {"cpu": 8, "cuda": 16}
+"""Rows of a batch by device. The harness holds all logits of one: 16 rows of 1,000 tokens and 128k ids are 8 GB."""
+BOOTSTRAP_DRAWS = 1_000
+"""For the error of figures that are no mean, such as chrF."""
+DECIDING = ("acc_bytes", "acc_norm", "acc", "exact_match", "f1", "chrf", "bleu")
+"""Figures of which the first that a task has stands in the scores: by bytes does not favour a vocabulary."""
+
+
+def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[str]]:
+    """What knows all these tasks, their data fetched; and the names without those that a group among them holds.
+
+    Args:
+        names: Of tasks, groups and tags.
+        folder: Task files of the recipe.
+
+    Raises:
+        RecipeError: A name is not known, or two groups hold the same task.
+        PreflightError: A task's data is not here and cannot be fetched.
+        DataError: It cannot be read.
+    """
+    # Reading the harness's own 14,000 takes a quarter of a minute.
+    manager = TaskManager(include_path=[str(SHIPPED), str(folder)], include_defaults=False)
+    if not all(_is_whole(manager, name) for name in names):
+        manager = TaskManager(include_path=[str(SHIPPED), str(folder)])
+    if unknown := [name for name in names if name not in manager.task_index]:
+        near = difflib.get_close_matches(unknown[0], manager.all_tasks, n=3, cutoff=0.5)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise RecipeError(
+            f"{KEY}: lm-evaluation-harness has no task {', '.join(map(repr, unknown))}{hint}; `lm-eval ls tasks` lists them"
+        )
+    held: dict[str, str] = {}
+    for name in names:
+        with _data_faults(name):
+            loaded = manager.load([name])
+        members = {*loaded["tasks"], *loaded["groups"]} - {name}
+        if twice := members & held.keys():
+            task = min(twice)
+            raise RecipeError(f"{KEY}: {held[task]} and {name} both hold {task}; take one of them out")
+        held |= dict.fromkeys(members, name)
+    return manager, [name for name in names if name not in held]
+
+
+def _is_whole(manager: TaskManager, name: str) -> bool:
+    """Whether a task is known, and of a group all its members."""
+    entry = manager.task_index.get(name)
+    members = (entry.cfg or {}).get("task") if entry else None
+    if entry is None or not isinstance(members, list):
+        return entry is not None
+    return all(isinstance(each, str) and _is_whole(manager, each) for each in members)
+
+
+@contextmanager
+def _data_faults(name: str) -> Iterator[None]:
+    """Say which task's data is missing, and what to do."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError) as error:
+        raise PreflightError(
+            f"{KEY}: the data of {name} is not in the cache and cannot be fetched ({error}); fill the cache where there "
+            "is network with `python -m anadil.tasks.fetch RECIPE`, and set HF_HOME to it, or take the task out"
+        ) from None
+    except (DatasetsError, OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise DataError(
+            f"{KEY}: the data of {name} cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
+    """A model for the harness that reads one BOS before each text, whichever tokenizer it has.
+
+    Tokenizers that add none by themselves would else be asked other questions than those that do.
+    """
+
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerFast, context: int) -> None:
+        """Take a model on its device, and the tokens that it may see at a time."""
+        bos: Any = tokenizer.bos_token_id
+        self._has_bos = bos is not None
+        if self._has_bos:
+            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single="$bos $A".replace("$bos", str(tokenizer.bos_token)),
+                special_tokens=[(str(tokenizer.bos_token), bos)],
+            )
+        super().__init__(
+            pretrained=model,
+            tokenizer=tokenizer,
+            batch_size=BATCH_ROWS.get(model.device.type, BATCH_ROWS["cpu"]),
+            max_length=context,
+            add_bos_token=self._has_bos,
+            softmax_dtype=torch.float32,
+        )
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        """Score whole texts; the harness sets BOS before them itself."""
+        self.add_bos_token: bool = False
+        try:
+            return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
+        finally:
+            self.add_bos_token = self._has_bos
+
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        """Score answers, without bars: our log has no place for them."""
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        """Write answers."""
+        return super().generate_until(requests, disable_tqdm=disable_tqdm)
+
+
+def evaluate_tasks(
+    model: Harnessed, manager: TaskManager, names: Sequence[str], *, shots: int | None, seed: int
+) -> dict[str, Any]:
+    """All that the harness says, with every sample.
+
+    Args:
+        model: The candidate.
+        manager: Knows the tasks.
+        names: Of tasks, groups and tags.
+        shots: Examples before each question; None: as many as the task says.
+        seed: Of examples and draws.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    found: dict[str, Any] = simple_evaluate(
+        model=model, tasks=list(names), task_manager=manager, num_fewshot=shots, bootstrap_iters=BOOTSTRAP_DRAWS,
+        random_seed=seed, numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed,
+    )  # fmt: skip
+    return found
+
+
+def deciding_figures(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Task or group -> `metric`, `value`, `stderr` and `chance` of its deciding figure; the last two may be null."""
+    chances = {name: _chance(samples) for name, samples in found["samples"].items()}
+    sizes = {name: len(samples) for name, samples in found["samples"].items()}
+    table = {}
+    for name, figures in {**found["results"], **found.get("groups", {})}.items():
+        values = {key.split(",")[0]: (key, value) for key, value in figures.items() if "," in key}
+        metric = next(
+            (each for each in (*DECIDING, *values) if each in values and _is_number(values[each][1])), None
+        )
+        if metric is None:
+            continue
+        key, value = values[metric]
+        error = figures.get(key.replace(",", "_stderr,", 1))
+        members = found["group_subtasks"].get(name) or [name]
+        table[name] = {
+            "metric": metric,
+            "value": float(value),
+            "stderr": float(error) if _is_number(error) else None,
+            "chance": _mean_chance(members, chances, sizes) if metric.startswith("acc") else None,
+        }
+    return table
+
+
+def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
+    """What guessing reaches in one task; None where answers are written."""
+    counts = [len(sample["arguments"]) for sample in samples]
+    return sum(1 / count for count in counts) / len(counts) if counts and min(counts) > 1 else None
+
+
+def _mean_chance(
+    members: Sequence[str], chances: dict[str, float | None], sizes: dict[str, int]
+) -> float | None:
+    """What guessing reaches in a task, or in all tasks of a group together."""
+    pairs = [(chances.get(each), sizes.get(each, 0)) for each in members]
+    if not pairs or any(chance is None for chance, _ in pairs):
+        return None
+    return sum((chance or 0.0) * size for chance, size in pairs) / sum(size for _, size in pairs)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,106 @@
+"""model, adapter -> tasks: what base, adapted and finetuned model reach in tasks of lm-evaluation-harness.
+
+All candidates are asked in the same words, without a chat template, so that figures can be compared.
+"""
+
+import gc
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import zstandard
+from lm_eval.utils import handle_non_serializable
+
+from anadil.core.stages import STAGES
+from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype
+from anadil.model.tiny import base_model
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Figures, Job, is_place
+from anadil.tasks.harness import Harnessed, deciding_figures, evaluate_tasks, find_tasks
+from anadil.tasks.task_files import KEY, place_task_files
+
+log = logging.getLogger(__name__)
+
+
+def run(job: Job) -> Figures:
+    """Fill `job.out` with `tasks.json`, and with the harness's own results and samples of each candidate.
+
+    Raises:
+        RecipeError: A task does not exist.
+        PreflightError: A task's data is not here and cannot be fetched.
+        DataError: A task file or data cannot be read.
+        IntegrityError: A task file asks to run code.
+    """
+    settings = job.recipe.evaluate
+    tables: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="anadil-") as scratch:
+        folder = Path(scratch)
+        named = task_names(job.recipe, job.side_files.get(KEY, ()), folder)
+        # Before a model is loaded: all data is fetched here.
+        manager, names = find_tasks(named, folder)
+        for candidate, path in _candidates(job).items():
+            model = _open(path, job.recipe.context)
+            found = evaluate_tasks(model, manager, names, shots=settings.task_shots, seed=job.recipe.seed)
+            del model
+            _free()
+            _store(job, candidate, found)
+            for task, figures in deciding_figures(found).items():
+                tables.setdefault(task, {})[candidate] = figures
+                log.info("%s, %s: %s %.4f", task, candidate, figures["metric"], figures["value"])
+                job.tracker.metrics({f"{candidate}_{task}": figures["value"]})
+    text = json.dumps(tables, ensure_ascii=False, indent=1, allow_nan=False)
+    (job.out / "tasks.json").write_text(text + "\n", encoding="utf-8")
+    return {"tasks": len(tables), "candidates": len(_candidates(job))}
+
+
+def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]:
+    """Names of what is run: those of the recipe, and those of its task files, which are put into `folder`."""
+    kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
+    named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
+    return list(dict.fromkeys([*named, *place_task_files(uris, folder)]))
+
+
+def _candidates(job: Job) -> dict[str, Path]:
+    found = {"base": base_model(job.recipe.base, job.base_cache), "adapted": job.inputs["model"]}
+    if "adapter" in job.inputs:
+        found["finetuned"] = job.inputs["adapter"] / "merged"
+    return found
+
+
+def _open(path: Path, context: int) -> Harnessed:
+    device = pick_device()
+    loaded: Any = load_model(path, pick_dtype("auto", device))
+    longest = getattr(loaded.config, "max_position_embeddings", None) or context
+    return Harnessed(loaded.to(device).eval(), load_tokenizer(path), min(context, longest))
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _store(job: Job, candidate: str, found: dict[str, Any]) -> None:
+    """Write all that the harness said; its times and its machine are no part of the artifact's content."""
+    folder = job.out / "harness"
+    folder.mkdir(exist_ok=True)
+    whole = {key: value for key, value in found.items() if key != "samples"}
+    name = f"harness/{candidate}.json"
+    (job.out / name).write_text(_dumped(whole, indent=1) + "\n", encoding="utf-8")
+    job.varying.append(name)
+    lines = (
+        _dumped({"task": task, **sample}) for task, samples in found["samples"].items() for sample in samples
+    )
+    name = f"harness/{candidate}.samples.jsonl.zst"
+    with (job.out / name).open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
+        for line in lines:
+            packed.write((line + os.linesep).encode())
+    job.varying.append(name)
+
+
+def _dumped(value: dict[str, Any], indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=handle_non_serializable)

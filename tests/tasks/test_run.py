@@ -1,0 +1,167 @@
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+import zstandard
+
+from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.model.load import load_model, load_tokenizer
+from anadil.runtime.job import Job
+from anadil.tasks.run import run
+from tests.tasks.conftest import QUESTIONS, TASK
+
+JobOf = Callable[..., Job]
+
+
+def stored(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((job.out / "tasks.json").read_text())
+    return found
+
+
+def samples_of(job: Job, candidate: str) -> list[dict[str, Any]]:
+    packed = (job.out / f"harness/{candidate}.samples.jsonl.zst").read_bytes()
+    with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+        return [json.loads(line) for line in stream.read().decode().splitlines()]
+
+
+def answer_nats(path: Path, question: str, answer: str) -> float:
+    """-ln p of an answer after its question, with one BOS: plain transformers."""
+    model, tokenizer = load_model(path), load_tokenizer(path)
+    encode: Any = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+    ids = [tokenizer.bos_token_id, *encode(question + answer)]
+    first = 1 + len(encode(question))
+    with torch.inference_mode():
+        scores = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return -float(sum(scores[at - 1, ids[at]] for at in range(first, len(ids))))
+
+
+def test_questions_of_a_file_are_asked_of_all_candidates_and_all_is_stored(
+    job_of: JobOf, questions: Path, models: Path
+) -> None:
+    job = job_of(str(questions))
+
+    figures = run(job)
+
+    table = stored(job)["questions"]
+    assert figures == {"tasks": 1, "candidates": 3}
+    assert list(table) == ["base", "adapted", "finetuned"]
+    chance = (1 / 3 + 1 / 2 + 1 / 2) / 3
+    for found in table.values():
+        assert found["metric"] == "acc_bytes"
+        assert found["value"] * 3 == pytest.approx(round(found["value"] * 3))
+        assert found["chance"] == pytest.approx(chance)
+    samples = samples_of(job, "adapted")
+    assert [sample["doc"]["answer"] for sample in samples] == [0, 0, 1]
+    ((score, _),) = samples[0]["resps"][0]
+    expected = answer_nats(models / "model", QUESTIONS[0]["question"], "\nXəzər")
+    assert -float(score) == pytest.approx(expected, rel=1e-5)
+    whole = json.loads((job.out / "harness/base.json").read_text())
+    assert whole["n-samples"]["questions"]["effective"] == 3
+    assert set(job.varying) == {path.relative_to(job.out).as_posix() for path in job.out.glob("harness/*")}
+
+
+def test_a_directory_of_task_files_holds_tasks_and_a_group_over_them(
+    job_of: JobOf, task_folder: Path
+) -> None:
+    (task_folder / "second.yaml").write_text(yaml.safe_dump({"include": "task.yaml", "task": "own_again"}))
+    group = {"group": "own", "task": ["own_questions", "own_again"]}
+    mean = {"aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}]}
+    (task_folder / "group.yaml").write_text(yaml.safe_dump(group | mean))
+    job = job_of(str(task_folder))
+
+    run(job)
+
+    table = stored(job)
+    assert set(table) == {"own", "own_questions", "own_again"}
+    assert table["own"]["base"]["value"] == pytest.approx(table["own_questions"]["base"]["value"])
+    assert table["own"]["base"]["chance"] == pytest.approx(table["own_again"]["base"]["chance"])
+
+
+def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> None:
+    from anadil.tasks.task_files import SHIPPED
+
+    rows = [{"question": " Bakı? ", "choices": ["4n", "4n-1", "4n-3"], "answer": "C", "subject": "Math"}]
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = yaml.safe_load((SHIPPED / "tumlu_azerbaijani.yaml").read_text())
+    del task["dataset_name"], task["fewshot_split"]
+    task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}}
+    (folder / "tumlu.yaml").write_text(yaml.safe_dump(task))
+    job = job_of(str(folder))
+
+    run(job)
+
+    (sample,) = samples_of(job, "base")
+    asked = [list(each.values()) if isinstance(each, dict) else each for each in sample["arguments"]]
+    assert asked == [["Bakı?\nA. 4n\nB. 4n-1\nC. 4n-3\nCavab:", f" {letter}"] for letter in "ABC"]
+    assert sample["target"] in (2, "2")
+    assert math.isclose(stored(job)["tumlu_azerbaijani"]["base"]["chance"], 1 / 3)
+
+
+@pytest.mark.slow
+def test_a_name_that_does_not_exist_is_refused_with_the_nearest(job_of: JobOf) -> None:
+    with pytest.raises(
+        RecipeError, match=r"evaluate.tasks: .*no task 'belebele_az_Latn'; nearest: belebele_az"
+    ):
+        run(job_of("belebele_az_Latn"))
+
+
+def test_a_task_whose_data_is_neither_here_nor_reachable_is_refused(job_of: JobOf) -> None:
+    with pytest.raises(
+        PreflightError, match=r"data of tumlu_azerbaijani is not in the cache.*anadil.tasks.fetch"
+    ):
+        run(job_of("tumlu_azerbaijani"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"dataset_kwargs": {"data_files": "../questions.jsonl"}}, DataError, "not beside it"),
+        ({"dataset_path": "/data/rows"}, DataError, "dataset_path '/data/rows'"),
+        ({"include": "base.yaml"}, DataError, "reads 'base.yaml'"),
+        ({"class": "Task"}, IntegrityError, "asks to run code"),
+        (
+            {"dataset_kwargs": {"data_files": "broken.jsonl"}},
+            DataError,
+            "data of own_questions cannot be read",
+        ),
+    ],
+)
+def test_a_task_file_is_refused_that_reads_elsewhere_or_runs_code(
+    job_of: JobOf, task_folder: Path, change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    (task_folder / "broken.jsonl").write_text("{not json\n")
+    (task_folder / "task.yaml").write_text(yaml.safe_dump(TASK | change))
+
+    with pytest.raises(error, match=words):
+        run(job_of(str(task_folder)))
+
+
+def test_a_task_file_with_a_function_is_refused(job_of: JobOf, task_folder: Path) -> None:
+    (task_folder / "task.yaml").write_text(yaml.safe_dump(TASK) + "process_docs: !function steal.secrets\n")
+
+    with pytest.raises(IntegrityError, match="asks to run code"):
+        run(job_of(str(task_folder)))
+
+
+def test_pairs_without_choices_are_refused(job_of: JobOf, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"prompt": "Necəsən?", "response": "Yaxşı."}\n')
+
+    with pytest.raises(DataError, match=r"pairs.jsonl has no question with choices.*evaluate.questions"):
+        run(job_of(str(path)))
+
+
+def test_two_groups_that_hold_the_same_task_are_refused(job_of: JobOf, task_folder: Path) -> None:
+    for name in ("own", "other"):
+        group = {"group": name, "task": ["own_questions"]}
+        (task_folder / f"{name}.yaml").write_text(yaml.safe_dump(group))
+
+    with pytest.raises(RecipeError, match="both hold own_questions"):
+        run(job_of(str(task_folder)))
