@@ -1,9 +1,10 @@
 """How sure a difference in bits per byte is: a paired bootstrap over documents.
 
-Documents differ in length by a factor of a thousand, so a few of them decide a small sample. Percentiles
-of resampled differences then hold the truth far less often than they say. Here each draw's distance is
-measured in that draw's own standard error (the bootstrap-t), which knows how little it knows; the figures
-are those of `benchmarks/evaluate/coverage.py`.
+Documents differ in length by a factor of a thousand, so a few of them decide a small sample. Each draw's
+distance is measured in that draw's own standard error (the bootstrap-t): of 6 real documents a nominal
+95 % interval then holds the truth 89 times in 100, percentiles of the draws 81 times, BCa 80 and the
+t-interval 83. Of 35 all of them hold it about 90 times, of 100 and 300 about 94
+(`benchmarks/evaluate/coverage.py`); that is what `unsure` tells.
 """
 
 import math
