@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--models", nargs="+", choices=["tiny", "random"], default=["tiny", "random"])
     parser.add_argument("--cache", type=Path, help="where `tiny` is kept")
     options = parser.parse_args()
     cache = options.cache or Path(tempfile.mkdtemp())
@@ -42,7 +43,8 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     print("| model | parameters | batched, tokens/CPU s | one by one | x | generate() | x | equal texts |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name, model in (("tiny", load_model(path)), ("random", random_llama(len(tokenizer)))):
+    for name in options.models:
+        model: Any = load_model(path) if name == "tiny" else random_llama(len(tokenizer))
         compare(name, model, tokenizer, prompts, options.tokens)
 
 

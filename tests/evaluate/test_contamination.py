@@ -171,6 +171,7 @@ def test_words_of_any_length_have_hashes_of_their_own() -> None:
 
     assert len(hashes(" ".join(words))) == len(words)
     assert hashes("ab-ba") == hashes("AB (bà)")
+    assert hashes("كِتَابٌ") == hashes("كتاب")
 
 
 def test_no_training_text_is_no_contamination() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
@@ -17,7 +17,7 @@ from anadil.core.errors import DataError
 from anadil.evaluate.bits_per_byte import score_answers, windows
 from anadil.evaluate.choices import choice_figures
 from anadil.evaluate.models import LoadedModel, open_model
-from anadil.evaluate.questions import Question, Questions, render
+from anadil.evaluate.questions import Question, Questions, read_questions, render
 from anadil.evaluate.run import run
 from anadil.model.load import encode_texts
 from anadil.recipe.sections import Recipe
@@ -197,6 +197,7 @@ def test_a_file_without_a_question_is_refused_with_what_its_rows_lack(inputs: Pa
         scores_of(inputs, tmp_path / "out", [str(file)])
 
 
+@settings(deadline=None)  # of a loaded machine
 @given(n=st.integers(1, 200), context=st.integers(2, 70), data=st.data())
 def test_every_token_of_an_answer_is_scored_once_with_as_much_context_as_fits(
     n: int, context: int, data: st.DataObject
@@ -272,3 +273,23 @@ def test_a_question_of_several_turns_keeps_what_was_said_before(tmp_path: Path) 
 def test_questions_without_any_are_no_figures() -> None:
     assert Questions().num_bytes.sum() == 0
     assert not np.any(Questions().is_seen)
+
+
+def test_of_many_questions_an_even_sample_is_held_whatever_their_order(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.evaluate.questions.MAX_SCORED", 5)
+    rows = [json.dumps({"prompt": f"Sual {number}", "response": "Hə"}) for number in range(300)]
+    samples = []
+    for ordered in (rows, rows[::-1]):
+        file = tmp_path / "many.jsonl"
+        file.write_text("\n".join(ordered), encoding="utf-8")
+        job = Job(
+            recipe=Recipe(), inputs={"adapter": inputs / "adapter"}, out=tmp_path, work=tmp_path,
+            side_files={"evaluate.questions": (str(file),)}, base_cache=tmp_path,
+        )  # fmt: skip
+        questions = read_questions(job)
+        samples.append({one.chat.questions[0] for one in questions.listed if not one.seen})
+
+    assert samples[0] == samples[1]
+    assert len(samples[0]) == 5

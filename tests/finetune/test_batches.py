@@ -5,8 +5,11 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from anadil.finetune.batches import LengthBatches, padding_ratio
+from anadil.finetune.encode import IGNORED_LABEL
+from anadil.finetune.trainer import collator, token_counts
 
 MIXED = [int(length) for length in np.random.default_rng(0).lognormal(3.5, 1, 4_001)]
 """Tokens of chats such as people have them: many short answers, a few long ones."""
@@ -62,3 +65,19 @@ def test_few_chats_make_few_batches(count: int) -> None:
 
     assert sorted(index for batch in batches for index in batch) == list(range(count))
     assert max(map(len, batches)) <= 8
+
+
+def test_a_process_that_no_chat_is_left_for_takes_part_without_loss() -> None:
+    collate = collator(lambda rows: rows)
+    row = {"input_ids": [5, 6, 7], "labels": [5, 6, 7]}
+
+    assert collate([row]) == [row]
+    (nothing,) = collate([])
+    assert nothing["labels"] == [IGNORED_LABEL] * len(nothing["input_ids"])
+
+
+def test_tokens_are_counted_without_reading_them() -> None:
+    rows = Dataset.from_list([{"input_ids": [1] * length, "labels": [1] * length} for length in (3, 1, 7)])
+
+    assert token_counts(rows) == [3, 1, 7]
+    assert token_counts(rows.select([2, 0, 2])) == [7, 3, 7]

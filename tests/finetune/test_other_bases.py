@@ -17,6 +17,7 @@ from tests.kit.families import make_family
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 SETTINGS = (
+    "finetune.trains=adapter",
     "finetune.rank=4",
     "finetune.epochs=0.5",
     "finetune.max_length=256",

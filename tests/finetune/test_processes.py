@@ -88,14 +88,16 @@ def finetuned(model: Path, chats: Path, out: Path, processes: int, *overrides: s
 
 
 def losses(out: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (out / "training.jsonl").read_text().splitlines()]
+    """Of training and, where it was measured, of validation."""
+    lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
+    return [line[name] for line in lines for name in ("loss", "validation_loss") if name in line]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
-        ("finetune.trains=adapter", "finetune.trains_embeddings=control"),
+        ("finetune.trains=adapter", "finetune.trains_embeddings=control", "finetune.validation_fraction=0.3"),
         matrix(("finetune.trains=all",)),
         matrix(
             ("finetune.trains=adapter", "finetune.trains_embeddings=none", "finetune.gradient_accumulation=2")

@@ -43,7 +43,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
     [
         ("components/anadil/core/log.py", IN_ALL),
         ("components/anadil/__init__.py", IN_ALL),
-        ("components/anadil/model/loss.py", {"tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools"}),
+        (
+            "components/anadil/model/loss.py",
+            {"tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools"},
+        ),
         ("components/anadil/clean/run.py", {"clean", "tools"}),
         ("components/anadil/cli/calibrate/worker.py", {"pretrain", "tools"}),
         ("components/anadil/launch/job.py", {"clean", "tools"}),

@@ -1,5 +1,6 @@
 """What finetune and evaluate need is counted, and refused before pre-training where it does not fit."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import pytest
 from anadil.cli import main
 from anadil.cli.doctor.local import run_checks
 from anadil.core.errors import PreflightError
-from anadil.core.format import GIB
+from anadil.core.format import GIB, MIB
 from anadil.plan.evaluating import check_evaluate_fits, evaluate_plan
 from anadil.plan.finetuning import check_finetune_fits, finetune_memory, finetune_plan
-from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.model_shape import trained_shape
+from anadil.plan.instances import CPU, Machine, machine, this_machine
+from anadil.plan.model_shape import shape_from, trained_shape
 from anadil.plan.preflight import check_finetune, check_fits
 from anadil.plan.stage_memory import StageMemory
 from anadil.recipe.load import load_recipe
@@ -48,7 +49,9 @@ def test_all_weights_of_70b_are_refused_with_the_need_and_remedies_that_fit() ->
         check_fits(load_recipe("japanese-70b", [ALL]), here=False)
 
     said = str(error.value)
-    assert "on 8 devices needs 146.7 GiB of a device that has 79.1 GiB (p5.48xlarge, H100)" in said
+    assert re.search(
+        r"on 8 devices needs 14\d\.\d GiB of a device that has 79\.1 GiB \(p5\.48xlarge, H100\)", said
+    )
     assert "--set 'finetune.inputs=[]'" in said
     assert "finetune.trains=adapter" in said
     remedies = [part.split()[0].rstrip(",") for part in said.split("--set ")[1:] if not part.startswith("'")]
@@ -171,3 +174,23 @@ def test_evaluate_takes_the_fewest_gpus_and_is_refused_where_one_machine_is_too_
     assert evaluate_plan(plans.ONE, recipe, small).devices == 1
     with pytest.raises(PreflightError, match=r"evaluate does not fit: .* on 8 devices of one machine needs"):
         check_evaluate_fits(shape, recipe, replace(small, memory_bytes=15 * GIB))
+
+
+def test_a_cpu_needs_what_was_measured_on_one() -> None:
+    sizes = {
+        "vocab_size": 32_000, "hidden_size": 512, "intermediate_size": 1_536, "num_hidden_layers": 8,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "tie_word_embeddings": True,
+    }  # fmt: skip
+    cpu = replace(this_machine(), device=CPU, memory_bytes=64 * GIB, ram_bytes=64 * GIB)
+    # MiB at the peak of two steps (anonymous memory less that before the model), torch 2.13, trl 1.16.
+    measured = {("adapter", 256, 8, 0.05): 3_964, ("adapter", 64, 4, 0.0): 654, ("all", 256, 8, 0.0): 3_518}
+    for (trains, length, batch, dropout), seen in measured.items():
+        rows = "none" if trains == "adapter" else "all"
+        keys = [f"trains={trains}", f"trains_embeddings={rows}", f"max_length={length}", "rank=64"]
+        keys += [f"batch_size={batch}", f"dropout={dropout}"]
+        recipe = load_recipe("smoke", [f"finetune.{key}" for key in keys])
+
+        need = finetune_memory(shape_from(sizes, "small"), recipe, cpu, nodes=1, devices=1)
+
+        counted = (need.total_bytes - need.parts["Python and libraries"]) / MIB
+        assert 0.97 < counted / seen < 1.15

@@ -69,3 +69,11 @@ def test_a_shipped_recipe_has_a_place_for_its_checkpoints(name: str) -> None:
 
     check_shared(recipe, str(recipe.storage.root), recipe.cluster.backend)
     check_shared(recipe, str(recipe.storage.root), "trainjob")
+
+
+def test_machines_that_finetune_together_share_a_place_too() -> None:
+    recipe = load_recipe("azerbaijani-1b", [NOWHERE, COPIES, "finetune.batch_size=16"])
+
+    with pytest.raises(PreflightError, match=r"but finetune needs a directory .*\(finetune\.batch_size=16\)"):
+        check_shared(recipe, S3, "pytorchjob", "finetune", 2)
+    check_shared(recipe, S3, "pytorchjob", "finetune", 1)

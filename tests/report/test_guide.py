@@ -22,7 +22,6 @@ def test_the_limits_of_the_guide_are_those_of_the_page() -> None:
         f"more than {short(learning.TURNED)} above its lowest",
         f"rose by more than {short(verdict.FORGETS)} over the base's",
         f"fewer than {SURE_DOCUMENTS} documents, questions or choices",
-        f"more than {short(next_steps.MAX_CONTAMINATED)} of the held-out documents",
         f"more than {short(next_steps.MAX_LOOPS)} of greedy texts loop",
         f"fewer than {short(next_steps.MIN_ENDED)} of answers end",
         f"fewer than {short(next_steps.MIN_OWN_LANGUAGE)} of texts are in the language",

@@ -155,7 +155,7 @@ def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, 
     contaminated = next_steps(of(tmp_path / "copies", scores=scores))
 
     assert len(next_steps(facts)) == 3
-    assert contaminated[0].action.startswith("Set clean.decontaminate to true")
+    assert contaminated[0].action.startswith("Score on text from elsewhere: name it in evaluate.heldout")
     assert (
         contaminated[0].why
         == "20.0 % of the held-out documents stand in the training part; rule: over 5.00 %."

@@ -16,6 +16,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import champion, execute
 from anadil.runtime.champion import DIGEST_TAG, find_champion
+from anadil.runtime.job import Job
 
 
 def sealed(folder: Path, kind: str = "model", text: str = "weights") -> Path:
@@ -145,6 +146,26 @@ def test_a_champion_that_was_changed_since_is_left_out_of_scores_and_of_their_ke
     assert found.key == execute.planned_artifact(stage, made, inputs, (), None, compares=False).key
     assert "model.safetensors: differs from its manifest" in caplog.text
     assert "candidates are not compared with it" in caplog.text
+
+
+def test_the_stage_gets_the_champion_as_one_more_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = {"corpus": str(sealed(tmp_path / "corpus", "corpus")), "model": str(sealed(tmp_path / "model"))}
+    old = sealed(tmp_path / "champion", text="old")
+    made = recipe(f"evaluate.champion={old}", f"storage.root={tmp_path}")
+    jobs: list[Job] = []
+
+    def stop_here(planned: object, job: Job, rank: int) -> None:
+        jobs.append(job)
+        raise DataError("here")
+
+    monkeypatch.setattr(execute, "_run", stop_here)
+
+    with pytest.raises(DataError, match="here"):
+        execute.execute(STAGES["evaluate"], made, inputs, (), None)
+
+    assert jobs[0].inputs["champion"] == old
 
 
 @pytest.mark.slow

@@ -1,7 +1,13 @@
+from pathlib import Path
+
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import IntegrityError
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime.execute import planned_artifact
 from anadil.runtime.lineage import refuse_strangers
 
 URIS = {"model": "s3://a/model", "adapter": "s3://a/adapter", "scores": "s3://a/scores"}
@@ -44,3 +50,19 @@ def test_scores_beside_another_adapter_are_refused() -> None:
 
 def test_what_does_not_say_what_it_is_made_from_is_not_judged() -> None:
     refuse_strangers({"model": MODEL, "adapter": manifest("adapter")}, URIS)
+
+
+def test_evaluate_does_not_begin_with_an_adapter_of_another_model(tmp_path: Path) -> None:
+    inputs = {}
+    for word, origin in (("corpus", {}), ("model", {}), ("adapter", {"input model": "another"})):
+        (tmp_path / word).mkdir()
+        (tmp_path / word / "content").write_text(word)
+        artifact.seal(tmp_path / word, kind=word, origin=origin)
+        inputs[word] = str(tmp_path / word)
+    recipe = Recipe.model_validate({"evaluate": {"champion": "none"}, "base": {"model": "tiny"}})
+
+    with pytest.raises(IntegrityError, match="adapter: is made from the model another, and"):
+        planned_artifact(STAGES["evaluate"], recipe, inputs, (), str(tmp_path / "out"))
+
+    del inputs["adapter"]
+    assert planned_artifact(STAGES["evaluate"], recipe, inputs, (), str(tmp_path / "out")).key

@@ -187,4 +187,4 @@ def test_the_stage_starts_torchrun_where_the_platform_says_where_to_meet(
         monkeypatch.setenv(name, value)
 
     assert _has_rendezvous(STAGES["pretrain"]) is expected
-    assert not _has_rendezvous(STAGES["finetune"])
+    assert not _has_rendezvous(STAGES["evaluate"])

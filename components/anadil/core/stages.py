@@ -245,6 +245,7 @@ FLOW = (
     ),
     Stage(
         name="report",
+        result_version=2,
         image="tools",
         reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
         optional=("trial", "adapter"),

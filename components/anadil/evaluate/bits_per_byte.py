@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
@@ -204,15 +203,22 @@ def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor)
     """-ln p of the targets; the logits of a large vocabulary are never there all at once."""
     size = max(1, LOGITS_PER_CHUNK // model.get_output_embeddings().weight.shape[0])
     chunks = [
-        functional.cross_entropy(
-            head(scored[start : start + size]).to(targets.device).float(),
-            targets[start : start + size],
-            reduction="none",
-        )
+        _nats(head(scored[start : start + size]).to(targets.device).float(), targets[start : start + size])
         for start in range(0, len(targets), size)
     ]
     losses: NDArray[np.float64] = torch.cat(chunks).cpu().double().numpy()
     return losses
+
+
+def _nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """-ln p of each target [N] by its logits [N, vocabulary], which are lost.
+
+    `cross_entropy` writes the logarithm of every probability beside the logits; here one matrix is all there is,
+    which on a CPU took 40 % of the time beside the head's product (50k ids, 256 positions at once).
+    """
+    largest = logits.amax(dim=-1, keepdim=True)
+    own = logits.gather(1, targets[:, None]) - largest
+    return logits.sub_(largest).exp_().sum(dim=-1).log_() - own[:, 0]
 
 
 def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None:

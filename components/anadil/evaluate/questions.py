@@ -105,7 +105,12 @@ def read_questions(job: Job) -> Questions:
 
 def _chats_of_files(files: Sequence[str]) -> list[Chat]:
     dropped = DroppedChats()
-    chats = list({chat.id: chat for chat in read_chats(files, dropped)}.values())
+    kept: dict[str, Chat] = {}
+    for chat in read_chats(files, dropped):
+        kept.setdefault(chat.id, chat)
+        if len(kept) > 2 * MAX_SCORED:  # so that memory does not grow with the files
+            kept = {one.id: one for one in _sample(list(kept.values()), MAX_SCORED)}
+    chats = list(kept.values())
     if dropped.total:
         log.warning("%s: %d rows are no questions: %s", KEY, dropped.total, dropped)
     if not chats:

@@ -29,6 +29,8 @@ Row = dict[str, list[int]]
 class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by mypy
     """An SFTTrainer for rows of `input_ids` and `labels`."""
 
+    control: Any  # of transformers, which mypy does not follow
+
     def __init__(self, *, batch_size: int, **settings: Any) -> None:
         """Prepare to train.
 
@@ -108,7 +110,33 @@ class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by m
 
     def get_train_dataloader(self) -> ChatLoader:
         """This process's part of every batch."""
-        rows: Dataset = self._remove_unused_columns(self.train_dataset, description="Training")
+        return self._loader(self.train_dataset)
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """The mean loss over all tokens that are learnt in the validation chats, whatever batches they are in.
+
+        The trainer's own is the mean of its batches' means, which differ with the number of processes.
+        """
+        self.model.eval()
+        nats = torch.zeros((), dtype=torch.float64)
+        tokens = 0
+        for batch in self._loader(self.eval_dataset):
+            inputs = self._prepare_inputs(batch)
+            tokens += int((inputs["labels"][:, 1:] != IGNORED_LABEL).sum())
+            with torch.no_grad(), self.compute_loss_context_manager():
+                one = torch.ones((), device=self.args.device)
+                loss = self.compute_loss(self.model, inputs, num_items_in_batch=one)
+            nats += loss.detach().cpu().double() / self.args.world_size
+        summed = torch.tensor([float(nats), float(tokens)], dtype=torch.float64)
+        if self.args.world_size > 1:
+            dist.all_reduce(summed)
+        metrics = {"eval_loss": float(summed[0] / summed[1])}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _loader(self, dataset: Dataset) -> ChatLoader:
+        rows: Dataset = self._remove_unused_columns(dataset, description="Training")
         batches = LengthBatches(
             token_counts(rows),
             self.batch_size,

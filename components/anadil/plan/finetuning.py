@@ -23,8 +23,10 @@ NF4_BYTES = 0.5 + 0.127 / 8
 """Of a weight in NF4, with its part of the constants. Source: QLoRA, arXiv:2305.14314, section 3."""
 CONTROL_TOKENS = 5
 """Of the chat format."""
-LOSS_TILE = 4_096 * 32_768
-"""Logits that TRL's loss holds at a time. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
+LOSS_TOKENS, LOSS_ENTRIES = 4_096, 32_768
+"""Of a tile of logits in TRL's loss. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
+TILES = {"cpu": 11, "cuda": 2}
+"""Tables of so many logits that are there at once: measured on a CPU, 9 to 11; on a GPU a kernel writes over them."""
 MOST_NODES = 64
 """That a remedy names."""
 MERGE_BYTES = 6 * 1000**3
@@ -107,7 +109,17 @@ def _all_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> d
         recompute="full" if on_gpu else "none",
     )
     memory = peak_memory(shape, layout, _work(recipe, on_gpu=on_gpu, state="fp32"))
-    return {**memory.parts, "prefetched layer": float(memory.prefetched)}
+    tokens = layout.micro_batch_size * settings.max_length
+    # TRL's own loss, at whatever moment; the gradient of its table is among the gradients.
+    loss = max(memory.parts.get("loss", 0), _loss(shape, tokens, on_gpu=on_gpu))
+    return {**memory.parts, "loss": loss, "prefetched layer": float(memory.prefetched)}
+
+
+def _loss(shape: Shape, tokens: int, *, on_gpu: bool) -> float:
+    """Tiles of logits, and the gradient of the hidden states."""
+    size, count = (BF16, TILES["cuda"]) if on_gpu else (FP32, TILES["cpu"])
+    tile = min(LOSS_TOKENS, tokens) * min(LOSS_ENTRIES, shape.vocabulary)
+    return count * size * tile + 2 * FP32 * tokens * shape.hidden
 
 
 def _adapter_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> dict[str, float]:
@@ -134,7 +146,7 @@ def _adapter_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) 
         "gathered weights": size * gathered,
         "activations": tokens * shape.layers * saved,
         "recomputation": tokens * made if on_gpu else 0,
-        "loss": size * min(LOSS_TILE, tokens * shape.vocabulary) + 2 * FP32 * tokens * shape.hidden,
+        "loss": _loss(shape, tokens, on_gpu=on_gpu),
     }
 
 

@@ -107,7 +107,8 @@ def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
         )
         cells = []
         for item, part in zip(candidates.values(), parts, strict=True):
-            ends = interval_words(part.get("interval"))
+            # Of one document there is nothing to draw again.
+            ends = DASH if counts[-1] == 1 else interval_words(part.get("interval"))
             value = figure(table_of(item.get(key)).get(name))
             cells.append(value if ends == DASH else f"{value} ({ends})")
         rows.append((clip(name, 60), *cells))

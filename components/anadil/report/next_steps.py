@@ -16,8 +16,6 @@ from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, released_name
 from anadil.text.metrics import SURE_DOCUMENTS
 
 NUM_STEPS = 3
-MAX_CONTAMINATED = 0.05
-"""Share of held-out documents that training has seen."""
 MAX_LOOPS = 0.2
 """Share of greedy texts that loop."""
 MIN_ENDED = 0.9
@@ -53,10 +51,16 @@ def next_steps(facts: Facts) -> tuple[NextStep, ...]:
 def _of_measuring(facts: Facts) -> Iterator[NextStep]:
     """What makes the figures themselves unsure."""
     share = number(field(facts.scores, "contamination.share"))
-    if share is not None and share > MAX_CONTAMINATED:
+    limit = facts.recipe.evaluate.gate.max_contaminated_share
+    if share is not None and share > limit:
+        text = (
+            "this text"
+            if facts.recipe.evaluate.heldout
+            else "text from elsewhere: name it in evaluate.heldout"
+        )
         yield NextStep(
-            action="Set clean.decontaminate to true and train again, or hold other text out.",
-            why=f"{percent(share)} of the held-out documents stand in the training part; rule: over {percent(MAX_CONTAMINATED)}.",
+            action=f"Score on {text}, set clean.decontaminate to true, and train again.",
+            why=f"{percent(share)} of the held-out documents stand in the training part; rule: over {percent(limit)}.",
         )
     counts = [number(item.get("num_documents")) for item in candidates_of(facts.scores).values()]
     fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)

@@ -90,6 +90,14 @@ def test_a_file_that_is_no_table_is_told(tmp_path: Path) -> None:
 
 
 def test_every_image_has_a_repository() -> None:
-    assert {"clean", "tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools", "pipelines", "mlflow"} == set(
-        REPOSITORIES
-    )
+    assert {
+        "clean",
+        "tokenizer",
+        "pretrain",
+        "finetune",
+        "tasks",
+        "evaluate",
+        "tools",
+        "pipelines",
+        "mlflow",
+    } == set(REPOSITORIES)
