@@ -22,7 +22,8 @@ PAGES = [page for page in dict.fromkeys(PAGES) if ".venv" not in page.parts]
 
 def commands(page: Path) -> list[str]:
     """Lines of the page's shell blocks."""
-    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")  # a command may take several lines
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line]
 

@@ -10,7 +10,7 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.hyperpod import resources as parts_module
-from anadil.launch.hyperpod.config import Description
+from anadil.launch.hyperpod.config import REPOSITORIES, Description
 from anadil.launch.hyperpod.create import create_cluster
 from anadil.launch.hyperpod.delete import delete_cluster
 from anadil.launch.hyperpod.describe import describe_cluster
@@ -249,7 +249,7 @@ def test_delete_keeps_data(cloud: Cloud, description: Description, caplog: pytes
     assert gone == ["HyperPod cluster anadil"]
     assert parts.cluster() is None
     assert parts.file_system() is not None
-    assert len(cloud("ecr").describe_repositories()["repositories"]) == 8
+    assert len(cloud("ecr").describe_repositories()["repositories"]) == len(REPOSITORIES)
     assert "is kept; --with-file-system removes it too" in caplog.text
     assert delete_cluster(parts, confirmed=True, with_file_system=False) == []
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from anadil.cli import main
+from anadil.launch.hyperpod.config import REPOSITORIES
 from anadil.launch.hyperpod.delete import deletions
 from anadil.launch.hyperpod.requests import cluster, requests_of
 from tests.kit.aws import mistakes_of
@@ -32,7 +33,7 @@ def test_botocore_takes_every_request() -> None:
 
     mistakes = {each.what: mistakes_of(each.service, each.operation, each.arguments) for each in asked}
 
-    assert len(mistakes) == 8 + 1 + 2 + 1 + 1
+    assert len(mistakes) == len(REPOSITORIES) + 1 + 2 + 1 + 1
     assert set(mistakes.values()) == {""}
 
 
