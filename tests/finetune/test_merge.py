@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import IntegrityError
-from anadil.finetune.merge import ADAPTER, INDEX, write_merged, write_trained
+from anadil.finetune.merge import ADAPTER, write_merged, write_trained
 from anadil.model.load import load_model, save_model
+from anadil.model.weight_files import INDEX
 from tests.finetune.conftest import small_tokenizer
 from tests.kit.child import peak_memory
 from tests.kit.llama import small_llama

@@ -19,10 +19,10 @@ from anadil.core.errors import IntegrityError
 from anadil.core.progress import progress
 from anadil.model.family_table import families
 from anadil.model.load import save_settings
+from anadil.model.weight_files import files_of, write_index
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
-INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of modules in PEFT's files."""
@@ -149,26 +149,18 @@ def _write(
         name: count * DTYPES.get(precisions.get(name, kind), torch.float32).itemsize
         for name, count, kind in found.sizes(names)
     }
-    shards = _shards(sizes, shard_bytes)
+    files = files_of(sizes, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
     places: dict[str, str] = {}
-    with progress("writing the model", len(shards)) as bar:
-        for number, shard in enumerate(shards, 1):
-            file = (
-                f"model-{number:05}-of-{len(shards):05}.safetensors"
-                if len(shards) > 1
-                else "model.safetensors"
-            )
+    with progress("writing the model", len(files)) as bar:
+        for file, shard in files.items():
             tensors = {name: _rounded(found, name, precisions.get(name), adapter) for name in shard}
             save_file(tensors, out / file, metadata={"format": "pt"})
-            (out / file).chmod(
-                0o644
-            )  # safetensors writes 0600, which a server under another user cannot read
+            # safetensors writes 0600, which a server under another user cannot read
+            (out / file).chmod(0o644)
             places |= dict.fromkeys(shard, file)
             bar.advance()
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
-        (out / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    write_index(out, places, sum(sizes.values()))
     save_settings(base, out)
 
 
@@ -176,16 +168,3 @@ def _rounded(found: _Tensors, name: str, precision: str | None, adapter: _Adapte
     tensor = found.read(name)
     changed = adapter.added(name, tensor) if adapter else tensor
     return changed.to(DTYPES.get(precision or "", tensor.dtype)).contiguous()
-
-
-def _shards(sizes: Mapping[str, int], shard_bytes: int) -> list[list[str]]:
-    """Names of the tensors of each file."""
-    shards: list[list[str]] = [[]]
-    filled = 0
-    for name, size in sizes.items():
-        if shards[-1] and filled + size > shard_bytes:
-            shards.append([])
-            filled = 0
-        shards[-1].append(name)
-        filled += size
-    return shards

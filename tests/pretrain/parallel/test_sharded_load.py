@@ -14,10 +14,11 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.model.activation_checkpointing import decoder_layers
 from anadil.model.load import cast_parameters, load_model
 from anadil.model.process_group import Group
+from anadil.model.weight_files import INDEX
 from anadil.pretrain.embedding_init import VocabularyRows, fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.safetensors_slices import INDEX, Weights
+from anadil.pretrain.parallel.safetensors_slices import Weights
 from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel
 from anadil.recipe.pretrain import Parallelism

@@ -4,7 +4,6 @@ Everything is verified first. Tensors are read one file's worth at a time, so th
 never has to fit into memory as a whole.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from anadil.core.progress import progress
 from anadil.model.family_table import check_family, families
 from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.spellings import write_both_spellings
+from anadil.model.weight_files import files_of, write_index
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
@@ -79,46 +79,29 @@ def export_checkpoint(
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
     parameters = sorted(name for name in found.names if " " not in name)
-    shards = _shards(found.metadata, parameters, dtype, shard_bytes)
+    files = files_of(_sizes(found.metadata, parameters, dtype), shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
     _write_config(found.metadata, base, tokenizer, out, dtype)
     constants = _constants(base)
     places = {}
     total = 0
-    with progress("exporting", len(shards)) as shown:
-        for number, names in enumerate(shards, 1):
-            file = (
-                "model.safetensors"
-                if len(shards) == 1
-                else f"model-{number:05}-of-{len(shards):05}.safetensors"
-            )
-            kept = constants if number == len(shards) else {}
+    with progress("exporting", len(files)) as shown:
+        for file, names in files.items():
+            kept = constants if file == [*files][-1] else {}
             total += _write_shard(found, names, kept, out / file, dtype)
             places.update(dict.fromkeys([*names, *kept], file))
             shown.advance()
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": places}
-        (out / "model.safetensors.index.json").write_text(
-            json.dumps(index, indent=1) + "\n", encoding="utf-8"
-        )
+    write_index(out, places, total)
     copy_tokenizer(tokenizer, out)
-    return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(shards)}
+    return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
 
 
-def _shards(
-    metadata: Metadata, names: list[str], dtype: torch.dtype | None, shard_bytes: int
-) -> list[list[str]]:
-    shards: list[list[str]] = [[]]
-    filled = 0
-    for name in names:
-        saved: Any = metadata.state_dict_metadata[name]
-        size = saved.size.numel() * (dtype or saved.properties.dtype).itemsize
-        if shards[-1] and filled + size > shard_bytes:
-            shards.append([])
-            filled = 0
-        shards[-1].append(name)
-        filled += size
-    return shards
+def _sizes(metadata: Metadata, names: list[str], dtype: torch.dtype | None) -> dict[str, int]:
+    """Bytes of each tensor as it will be stored."""
+    saved: dict[str, Any] = {name: metadata.state_dict_metadata[name] for name in names}
+    return {
+        name: each.size.numel() * (dtype or each.properties.dtype).itemsize for name, each in saved.items()
+    }
 
 
 def _constants(base: Path) -> dict[str, torch.Tensor]:

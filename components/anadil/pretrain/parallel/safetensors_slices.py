@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from anadil.core.errors import DataError, IntegrityError
+from anadil.model.weight_files import INDEX
 
-INDEX = "model.safetensors.index.json"
 ALONE = "model.safetensors"
 
 
