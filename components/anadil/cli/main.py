@@ -58,6 +58,11 @@ COMMANDS = {
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
     "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
+    "serve-manifest": Command(
+        "the Kubernetes objects that serve a model, by vLLM or KServe",
+        "anadil.cli.serve_manifest",
+        "add_serve_manifest",
+    ),
     "remove": Command(
         "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
     ),
