@@ -23,8 +23,8 @@ RUNTIME = "kserve-huggingfaceserver"
 """The ClusterServingRuntime of KServe that runs vLLM. Source: kserve/kserve, config/runtimes."""
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Of an InferenceService, whose objects add `-predictor` and more."""
-MODELS = "/mnt/models"
-"""Where both look for the model; KServe's own place."""
+MODELS = "/models"
+"""Where vLLM finds the model."""
 USER = 10_001
 """User and group of every image of ours, and of the files on a claim."""
 HOME = "/home/anadil"
