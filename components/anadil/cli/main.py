@@ -57,7 +57,9 @@ COMMANDS = {
     "status": Command("where a launched job stands", *JOBS),
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
-    "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
+    "export": Command(
+        "a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
+    ),
     "serve-manifest": Command(
         "the Kubernetes objects that serve a model, by vLLM or KServe",
         "anadil.cli.serve_manifest",
