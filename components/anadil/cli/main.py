@@ -60,6 +60,11 @@ COMMANDS = {
     "export": Command(
         "a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
     ),
+    "serve-manifest": Command(
+        "the Kubernetes objects that serve a model, by vLLM or KServe",
+        "anadil.cli.serve_manifest",
+        "add_serve_manifest",
+    ),
     "remove": Command(
         "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
     ),
