@@ -19,9 +19,13 @@ from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
 SCHEME = "models:/"
 KIND_TAG = "anadil.kind"
 SCORES_TAG = "anadil.scores"
+WHOLE_TAG = "anadil.files_sha256"
+"""Of a version: the digest over every file of the artifact, the file MLmodel among them."""
 OLDEST_SERVER = 3
 """Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models."""
 VERSION_TIMEOUT_S = 5.0
+QUIET = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
+"""stdout is data."""
 READ_ONLY = re.compile(r"read-?only", re.IGNORECASE)
 AWAY = re.compile(
     r"API request to .* failed with exception|Connection refused|could not connect|Max retries exceeded|timed out|"
@@ -142,11 +146,20 @@ class Registry:
         self.client = client
         """MLflow's own."""
 
+    @property
+    def is_server(self) -> bool:
+        """Whether a server stands between this program and the database."""
+        return self.uri.startswith(("http://", "https://", "arn:"))
+
     def by_alias(self, name: str, alias: str) -> RegisteredModel | None:
         """The version that an alias stands for."""
-        model = self.model(name)
-        number = model.aliases.get(alias) if model else None
+        number = self.number(name, alias)
         return self.by_number(name, number) if number else None
+
+    def number(self, name: str, alias: str) -> str:
+        """Number of the version that an alias stands for; empty where there is none."""
+        model = self.model(name)
+        return str(model.aliases.get(alias, "")) if model else ""
 
     def by_number(self, name: str, number: str) -> RegisteredModel | None:
         """One version."""
@@ -159,14 +172,10 @@ class Registry:
                 return None
             raise
 
-    def versions(self, name: str) -> list[RegisteredModel]:
-        """All of a name, the newest first."""
-        found: list[RegisteredModel] = []
-        token = None
-        while token != "":
-            page = self.client.search_model_versions(f"name = '{_quoted(name)}'", page_token=token or None)
-            found += [registered(version) for version in page]
-            token = page.token or ""
+    def of_digest(self, name: str, digest: str) -> list[RegisteredModel]:
+        """Versions of a name that are an artifact of this digest, the newest first."""
+        wanted = f"name = '{name.replace(chr(39), chr(39) * 2)}' and tags.`{DIGEST_TAG}` = '{digest}'"
+        found = [registered(version) for version in self.client.search_model_versions(wanted)]
         return sorted(found, key=lambda each: -int(each.version))
 
     def model(self, name: str) -> Any:
@@ -231,7 +240,7 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     if uri.startswith("http"):
         _refuse_old_server(uri)
     # A person waits: a server that is away should be told in seconds, not minutes.
-    os.environ.update(TIMEOUTS | os.environ)
+    os.environ.update(TIMEOUTS | QUIET | os.environ)
     try:
         from mlflow import MlflowClient
     except ImportError:
@@ -266,7 +275,7 @@ def registry_errors(uri: str) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, OSError) as error:
+    except (MlflowException, ConnectionError, TimeoutError) as error:
         raise _translated(error, uri) from None
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in {"sqlalchemy", "requests", "urllib3", "botocore"}:
@@ -299,7 +308,3 @@ def _short(error: Exception) -> str:
         text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
     first = masked(text).splitlines()[0] if text else type(error).__name__
     return first if len(first) <= 300 else f"{first[:300]}..."
-
-
-def _quoted(name: str) -> str:
-    return name.replace("'", "''")
