@@ -1,15 +1,20 @@
 """MLflow's model registry: what `models:/name@alias` stands for, and one translation of its errors into ours."""
 
+import hashlib
 import json
+import logging
 import os
 import re
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.log import masked
@@ -24,6 +29,8 @@ WHOLE_TAG = "anadil.files_sha256"
 OLDEST_SERVER = 3
 """Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models."""
 VERSION_TIMEOUT_S = 5.0
+DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""Module -> package, where the names differ."""
 QUIET = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
 """stdout is data."""
 READ_ONLY = re.compile(r"read-?only", re.IGNORECASE)
@@ -245,8 +252,20 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
         from mlflow import MlflowClient
     except ImportError:
         raise PreflightError("mlflow is not installed; run pip install 'anadil[tracking]'") from None
-    with registry_errors(uri):
-        return Registry(uri, MlflowClient(tracking_uri=uri, registry_uri=uri))
+    with registry_errors(uri), _alone_at(file if file != uri else ""):
+        # It prints the stack of what it then raises, and each table that it makes.
+        logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_registered_models(max_results=1)
+        return Registry(uri, client)
+
+
+def _alone_at(database: str) -> AbstractContextManager[object]:
+    """A lock for the time in which a database file is opened: two processes that make its tables fail both."""
+    if not database:
+        return nullcontext()
+    name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"anadil-{name}.lock", mode=0o666)
 
 
 def _refuse_old_server(uri: str) -> None:
@@ -275,10 +294,15 @@ def registry_errors(uri: str) -> Iterator[None]:
 
     try:
         yield
+    except ImportError as error:
+        raise PreflightError(
+            f"{masked(uri)}: the driver of this database is not installed ({error.name}); run pip install "
+            f"{DRIVERS.get(str(error.name), error.name)}"
+        ) from None
     except (MlflowException, ConnectionError, TimeoutError) as error:
         raise _translated(error, uri) from None
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"sqlalchemy", "requests", "urllib3", "botocore"}:
+        if type(error).__module__.partition(".")[0] not in {"sqlalchemy", "alembic", "requests", "urllib3"}:
             raise
         raise _translated(error, uri) from None
 
@@ -298,7 +322,9 @@ def _translated(error: Exception, uri: str) -> PreflightError | RetryableError:
         return RetryableError(
             f"{where}: the registry does not answer ({text}); start it, and run the same command"
         )
-    return PreflightError(f"{where}: the registry refuses: {text}; check the name, the alias and your rights")
+    return PreflightError(
+        f"{where}: the registry refuses: {text}; check the address, the name and your rights"
+    )
 
 
 def _short(error: Exception) -> str:
