@@ -58,6 +58,7 @@ COMMANDS = {
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
     "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
+    "trace": Command("from a model back to every file that it was made of", "anadil.cli.trace", "add_trace"),
     "remove": Command(
         "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
     ),

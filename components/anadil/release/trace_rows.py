@@ -169,7 +169,9 @@ def find_documents(
     found: dict[str, FoundDocument] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)
-    for part, state in PARTS.items() if trained and asked else ():
+    pieces = PARTS.items() if trained is not None and asked else ()
+    for part, state in pieces:
+        assert trained is not None
         for document in _documents(*trained, part):
             for name in _names_of(document) & asked:
                 others[name] += name in found
