@@ -65,6 +65,7 @@ COMMANDS = {
         "anadil.cli.serve_manifest",
         "add_serve_manifest",
     ),
+    "trace": Command("from a model back to every file that it was made of", "anadil.cli.trace", "add_trace"),
     "remove": Command(
         "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
     ),
