@@ -13,6 +13,7 @@ from anadil.core.errors import INTERRUPTED, Stopped
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.run_record import recipe_name
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True, exist_ok=True)
     from anadil_pipelines.laptop import run_here
 
-    steps = run_here(recipe, work, options.runner, options.until)
+    steps = run_here(recipe, work, options.runner, options.until, recipe_name(options.recipe))
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
