@@ -117,7 +117,11 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
     wanted = [manifest]
     if manifest.kind in ("adapter", "model"):
         for scores, of in _all(root, "scores"):
-            if of.origin.get(f"input {manifest.kind}") == manifest.digest:
+            same = {"model": manifest.origin.get("input model")} if manifest.kind == "adapter" else {}
+            wants = {
+                word: digest for word, digest in (same | {manifest.kind: manifest.digest}).items() if digest
+            }
+            if all(of.origin.get(f"input {word}") == digest for word, digest in wants.items()):
                 found["scores"] = scores
                 wanted.append(of)
                 break
