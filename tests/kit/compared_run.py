@@ -97,7 +97,10 @@ def make_run(root: Path, run: str, **given: Any) -> Path:
         digests[word], places[word] = sealed.digest, str(folder)
     if given.get("record", True):
         steps = {
-            STAGES[word]: NotedStep(status="finished", uri=uri, seconds=60.0) for word, uri in places.items()
+            STAGES[word]: NotedStep(
+                status="finished", uri=uri, seconds=60.0, figures=given.get("figures", {})
+            )
+            for word, uri in places.items()
         }
         record = replace(
             new_record(used, run, name=given.get("name", "smoke"), until="evaluate"), steps=steps
