@@ -43,6 +43,10 @@ PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
+    "list": Command("runs of this work directory and of a store", "anadil.cli.list", "add_list"),
+    "compare": Command(
+        "two runs side by side: recipes, scores, curves, answers, cost", "anadil.cli.compare", "add_compare"
+    ),
     "recipe": Command("list, copy, show and check recipes", "anadil.cli.recipe", "add_recipe"),
     "language": Command("make a language pack of text", "anadil.cli.language", "add_language"),
     "plan": Command(
