@@ -58,6 +58,9 @@ COMMANDS = {
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
     "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
+    "chat": Command(
+        "talk to a finished model, in the terminal or through a pipe", "anadil.cli.chat", "add_chat"
+    ),
     "remove": Command(
         "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
     ),
