@@ -61,6 +61,9 @@ COMMANDS = {
     "status": Command("where a launched job stands", *JOBS),
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
+    "chat": Command(
+        "talk to a finished model, in the terminal or through a pipe", "anadil.cli.chat", "add_chat"
+    ),
     "export": Command(
         "a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
     ),
