@@ -29,7 +29,10 @@ def test_whatever_a_server_answers_it_is_there_and_it_is_asked_without_the_passw
 
     with http_server(reply) as port:
         assert answers(f"http://me:hunter2@127.0.0.1:{port}/mlflow?token=abc", 5)
-    assert all("Authorization" not in each.headers and not each.query for each in seen)
+    [request] = seen
+    assert "Authorization" not in request.headers
+    assert "token" not in request.query
+    assert request.path.startswith("/mlflow/api/2.0/mlflow/experiments/")
 
 
 def test_a_database_file_and_a_socket_of_this_machine_are_there() -> None:
@@ -51,6 +54,11 @@ def test_a_server_that_is_silent_costs_no_more_than_was_given(silent: str) -> No
     assert time.monotonic() - started < 1
 
 
+def test_neither_does_one_whose_gateway_answers_and_whose_database_does_not() -> None:
+    with http_server(lambda request: Reply(delay_s=5 if request.path.startswith("/api/") else 0)) as port:
+        assert not answers(f"http://127.0.0.1:{port}", 0.3)
+
+
 def test_so_does_one_that_answers_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte starts a socket's time limit anew; so does a resolver, which has none."""
     done = threading.Event()
@@ -65,6 +73,6 @@ def test_so_does_one_that_answers_a_byte_now_and_then(monkeypatch: pytest.Monkey
 def test_an_arn_is_asked_for_where_sagemaker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     arn = "arn:aws:sagemaker:eu-central-1:123456789012:mlflow-tracking-server/az"
 
-    assert reachable._request(arn).full_url == "https://eu-central-1.experiments.sagemaker.aws"
+    assert reachable._request(arn).full_url.startswith("https://eu-central-1.experiments.sagemaker.aws/api/")
     monkeypatch.setenv(reachable.SAGEMAKER_VARIABLE, "http://127.0.0.1:9")
     assert not answers(arn, 5)
