@@ -249,9 +249,13 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     # A person waits: a server that is away should be told in seconds, not minutes.
     os.environ.update(TIMEOUTS | QUIET | os.environ)
     try:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient, set_tracking_uri
     except ImportError:
         raise PreflightError("mlflow is not installed; run pip install 'anadil[tracking]'") from None
+    # SageMaker's plugin signs for the address that is set, whatever a client is given, and warns of each other one.
+    if uri.startswith("arn:"):
+        set_tracking_uri(uri)
+    logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
     with registry_errors(uri), _alone_at(file if file != uri else ""):
         # It prints the stack of what it then raises, and each table that it makes.
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
