@@ -58,10 +58,10 @@ def _launch(name: str, text: str) -> int:
     recipe = load_recipe(call.recipe)
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_deterministic_retry(request, call.step)  # outside the record, which would write over what it reads
-    with step_status.record_step_status(recipe.storage.root, call.run, call.step) as record:
+    with step_status.record_step_status(recipe, call.run, call.step) as record:
         result = launch_job(request)
         assert isinstance(result, MadeArtifact)
-        record.uri = result.uri
+        record.uri, record.figures = result.uri, result.manifest.figures
         kfp.write_outputs(stage, call.outputs, result.uri, result.manifest)
     return 0
 
