@@ -47,7 +47,9 @@ def test_kserve_is_told_the_claim_in_its_own_words(
     assert code == 0
     assert service["metadata"]["name"] == "model-1-b"
     assert model["storageUri"] == "pvc://fsx/Model 1.B"
-    assert {"--max-model-len=1024", "--tensor-parallel-size=2", "--backend=vllm"} <= set(model["args"])
+    assert {"--max_model_len=1024", "--dtype=bfloat16", "--tensor-parallel-size=2", "--backend=vllm"} <= set(
+        model["args"]
+    )
     assert model["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 

@@ -42,6 +42,8 @@ class ServedModel:
     """In the memory of the GPUs: as they are stored, 32-bit ones in 16 bits."""
     file_bytes: int
     """Of the files that a server needs."""
+    dtype: str
+    """Of the weights while they are served: bfloat16, or float16 where they are stored so."""
     has_template: bool
     """Whether chat_template.jinja lies beside the weights."""
     language: str
@@ -183,6 +185,7 @@ def _served(uri: str, content: bytes, sizes: Mapping[str, int], manifest: Manife
         config=config,
         weight_bytes=weights // 2 if kind == "float32" else weights,
         file_bytes=sum(needed.values()),
+        dtype="float16" if kind == "float16" else "bfloat16",
         has_template="chat_template.jinja" in sizes,
         language=str(language),
     )
