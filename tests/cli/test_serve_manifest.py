@@ -7,7 +7,8 @@ import yaml
 
 from anadil.artifacts import artifact
 from anadil.cli import main
-from anadil.release import registry
+from anadil.release import served_model
+from anadil.release.registry import RegisteredModel
 from tests.release.test_served_model import adapter, directory
 
 
@@ -125,19 +126,19 @@ def test_of_a_registered_model_the_promoted_version_is_served_and_no_other_bytes
 ) -> None:
     made = adapter(tmp_path / "adapter")
     digest = artifact.finished_manifest(str(made), "adapter").digest
-    version = registry.RegisteredModel(
+    version = RegisteredModel(
         name="az", version="3", uri=str(made), digest=digest, kind="adapter", source=str(made)
     )
     words = ["serve-manifest", "models:/az@champion", "--claim", f"fsx={tmp_path}"]
-    monkeypatch.setattr(registry, "resolve", lambda *_: version)
+    monkeypatch.setattr(served_model, "resolve", lambda *_: version)
 
     assert main.main(words) == 0
     assert f"anadil.dev/sha256: {digest}" in capsys.readouterr().out
 
-    monkeypatch.setattr(registry, "resolve", lambda *_: dataclasses.replace(version, digest="0" * 64))
+    monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, digest="0" * 64))
     assert main.main(words) == 5
     assert "holds other bytes than those that were promoted" in capsys.readouterr().err
 
-    monkeypatch.setattr(registry, "resolve", lambda *_: dataclasses.replace(version, uri=f"{made}-gone"))
+    monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, uri=f"{made}-gone"))
     assert main.main(words) == 5
     assert "where it is gone" in capsys.readouterr().err

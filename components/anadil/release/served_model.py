@@ -1,7 +1,6 @@
 """What a server has to know of a finished model: its place, its memory, its context. No weight is read for it."""
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB, human_bytes
 from anadil.release.model_source import CANDIDATES, MERGED, REGISTERED, check_address, find_model
+from anadil.release.registry import resolve
 
 FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
 """Of an artifact, what a server loads: weights, configuration, tokenizer, template, and whose they are."""
@@ -99,8 +99,7 @@ def look_at(uri: str, *, tracking: str | None = None) -> ServedModel:
     """
     if not uri.startswith(REGISTERED):
         return _look_at(uri)
-    registry: Any = importlib.import_module("anadil.release.registry")  # needed for names alone
-    version = registry.resolve(uri, tracking)
+    version = resolve(uri, tracking)
     at = f"{uri}: version {version.version} lies at {version.uri}"
     try:
         model = _look_at(version.uri)
