@@ -33,6 +33,7 @@ from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import named_files, named_side_files
 from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.run_record import recorded_run
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
@@ -54,6 +55,8 @@ class StepResults:
     """Of the step that failed."""
     spool: Path | None = None
     """Where what goes to MLflow is kept."""
+    run: str = ""
+    """Id of the run."""
 
 
 class Processes(subprocess_task_handler.SubprocessTaskHandler):
@@ -72,7 +75,7 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
 
     def run(self) -> Any:
         """Start the command, pass signals on to it, and keep its exit code and outputs."""
-        command = [sys.executable, *self.full_command[1:]]
+        command = [sys.executable, *_with_run(self.steps.run, self.full_command)[1:]]
         environment = (
             {"ANADIL_LOG": "text"} | os.environ | self.env_vars | {PARENT_VARIABLE: str(os.getpid())}
         )
@@ -81,6 +84,13 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
         with handle_signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
             code = process.wait()
         return _record_result(self.steps, self.full_command, code)
+
+
+def _with_run(run: str, command: list[str]) -> list[str]:
+    """The command with the id of our run: kfp makes up one of its own, by which nobody would find what the step left."""
+    given = json.loads(command[-1])
+    given["inputs"]["parameterValues"]["run"] = run
+    return [*command[:-1], json.dumps(given)]
 
 
 def _record_result(steps: StepResults, command: list[str], code: int) -> Any:
@@ -110,8 +120,9 @@ class Containers(docker_task_handler.DockerTaskHandler):
         client = docker.from_env()
         try:
             code = run_container(
-                client, self.image, self.full_command, self.mounts, self.env_vars, network=self.network
-            )
+                client, self.image, _with_run(self.steps.run, self.full_command), self.mounts, self.env_vars,
+                network=self.network,
+            )  # fmt: skip
         except ImageNotFound:
             raise PreflightError(
                 f"{self.image}: this machine has no such image; build or pull it, or set cluster.image"
@@ -173,7 +184,7 @@ def run_here(
         work: Directory for the runs' small files, tracking and (unless the recipe says otherwise) artifacts.
         runner: `process` or `docker`.
         until: Name of the last stage.
-        name: What the recipe is called, for MLflow.
+        name: What the user calls the recipe, for MLflow and the record of the run.
         files: Name -> text of what is kept with the run there.
 
     Returns:
@@ -183,7 +194,7 @@ def run_here(
     run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     runs = work / "runs" / run_id
     runs.mkdir(parents=True, exist_ok=True)
-    steps = StepResults()
+    steps = StepResults(run=run_id)
     if runner == "docker":
         _use_containers(recipe, work, steps)
     else:
@@ -192,7 +203,7 @@ def run_here(
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    called = run_name(name, started)
+    called = run_name(name or NAME, started)
     tracking = run_sender(spool, uri, recipe.tracking.experiment, called) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
     if uri:
@@ -207,6 +218,7 @@ def run_here(
             pipeline_root=str(runs),
         )
     with (
+        recorded_run(recipe, work, run_id, name, until) as codes,
         tracking,
         (runs / "kfp.log").open("w", encoding="utf-8") as kfp_log,
         contextlib.redirect_stdout(kfp_log),
@@ -217,6 +229,7 @@ def run_here(
             # kfp raises this for every step that fails; the step has said why.
             if not steps.exit_code:
                 raise
+        codes.append(steps.exit_code)
     return steps
 
 

@@ -14,6 +14,7 @@ from anadil.core.stages import BUILT_IN, FLOW, STAGES
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.run_record import recipe_name
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     from anadil_pipelines.laptop import run_here
 
     files = _plan(recipe, options) if STAGES["pretrain"] in stages else {}
-    steps = run_here(recipe, work, options.runner, options.until, Path(options.recipe).stem, files)
+    steps = run_here(recipe, work, options.runner, options.until, recipe_name(options.recipe), files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:

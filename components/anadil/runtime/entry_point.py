@@ -149,15 +149,13 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     if call.run:
         os.environ[PIPELINE_RUN] = call.run
     is_first = int(os.environ.get("RANK", "0")) == 0
-    with step_status.record_step_status(
-        recipe.storage.root, call.run if is_first else "", call.step
-    ) as record:
+    with step_status.record_step_status(recipe, call.run if is_first else "", call.step) as record:
         processes = _num_processes(stage, recipe)
         if processes > 1:
             record.exit_code = _under_torchrun(stage, arguments, processes)
             return record.exit_code
         made = execute(stage, recipe, call.inputs, (), None)
-        record.uri = made.uri
+        record.uri, record.figures = made.uri, made.manifest.figures
         if is_first:
             kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)
     return 0
