@@ -10,6 +10,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
+from anadil.release import export as exporting
 from anadil.release.hub import check_rights
 from tests.kit.http_server import Reply, Request, http_server
 
@@ -60,7 +61,9 @@ class Hub:
             return Reply(body={"files": files})
         if "/commit/" in path:
             self.commit(request.content)
-            return Reply(body={"commitUrl": f"{self.address}/leyla/azeri/commit/1", "commitOid": "1", "success": True})
+            return Reply(
+                body={"commitUrl": f"{self.address}/leyla/azeri/commit/1", "commitOid": "1", "success": True}
+            )
         name = path.removeprefix("api/models/").partition("/revision/")[0]
         if name not in self.repositories:
             return Reply(status=404, body={"error": "no such"}, headers={"X-Error-Code": "RepoNotFound"})
@@ -108,7 +111,8 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     """Card and MLmodel are tried elsewhere; here the model has no lineage to tell of."""
-    monkeypatch.setattr("anadil.release.export._optional", lambda _: None)
+    monkeypatch.setattr(exporting, "write_mlmodel", lambda directory, **_: None)
+    monkeypatch.setattr(exporting, "_write_card", lambda *_: None)
 
 
 def push(model: Path, out: Path, hub_id: str, *options: str) -> int:
