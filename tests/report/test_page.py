@@ -232,6 +232,22 @@ def test_a_long_run_stays_under_two_megabytes_and_keeps_its_spikes(tmp_path: Pat
     assert "highest 99.50" in page
 
 
+def test_what_pairs_taught_is_told_of_held_out_ones_with_their_curves(tmp_path: Path) -> None:
+    summary = {"pairs": 190, "heldout_pairs": 10, "reward_accuracy": 0.99, "reward_margin": 2.1}
+    heldout = {"heldout_accuracy": 0.9, "heldout_margin": 1.6}
+
+    page, markdown, _ = made(tmp_path / "a", preference=summary | heldout)
+    trained, _, _ = made(tmp_path / "b", preference=summary)
+    nothing, _, _ = made(tmp_path / "c", preference=summary | heldout | {"heldout_accuracy": 0.5})
+
+    said = "f 10 held-out pairs the better answer gained on the worse one in 90 %, by 1.600 on average."
+    assert f"O{said}" in page
+    assert f"Preference: o{said}" in markdown
+    assert "Margin of the better answers" in page
+    assert "Of 190 trained pairs the better answer gained on the worse one in 99 %" in trained
+    assert "on average: this step taught nothing." in nothing
+
+
 def test_required_fields_are_enough(tmp_path: Path) -> None:
     scores = {"candidates": {"base": {"fertility": 5.3, "bits_per_byte": 2.9, "num_bytes": 71_234}}}
 
