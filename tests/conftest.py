@@ -19,6 +19,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
 from anadil.runtime.execute import MadeArtifact
+from tests.kit.mlflow_server import mlflow_server, mlflow_server_on_postgres  # noqa: F401  fixtures
 
 # Two threads only wait for each other over models this small, and use a CPU each while they do.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from kfp import local
@@ -29,7 +31,7 @@ from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import named_files, named_side_files
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
+from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.run_record import recorded_run
 from anadil.runtime.signals import handle_signals
@@ -39,6 +41,7 @@ from anadil_pipelines.adapt import NAME, adapt
 log = logging.getLogger(__name__)
 
 
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
 
 
@@ -50,6 +53,8 @@ class StepResults:
     """Artifact word -> URI."""
     exit_code: int = 0
     """Of the step that failed."""
+    spool: Path | None = None
+    """Where what goes to MLflow is kept."""
     run: str = ""
     """Id of the run."""
 
@@ -169,7 +174,9 @@ def run_container(
         container.remove(force=True)
 
 
-def run_here(recipe: Recipe, work: Path, runner: str, until: str, name: str = "") -> StepResults:
+def run_here(
+    recipe: Recipe, work: Path, runner: str, until: str, name: str = NAME, files: Mapping[str, str] = NO_FILES
+) -> StepResults:
     """Run the DAG up to a stage on this machine.
 
     Args:
@@ -177,7 +184,8 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str, name: str = ""
         work: Directory for the runs' small files, tracking and (unless the recipe says otherwise) artifacts.
         runner: `process` or `docker`.
         until: Name of the last stage.
-        name: What the user calls the recipe, for the record of the run.
+        name: What the user calls the recipe, for MLflow and the record of the run.
+        files: Name -> text of what is kept with the run there.
 
     Returns:
         URIs of what was made, and the exit code of the step that failed, if one did.
@@ -195,8 +203,13 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str, name: str = ""
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    tracking = run_sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    called = run_name(name or NAME, started)
+    tracking = run_sender(spool, uri, recipe.tracking.experiment, called) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
+    if uri:
+        steps.spool = spool
+        spool.mkdir(parents=True, exist_ok=True)
+        Tracker(spool / f"{RUN}.jsonl").files(files)
     if runner == "docker":
         local.init(
             local.DockerRunner(

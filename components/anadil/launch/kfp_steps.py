@@ -71,8 +71,8 @@ def _finish(text: str) -> int:
 
     try:
         values = json.loads(text)["inputs"]["parameterValues"]
-        recipe, run = str(values["recipe"]), str(values["run"])
-    except (ValueError, LookupError, TypeError) as error:
+        recipe, run = kfp.varied_recipe(values), str(values["run"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
     finish(load_recipe(recipe), run)
     return 0

@@ -14,11 +14,18 @@ from anadil.report.elements import TextTable
 from anadil.report.format import clip
 from anadil.report.read import Facts, Json, field
 
-CARDS = {"model": "Model card", "adapter": "Model card of the finetuned model", "corpus": "Data card"}
+CARDS = {
+    "model": "the adapted model's own card",
+    "adapter": "the finetuned model's own card",
+    "corpus": "the corpus's own card",
+}
 CARD_FILES = ("README.md", "card.md", "merged/README.md")
 """Where a card lies in an artifact, in the order in which it is looked for."""
 OWN = "Apache-2.0, a part of anadil"
 NOT_STATED = "not stated; name it in report.licences"
+MODEL_CARD, DATA_CARD = "model_card.md", "data_card.md"
+"""Files beside the page, which the report stage writes."""
+OWN_CARDS = {"Model card": MODEL_CARD, "Data card": DATA_CARD}
 SUBJECTS = ("base", "text", "chats")
 
 
@@ -194,8 +201,8 @@ def _own_licences(facts: Facts) -> dict[str, str]:
 
 
 def _cards(facts: Facts) -> tuple[Card, ...]:
-    """Links to cards, relative to the page, where artifact and page are in one storage."""
-    found = []
+    """Links to the cards beside the page, and to those of artifacts that are in one storage with it."""
+    found = [Card(label=label, link=link) for label, link in OWN_CARDS.items()]
     for word, label in CARDS.items():
         manifest = facts.manifests.get(word)
         name = next((file for file in CARD_FILES if manifest and file in manifest.files), None)
