@@ -14,7 +14,7 @@ from anadil.report.elements import Chart, TextTable, intervals, lines
 from anadil.report.format import MINUS, clip, figure
 from anadil.report.generations_view import OPEN_ANSWERS, OPEN_BEGINNINGS
 from anadil.report.read import last_part
-from anadil.report.run import render_template
+from anadil.report.render import render_template
 
 SECTIONS = (
     ("scores", "Scores"),
