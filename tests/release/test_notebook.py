@@ -69,7 +69,7 @@ def test_what_is_offered_has_types_and_says_what_it_takes_and_raises() -> None:
 
 
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'comprae'; it offers .*compare"):
+    with pytest.raises(AttributeError, match=r"no attribute 'comprae'; it offers .*compare"):
         _ = anadil.comprae  # type: ignore[attr-defined]  # what the test is about
 
 

@@ -1,7 +1,6 @@
 """What a version in the registry tells of a model: where it comes from, by what it was judged, what MLflow loads."""
 
 import contextlib
-import importlib
 import json
 import logging
 import shutil
@@ -18,6 +17,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError
 from anadil.release.gate_verdict import Promotable
 from anadil.release.registry import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
+from anadil.report.model_card import model_card
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
 
 log = logging.getLogger(__name__)
@@ -199,12 +199,10 @@ def _report_of(model: Promotable) -> tuple[str, str] | None:
 def description_of(model: Promotable) -> str:
     """The model card without its front matter; where there is none, what the gate measured."""
     text = ""
-    with contextlib.suppress(ImportError):
-        cards = importlib.import_module("anadil.report.model_card")
-        try:
-            text = _body(cards.model_card(model.uri, model.scores))
-        except (AnadilError, OSError) as error:
-            log.warning("%s: no model card: %s", model.uri, error)
+    try:
+        text = _body(model_card(model.uri, model.scores))
+    except (AnadilError, OSError) as error:
+        log.warning("%s: no model card: %s", model.uri, error)
     text = text or _gate_table(model)
     if len(text) <= MOST_CHARS:
         return text

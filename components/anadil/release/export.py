@@ -1,7 +1,6 @@
 """A finished model in the files of those who serve it: a Hugging Face directory, or GGUF; whole or not at all."""
 
 import fcntl
-import importlib
 import json
 import logging
 import os
@@ -11,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from anadil.artifacts import storage
+from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.progress import progress
 from anadil.release.disk_space import check_space
 from anadil.release.model_source import ModelSource
+from anadil.report.model_card import model_card
 
 log = logging.getLogger(__name__)
 
@@ -171,9 +172,7 @@ def _write_hf(
                 bar.advance()
         if precision:
             _name_precision(draft, precision)
-    mlmodel = _optional("anadil.artifacts.mlmodel")
-    if mlmodel is not None:
-        mlmodel.write_mlmodel(draft)
+    write_mlmodel(draft, chats=source.kind in ("adapter", "directory"))
 
 
 def _copy(file: Path, target: Path, precision: str | None) -> None:
@@ -227,18 +226,8 @@ def _write_gguf(directory: Path, draft: Path, file: str, name: str, precision: s
 
 def _write_card(source: ModelSource, scores: str | None, draft: Path) -> None:
     """README.md of an artifact, whose lineage is known."""
-    cards = _optional("anadil.report.model_card")
-    if cards is not None and source.kind in ("model", "adapter"):
-        (draft / CARD).write_text(cards.model_card(source.uri, scores), encoding="utf-8")
-
-
-def _optional(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        return None
+    if source.kind in ("model", "adapter"):
+        (draft / CARD).write_text(model_card(source.uri, scores), encoding="utf-8")
 
 
 def _place_files(draft: Path, out: Path) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """What a server has to know of a finished model: its place, its memory, its context. No weight is read for it."""
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB, human_bytes
 from anadil.release.model_source import CANDIDATES, MERGED, REGISTERED, find_model
+from anadil.release.registry import resolve
 
 FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
 """Of an artifact, what a server loads: weights, configuration, tokenizer, template, and whose they are."""
@@ -146,10 +146,7 @@ def _unregistered(uri: str, tracking: str | None) -> tuple[str, str]:
     """Where the version of a registered model lies and the digest that was promoted; else the URI itself."""
     if not uri.startswith(REGISTERED):
         return uri, ""
-    registry: Any = importlib.import_module(
-        "anadil.release.registry"
-    )  # MLflow's room, needed for names alone
-    version = registry.resolve(uri, tracking)
+    version = resolve(uri, tracking)
     return version.uri, version.digest
 
 

@@ -1,6 +1,5 @@
 """From a model back to every file that it was made of, and from a document to whether a model has seen it."""
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -13,6 +12,7 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import DataError, IntegrityError
 from anadil.release.notebook import html_page, html_table
+from anadil.release.registry import resolve
 from anadil.release.trace_chain import DIGITS, BaseFiles, Chain, Link, SourceFile, sha256_of
 from anadil.release.trace_rows import (
     CorpusSums,
@@ -163,8 +163,7 @@ def find_start(uri: str, roots: Sequence[str] = (), tracking: str | None = None)
 
 
 def _registered(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[str, Manifest]:
-    registry: Any = importlib.import_module("anadil.release.registry")
-    version = registry.resolve(uri, tracking)
+    version = resolve(uri, tracking)
     place, manifest = find_start(version.uri, roots)
     if manifest.digest != version.digest:
         raise IntegrityError(
