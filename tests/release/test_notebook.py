@@ -179,7 +179,8 @@ import signal, sys, time
 caught = []
 signal.signal(signal.SIGINT, lambda *_: caught.append(1))
 print("ready", file=sys.stderr, flush=True)
-while not caught: time.sleep(0.02)
+deadline = time.monotonic() + 20
+while not caught and time.monotonic() < deadline: time.sleep(0.02)
 time.sleep(0.2)
 print("saved", len(caught), file=sys.stderr, flush=True)
 sys.exit(130)
