@@ -45,6 +45,11 @@ LONGEST = (
 """Below this folder, the longest first."""
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Of bytes the argument's name: gzip writes the second in which they were packed, and processes that share the tests must collect the same."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Processes that share the tests begin with the longest files, lest one is waited for at the end."""
     if not hasattr(config, "workerinput"):
