@@ -18,7 +18,17 @@ SOURCES = sorted([*(ROOT / "components").rglob("*.py"), *(ROOT / "pipelines").rg
 MAX_LINES = 400
 LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
-MODEL_TESTS = ("cli/calibrate", "evaluate", "finetune", "model", "pipelines", "pretrain", "tasks", "trial")
+MODEL_TESTS = (
+    "cli/calibrate",
+    "evaluate",
+    "finetune",
+    "model",
+    "pipelines",
+    "pretrain",
+    "release",
+    "tasks",
+    "trial",
+)
 """Whose subject is a heavy library; all others load one, if at all, in the test that needs it."""
 SHARED_EXTRAS = ("s3", "tracking", "terminal")
 """What any stage may load where it is installed."""

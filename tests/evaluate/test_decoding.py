@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from anadil.evaluate.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, _choose, decode
+from anadil.evaluate.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, choose, decode
 from anadil.model.load import load_model
 from tests.kit.families import SIZES, make_family
 from tests.kit.llama import small_llama
@@ -140,7 +140,7 @@ def test_samples_have_the_shares_of_the_likeliest_ids() -> None:
     logits = torch.tensor([[2.0, 0.0, 1.5, -9.0, 1.0]]).repeat(4_000, 1)
     uniform = torch.rand(4_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
-    chosen = _choose(logits, uniform)
+    chosen = choose(logits, uniform)
 
     shares = torch.softmax(logits[0].double() / TEMPERATURE, 0)
     # 0.59, 0.26 and 0.11: the first two hold less than TOP_P, the third completes it.
@@ -154,11 +154,11 @@ def test_a_flat_distribution_is_sampled_beyond_the_likeliest_ids() -> None:
     logits = torch.zeros(2_000, 4 * LIKELIEST)
     uniform = torch.rand(2_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
-    assert len(set(_choose(logits, uniform).tolist())) > 2 * LIKELIEST
+    assert len(set(choose(logits, uniform).tolist())) > 2 * LIKELIEST
 
 
 def test_greedy_rows_and_samples_share_a_batch() -> None:
     logits = torch.tensor([[0.0, 3.0], [3.0, 0.0], [0.0, 0.1]])
     uniform = torch.tensor([float("nan"), float("nan"), 0.0], dtype=torch.float64)
 
-    assert _choose(logits, uniform).tolist() == [1, 0, 0]
+    assert choose(logits, uniform).tolist() == [1, 0, 0]

@@ -31,6 +31,8 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+"""Weight files that run code when they are loaded."""
 
 BEGIN = "<|begin_of_text|>"
 END = "<|end_of_text|>"
@@ -107,6 +109,23 @@ def model_config(directory: Path) -> dict[str, Any]:
     if "auto_map" in config:
         raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")
     return config
+
+
+def require_safetensors(directory: Path) -> None:
+    """Make sure that a model's weights can be loaded without running code.
+
+    Raises:
+        DataError: It has no weights.
+        IntegrityError: It has pickled ones alone.
+    """
+    if any(directory.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for file in directory.iterdir() if file.suffix in PICKLED)
+    if pickled:
+        raise IntegrityError(
+            f"{directory}/{pickled[0]}: pickled weights can run code and are not loaded; convert to safetensors"
+        )
+    raise DataError(f"{directory}: no *.safetensors weights; give a whole Hugging Face model directory")
 
 
 def tokenizer_config(directory: Path) -> dict[str, Any]:

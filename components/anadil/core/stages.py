@@ -249,7 +249,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=2,
+        result_version=3,
         image="tools",
         reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
         optional=("trial", "adapter"),

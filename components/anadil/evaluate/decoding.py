@@ -45,6 +45,7 @@ def decode(
     num_ids: int,
     max_new_tokens: int,
     batch_tokens: int | None = None,
+    temperature: float = TEMPERATURE,
 ) -> Iterator[tuple[int, list[Continuation]]]:
     """Each prompt's place and its continuations, the longest prompts first.
 
@@ -58,6 +59,7 @@ def decode(
         max_new_tokens: Most tokens of a continuation.
         batch_tokens: Most tokens of a batch, all continuations counted; by default as the device has room.
             One prompt always goes, however long.
+        temperature: Of the samples, above 0.
     """
     longest = getattr(model.config, "max_position_embeddings", None)
     budget = max_new_tokens if longest is None else min(max_new_tokens, longest - 1)
@@ -70,7 +72,7 @@ def decode(
         rows = (len(cut[order[0]]) + budget) * len(seeds[order[0]])
         batch, order = order[: max(1, limit // rows)], order[max(1, limit // rows) :]
         drawn = [seed for place in batch for seed in seeds[place]]
-        made = _Batch(model, [cut[place] for place in batch], drawn, budget).run(ends, num_ids)
+        made = _Batch(model, [cut[place] for place in batch], drawn, budget).run(ends, num_ids, temperature)
         each = len(drawn) // len(batch)
         for number, place in enumerate(batch):
             yield place, made[number * each : (number + 1) * each]
@@ -93,18 +95,18 @@ class _Batch:
         self._repeats = len(seeds) // len(prompts)
         self._ids, self._mask = ids.to(model.device), mask.to(model.device)
         self._padded = bool((mask == 0).any())
-        uniform = [_uniform(seed, budget) for seed in seeds]
+        uniform = [uniform_numbers(seed, budget) for seed in seeds]
         self._uniform = torch.from_numpy(np.stack(uniform)).to(model.device)
         self._rows = list(range(len(seeds)))
         """Which row each line of the tensors is."""
         self._new: list[list[int]] = [[] for _ in seeds]
         self._ended = [False] * len(seeds)
 
-    def run(self, ends: frozenset[int], num_ids: int) -> list[Continuation]:
+    def run(self, ends: frozenset[int], num_ids: int, temperature: float) -> list[Continuation]:
         """Write until every row has ended or used its budget."""
         logits = self._prefill()  # [R, V]
         for step in range(self._budget):
-            chosen = _choose(logits[:, :num_ids].float(), self._uniform[:, step])
+            chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature)
             kept = self._note(chosen.tolist(), ends)
             if not kept or step == self._budget - 1:
                 break
@@ -170,24 +172,25 @@ class _Batch:
         self._rows = [self._rows[line] for line in lines]
 
 
-def _uniform(seed: int | None, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def uniform_numbers(seed: int | None, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """What a row draws with, a number in [0, 1) for each token; NaN says greedy."""
     if seed is None:
         return np.full(count, np.nan)
     return np.random.default_rng(seed).random(count)
 
 
-def _choose(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Next token of each row: the likeliest, or one drawn at `TEMPERATURE` of the likeliest `TOP_P`.
+def choose(logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
+    """Next token of each row: the likeliest, or one drawn of the likeliest `TOP_P`.
 
     Args:
         logits: Float32 [R, V].
         uniform: [R] in [0, 1), NaN for greedy.
+        temperature: Of what is drawn, above 0.
     """
     chosen = logits.argmax(1)
     drawn = ~uniform.isnan()
     if drawn.any():
-        chosen[drawn] = _sample(logits[drawn] / TEMPERATURE, uniform[drawn])
+        chosen[drawn] = _sample(logits[drawn] / temperature, uniform[drawn])
     return chosen
 
 

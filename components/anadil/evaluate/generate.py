@@ -96,7 +96,7 @@ def generate_texts(
         model,
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],
         [[_seed(mode, seed, prompt.text) for mode in modes] for prompt in prompts],
-        ends=_ends(model, tokenizer),
+        ends=all_end_ids(model, tokenizer),
         num_ids=num_ids,
         max_new_tokens=max_new_tokens,
         batch_tokens=batch_tokens,
@@ -144,7 +144,7 @@ def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     return [first, *encode_text(tokenizer, prompt.text)]
 
 
-def _ends(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+def all_end_ids(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     """Every id that ends a text: the model's own list and the tokenizer's."""
     listed = getattr(model.generation_config, "eos_token_id", None)
     own = [listed] if isinstance(listed, int) else list(listed or ())
@@ -153,8 +153,11 @@ def _ends(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
 
 def _seed(mode: Mode, seed: int, prompt: str) -> int | None:
     """What a sample is drawn with; None for greedy decoding."""
-    if mode == "greedy":
-        return None
+    return None if mode == "greedy" else sample_seed(seed, prompt)
+
+
+def sample_seed(seed: int, prompt: str) -> int:
+    """What a prompt's sample is drawn with: neither order nor number of other prompts changes it."""
     digest = hashlib.sha256(f"{seed} {prompt}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 

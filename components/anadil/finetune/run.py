@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
+from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
@@ -251,6 +252,7 @@ def _export(job: Job, source: Path) -> None:
         _write_adapter(job, source)
         write_merged(base, job.out, merged)
     _write_template(base, merged)
+    job.varying.extend(f"merged/{name}" for name in write_mlmodel(merged, chats=True))
 
 
 def _write_adapter(job: Job, source: Path) -> None:

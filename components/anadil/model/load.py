@@ -24,14 +24,12 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from anadil.artifacts.base_model import model_config
+from anadil.artifacts.base_model import model_config, require_safetensors
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 from anadil.text.encoder import Encoder
 
-PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-"""Weight files that run code when they are loaded."""
 COPIED_TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -73,7 +71,7 @@ def load_model(
     """
     config = model_config(path)
     refuse_mixture(config, str(path))
-    _require_safetensors(path)
+    require_safetensors(path)
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -245,14 +243,3 @@ def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
     return torch.bfloat16 if precision == "bf16" else torch.float32
-
-
-def _require_safetensors(path: Path) -> None:
-    if any(path.glob("*.safetensors")):
-        return
-    pickled = sorted(file.name for file in path.iterdir() if file.suffix in PICKLED)
-    if pickled:
-        raise IntegrityError(
-            f"{path}/{pickled[0]}: pickled weights can run code and are not loaded; convert to safetensors"
-        )
-    raise DataError(f"{path}: no *.safetensors weights; give a whole Hugging Face model directory")
