@@ -230,7 +230,7 @@ def test_a_link_tells_no_directories_of_a_machine(uri: str, place: str) -> None:
 
 
 def test_an_interval_without_width_is_none() -> None:
-    one = {"value": -0.5, "low": -0.5, "high": -0.5, "num_documents": 1}
+    one: dict[str, Any] = {"value": -0.5, "low": -0.5, "high": -0.5, "num_documents": 1}
 
     assert interval_of([0.5, 0.5]) is None
     assert interval_words([0.5, 0.5]) == "\N{EM DASH}"
