@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gguf
@@ -21,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.model.load import load_tokenizer
+from anadil.release import export as exporting
 from anadil.release import gguf_tensors
 from anadil.release.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from tests.kit.families import make_family
@@ -104,19 +104,15 @@ def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
     assert b"azeri" in bytes(gguf.GGUFReader(tmp_path / "azeri/azeri.gguf").fields["general.name"].parts[-1])
 
 
-def test_the_card_and_the_mlmodel_are_asked_of_their_modules(
+def test_a_model_has_its_card_and_the_file_by_which_mlflow_loads_it(
     adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cards, mlmodel = ModuleType("anadil.report.model_card"), ModuleType("anadil.artifacts.mlmodel")
-    vars(cards)["model_card"] = lambda model, scores: f"# {model} {scores}"
-    vars(mlmodel)["write_mlmodel"] = lambda directory: (directory / "MLmodel").write_text("flavors:")
-    for module in (cards, mlmodel):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(exporting, "model_card", lambda model, scores: f"# {model} {scores}")
 
     assert export(adapter, tmp_path / "out", "--scores", "s3://b/scores") == 0
 
     assert (tmp_path / "out/README.md").read_text() == f"# {adapter} s3://b/scores"
-    assert (tmp_path / "out/MLmodel").read_text() == "flavors:"
+    assert "task: llm/v1/chat" in (tmp_path / "out/MLmodel").read_text()
 
 
 def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
@@ -168,6 +164,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
 
 KILLED = """
 import sys, time
+from anadil.release import export as exporting
 from anadil.release import gguf_tensors
 from anadil.cli.main import main
 packed = gguf_tensors.packed
