@@ -22,6 +22,7 @@ from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
+from anadil.release.serving import Kind, Serving, objects
 from generate import write_or_check
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
@@ -44,6 +45,17 @@ cluster:
     pretrain: {cpu: 200m, memory: 1536Mi}
     finetune: {cpu: 200m, memory: 1536Mi}
 """
+
+
+SERVED = Serving(
+    name="anadil-az",
+    uri="s3://my-bucket/azerbaijani-8b/adapter/0123456789abcdef/merged",
+    context=8192,
+    gpus=1,
+    weight_bytes=16_060_000_000,
+    file_bytes=16_080_000_000,
+)
+"""A model of 8 billion parameters on one GPU of 80 GiB."""
 
 
 def needed(stage: str) -> tuple[str, ...]:
@@ -130,6 +142,11 @@ def _chart_stages() -> str:
     return _yaml(stages, note)
 
 
+def _served(kind: Kind) -> str:
+    note = NOTE.replace("anadil launch", "anadil serve-manifest").replace("renders", "prints")
+    return note + "---\n".join(_yaml(each, "") for each in objects(SERVED, kind))
+
+
 class _Dumper(yaml.SafeDumper):
     """Lists indented under their key, as people write them, and nothing by reference."""
 
@@ -150,6 +167,8 @@ GOLDEN: dict[Path, Callable[[], str]] = {
     MANIFESTS / "components" / "finetune" / "finetune.yaml": lambda: _job("finetune"),
     MANIFESTS / "overlays" / "laptop" / "prepare.yaml": _prepare,
     MANIFESTS / "components" / "ray" / "raycluster.yaml": _ray_cluster,
+    MANIFESTS / "serving" / "vllm" / "server.yaml": lambda: _served("vllm"),
+    MANIFESTS / "serving" / "kserve" / "server.yaml": lambda: _served("kserve"),
     CHART_STAGES: _chart_stages,
 }
 """File -> its text, in the order in which they depend on each other."""

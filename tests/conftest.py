@@ -19,6 +19,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
 from anadil.runtime.execute import MadeArtifact
+from tests.kit.mlflow_server import mlflow_server, mlflow_server_on_postgres  # noqa: F401  fixtures
 
 # Two threads only wait for each other over models this small, and use a CPU each while they do.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -42,6 +43,11 @@ LONGEST = (
     "e2e/test_pipeline.py",
 )
 """Below this folder, the longest first."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Of bytes the argument's name: gzip writes the second in which they were packed, and processes that share the tests must collect the same."""
+    return argname if isinstance(val, bytes) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -pretrain-> model -f
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
+from anadil.runtime.kfp import VARIED
 from anadil_pipelines import steps
 from anadil_pipelines.resources import configure_exit_handler, configure_task, is_launched, warn_about
 
@@ -27,7 +29,7 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
     """The pipeline of a recipe, as a function that kfp compiles or runs.
 
     Args:
-        recipe: Travels as the pipeline's one parameter, so that a run can be given another.
+        recipe: Travels as the pipeline's parameter, so that a run can be given another, beside those of `VARIED`.
         until: Name of the last stage.
         here: For this machine: every stage in its own step, and nothing that only a cluster has.
     """
@@ -35,20 +37,25 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
     names = [stage.name for stage in FLOW]
     stages = FLOW[: names.index(until) + 1]
 
-    @dsl.pipeline(name=NAME, description=f"Adapt {recipe.base.model} to {recipe.language_code}")
-    def pipeline(recipe: str = recipe.model_dump_json()) -> None:
-        uris: dict[str, Any] = {}
+    def pipeline(*values: Any) -> None:
+        given = _Given(resolved, dict(zip(parameters, values, strict=True)))
         first = len(stages) if here else _first_in_exit_handler(resolved)
         for stage in stages[:first]:
-            _add_step(stage, resolved, recipe, uris, here=here)
+            _add_step(stage, given, here=here)
         if first < len(stages):
-            end = steps.finish(recipe=recipe, run=steps.RUN)
+            end = steps.finish(**given.recipe, run=steps.RUN)
             configure_exit_handler(end, resolved)
             with dsl.ExitHandler(exit_task=end, name="watched"):
                 for stage in stages[first:]:
-                    _add_step(stage, resolved, recipe, uris, here=False)
+                    _add_step(stage, given, here=False)
 
-    return pipeline
+    description = f"Adapt {recipe.base.model} to {recipe.language_code}"
+    parameters = {"recipe": recipe.model_dump_json()} | dict.fromkeys(VARIED, "")
+    steps.give_signature(pipeline, dict.fromkeys(parameters, str), parameters)
+    about = [f"    {name}: {key} of the recipe; empty, as the recipe says" for name, key in VARIED.items()]
+    # kfp reads descriptions out of it, which the page of a new run shows.
+    pipeline.__doc__ = "\n".join([description, "", "Args:", "    recipe: all keys, as JSON", *about])
+    return dsl.pipeline(name=NAME, description=description)(pipeline)
 
 
 def _first_in_exit_handler(recipe: Recipe) -> int:
@@ -80,53 +87,75 @@ def _tried_strategies(recipe: Recipe) -> Sequence[str]:
     return strategies if len(strategies) > 1 else ()
 
 
-def _add_step(stage: Stage, resolved: Recipe, recipe: Any, uris: dict[str, Any], *, here: bool) -> None:
-    """Add the step of a stage, and put its artifact's URI into `uris`."""
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What steps are given while a pipeline is put together."""
+
+    resolved: Recipe
+    """What is compiled."""
+    recipe: dict[str, Any]
+    """The pipeline's parameters, which every step takes."""
+    uris: dict[str, Any] = field(default_factory=dict)
+    """Artifact word -> its URI; empty where its stage was left out."""
+    cards: dict[str, Any] = field(default_factory=dict)
+    """What stands for it in Kubeflow's lineage, by the name that a step takes it under."""
+
+    def cards_of(self, stage: Stage) -> dict[str, Any]:
+        """What a step reads, for the lineage."""
+        names = [steps.card(word) for word in stage.reads]
+        return {name: self.cards[name] for name in names if name in self.cards}
+
+
+def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
+    """Add the step of a stage, and put what it writes into `given`."""
+    resolved = given.resolved
     if is_left_out(stage, resolved):
-        uris[stage.writes] = ""
+        given.uris[stage.writes] = ""
         return
-    inputs = {word: uris[word] for word in stage.reads}
+    inputs = {word: given.uris[word] for word in stage.reads}
     if stage.name == "tokenizer":
-        inputs["candidates"] = [] if here else _candidates(resolved, recipe, uris["corpus"])
+        inputs["candidates"] = [] if here else _candidates(given)
     if stage.name == "trial":
-        inputs |= {"strategy": "", "finalists": [] if here else _finalists(resolved, recipe, inputs)}
+        inputs |= {"strategy": "", "finalists": [] if here else _finalists(given, inputs)}
     launched = not here and is_launched(stage.name, resolved)
     step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
-    task = step(recipe=recipe, run=steps.RUN, **inputs)
+    task = step(**given.recipe, run=steps.RUN, **inputs, **given.cards_of(stage))
     if here:
         task.set_display_name(stage.name)
         task.set_container_image(resolved.cluster.image_of(stage.name))
         task.set_caching_options(enable_caching=False)
     else:
         configure_task(task, stage.name, resolved)
-    uris[stage.writes] = task.outputs[stage.writes]
+    given.uris[stage.writes] = task.outputs[stage.writes]
+    name = steps.card(stage.writes)
+    given.cards[name] = task.outputs[name]
 
 
-def _candidates(resolved: Recipe, recipe: Any, corpus: Any) -> Any:
+def _candidates(given: _Given) -> Any:
     """URIs of the tokenizers of each size, made beside each other; none without a parallel sweep."""
-    sizes = _sweep_sizes(resolved)
+    sizes = _sweep_sizes(given.resolved)
     if not sizes:
         return []
     # As texts: numbers inside a list would arrive as 50000.0.
     with dsl.ParallelFor(
         [str(size) for size in sizes], name="sizes", parallelism=PARALLEL_CANDIDATES
     ) as size:
-        task = steps.candidate(recipe=recipe, corpus=corpus, size=size)
-        configure_task(task, "tokenizer", resolved)
+        task = steps.candidate(**given.recipe, corpus=given.uris["corpus"], size=size)
+        configure_task(task, "tokenizer", given.resolved)
         task.set_display_name("candidate")
     return dsl.Collected(task.outputs["tokenizer"])
 
 
-def _finalists(resolved: Recipe, recipe: Any, inputs: dict[str, Any]) -> Any:
+def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
     """URIs of the trials of one strategy each, made beside each other; none without a parallel sweep."""
-    strategies = _tried_strategies(resolved)
+    strategies = _tried_strategies(given.resolved)
     if not strategies:
         return []
-    launched = is_launched("trial", resolved)
+    launched = is_launched("trial", given.resolved)
     step = (steps.LAUNCHERS if launched else steps.STEPS)["trial"]
     with dsl.ParallelFor(list(strategies), name="strategies", parallelism=PARALLEL_CANDIDATES) as strategy:
-        task = step(recipe=recipe, run=steps.RUN, strategy=strategy, finalists=[], **inputs)
-        configure_task(task, "trial", resolved)
+        task = step(**given.recipe, run=steps.RUN, strategy=strategy, finalists=[], **inputs)
+        configure_task(task, "trial", given.resolved)
         task.set_display_name("finalist")
     return dsl.Collected(task.outputs["trial"])
 

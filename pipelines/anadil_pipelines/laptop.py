@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from kfp import local
@@ -29,8 +31,9 @@ from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import named_files, named_side_files
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE, run_sender, tracking_uri
+from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.run_record import recorded_run
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
@@ -38,6 +41,7 @@ from anadil_pipelines.adapt import NAME, adapt
 log = logging.getLogger(__name__)
 
 
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
 
 
@@ -49,6 +53,10 @@ class StepResults:
     """Artifact word -> URI."""
     exit_code: int = 0
     """Of the step that failed."""
+    spool: Path | None = None
+    """Where what goes to MLflow is kept."""
+    run: str = ""
+    """Id of the run."""
 
 
 class Processes(subprocess_task_handler.SubprocessTaskHandler):
@@ -67,7 +75,7 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
 
     def run(self) -> Any:
         """Start the command, pass signals on to it, and keep its exit code and outputs."""
-        command = [sys.executable, *self.full_command[1:]]
+        command = [sys.executable, *_with_run(self.steps.run, self.full_command)[1:]]
         environment = (
             {"ANADIL_LOG": "text"} | os.environ | self.env_vars | {PARENT_VARIABLE: str(os.getpid())}
         )
@@ -76,6 +84,13 @@ class Processes(subprocess_task_handler.SubprocessTaskHandler):
         with handle_signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
             code = process.wait()
         return _record_result(self.steps, self.full_command, code)
+
+
+def _with_run(run: str, command: list[str]) -> list[str]:
+    """The command with the id of our run: kfp makes up one of its own, by which nobody would find what the step left."""
+    given = json.loads(command[-1])
+    given["inputs"]["parameterValues"]["run"] = run
+    return [*command[:-1], json.dumps(given)]
 
 
 def _record_result(steps: StepResults, command: list[str], code: int) -> Any:
@@ -105,8 +120,9 @@ class Containers(docker_task_handler.DockerTaskHandler):
         client = docker.from_env()
         try:
             code = run_container(
-                client, self.image, self.full_command, self.mounts, self.env_vars, network=self.network
-            )
+                client, self.image, _with_run(self.steps.run, self.full_command), self.mounts, self.env_vars,
+                network=self.network,
+            )  # fmt: skip
         except ImageNotFound:
             raise PreflightError(
                 f"{self.image}: this machine has no such image; build or pull it, or set cluster.image"
@@ -158,7 +174,9 @@ def run_container(
         container.remove(force=True)
 
 
-def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults:
+def run_here(
+    recipe: Recipe, work: Path, runner: str, until: str, name: str = NAME, files: Mapping[str, str] = NO_FILES
+) -> StepResults:
     """Run the DAG up to a stage on this machine.
 
     Args:
@@ -166,6 +184,8 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults
         work: Directory for the runs' small files, tracking and (unless the recipe says otherwise) artifacts.
         runner: `process` or `docker`.
         until: Name of the last stage.
+        name: What the user calls the recipe, for MLflow and the record of the run.
+        files: Name -> text of what is kept with the run there.
 
     Returns:
         URIs of what was made, and the exit code of the step that failed, if one did.
@@ -174,7 +194,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults
     run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     runs = work / "runs" / run_id
     runs.mkdir(parents=True, exist_ok=True)
-    steps = StepResults()
+    steps = StepResults(run=run_id)
     if runner == "docker":
         _use_containers(recipe, work, steps)
     else:
@@ -183,8 +203,13 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
-    tracking = run_sender(spool, uri, recipe.tracking.experiment, NAME) if uri else contextlib.nullcontext()
+    called = run_name(name or NAME, started)
+    tracking = run_sender(spool, uri, recipe.tracking.experiment, called) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""
+    if uri:
+        steps.spool = spool
+        spool.mkdir(parents=True, exist_ok=True)
+        Tracker(spool / f"{RUN}.jsonl").files(files)
     if runner == "docker":
         local.init(
             local.DockerRunner(
@@ -193,6 +218,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults
             pipeline_root=str(runs),
         )
     with (
+        recorded_run(recipe, work, run_id, name, until) as codes,
         tracking,
         (runs / "kfp.log").open("w", encoding="utf-8") as kfp_log,
         contextlib.redirect_stdout(kfp_log),
@@ -203,6 +229,7 @@ def run_here(recipe: Recipe, work: Path, runner: str, until: str) -> StepResults
             # kfp raises this for every step that fails; the step has said why.
             if not steps.exit_code:
                 raise
+        codes.append(steps.exit_code)
     return steps
 
 

@@ -1,21 +1,26 @@
 """One container step for each stage: what it takes, what it gives, how its image is started.
 
 Artifacts travel between steps as URIs, because Kubeflow Pipelines would copy an artifact
-whole through each pod's scratch disk, model weights too. Everything else travels in one
-JSON document, the executor input, so that a step has the same command in every runner.
+whole through each pod's scratch disk, model weights too. Beside each URI goes an artifact of
+Kubeflow's own, a card of a few lines, so that its pages know what was made of what. Everything
+travels in one JSON document, the executor input, so that a step has the same command in every runner.
 """
 
+from collections.abc import Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
 from kfp import dsl
 
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES, Stage
+from anadil.runtime.kfp import VARIED
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
-RECIPE = {"recipe": str}
+RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
+TYPES = {"corpus": dsl.Dataset, "model": dsl.Model, "adapter": dsl.Model}
+"""Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""
 METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
     # The step waits for the pods of a parallel sweep; what they made is found by its content.
@@ -28,8 +33,12 @@ MORE: dict[str, dict[str, Any]] = {
 """Stage -> parameters of its step beside what the table of stages says."""
 
 
-def _step(name: str, parameters: dict[str, Any], image: str, *command: str) -> Any:
+def _step(name: str, parameters: dict[str, Any], image: str, *command: str, reads: Sequence[str] = ()) -> Any:
     """A component of kfp, which reads the name and the signature of a function and calls it once."""
+    cards = {card(word): dsl.Input[TYPES.get(word, dsl.Artifact)] for word in reads}
+    parameters = parameters | cards
+    # A stage may have been left out, and a pipeline's caller may vary nothing.
+    defaults = dict.fromkeys(VARIED, "") | dict.fromkeys(cards)
 
     def function(*_: Any) -> dsl.ContainerSpec:
         # `resources` sets the image itself from the recipe.
@@ -40,28 +49,50 @@ def _step(name: str, parameters: dict[str, Any], image: str, *command: str) -> A
         )
 
     function.__name__ = name
-    function.__signature__ = Signature(  # type: ignore[attr-defined]  # what inspect.signature looks for
-        [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for key, kind in parameters.items()]
-    )
+    give_signature(function, parameters, defaults)
     return dsl.container_component(function)
+
+
+def give_signature(function: Any, parameters: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Give a function the parameters that kfp is to read: name -> annotation, and the defaults of some."""
+    function.__signature__ = Signature(
+        [
+            Parameter(
+                key, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(key, Parameter.empty)
+            )
+            for key, kind in parameters.items()
+        ]
+    )
+
+
+def card(word: str) -> str:
+    """Name of what stands for an artifact in Kubeflow's lineage."""
+    return f"{word}_artifact"
+
+
+def _made(word: str) -> dict[str, Any]:
+    """What a step gives: the artifact's URI, its card, the figures."""
+    return {word: dsl.OutputPath(str), card(word): dsl.Output[TYPES.get(word, dsl.Artifact)]} | METRICS
 
 
 def _parameters(stage: Stage) -> dict[str, Any]:
     inputs = RECIPE | {"run": str} | dict.fromkeys(stage.reads, str)
-    return inputs | {stage.writes: dsl.OutputPath(str)} | METRICS | MORE.get(stage.name, {})
+    return inputs | _made(stage.writes) | MORE.get(stage.name, {})
 
 
 STEPS = {
-    stage.name: _step(stage.name, _parameters(stage), stage.name, f"anadil.{stage.name}") for stage in FLOW
+    stage.name: _step(stage.name, _parameters(stage), stage.name, f"anadil.{stage.name}", reads=stage.reads)
+    for stage in FLOW
 }
 LAUNCHERS = {
-    name: _step(name, _parameters(STAGES[name]), "tools", "anadil.launch", name) for name in LAUNCHABLE
+    name: _step(name, _parameters(STAGES[name]), "tools", "anadil.launch", name, reads=STAGES[name].reads)
+    for name in LAUNCHABLE
 }
 """Steps that start a stage as a job of its own and follow it; they have the names of the stages."""
 candidate = _step(
     "candidate",
     # No `run`: how it ended is for the step `tokenizer` to tell, which uses what it made.
-    RECIPE | {"corpus": str, "size": str, "tokenizer": dsl.OutputPath(str)} | METRICS,
+    RECIPE | {"corpus": str, "size": str} | _made("tokenizer"),
     "tokenizer",
     "anadil.tokenizer",
 )

@@ -26,6 +26,7 @@ from anadil.plan.preflight import check_fits, check_shared
 from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, named_files, named_side_files
+from anadil.runtime.kfp import varied_values
 from anadil_pipelines.adapt import NAME, pipeline_yaml
 from anadil_pipelines.resources import pod_requests, with_clean_workers
 from anadil_pipelines.server import Kubeflow
@@ -77,7 +78,10 @@ class Submission:
             "experiment_id": experiment,
             "display_name": self.options.name,
             "pipeline_version_reference": {"pipeline_id": pipeline, "pipeline_version_id": version},
-            "runtime_config": {"parameters": {"recipe": self.recipe.model_dump_json()}},
+            # Beside the recipe, what people vary: the page of a run shows it, and runs are compared by it.
+            "runtime_config": {
+                "parameters": {"recipe": self.recipe.model_dump_json()} | varied_values(self.recipe)
+            },
         }
         account = self.options.service_account
         return body | ({"service_account": account} if account else {})

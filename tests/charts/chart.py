@@ -95,6 +95,18 @@ CASES: dict[str, dict[str, Any]] = {
             "extraArgs": ["--run=7"],
         },
     },
+    "vllm from s3": {
+        "images": {"registry": "registry.example"},
+        "serving": {"enabled": True, "name": "az", "model": "s3://bucket/adapter/0123/merged", "extraArgs": ["--seed=1"],
+                    "nodeSelector": {"gpu": "h100"}, "extraEnv": [{"name": "A", "value": "b"}]},
+    },
+    "vllm from the claim": {
+        "storage": {"enabled": True},
+        "serving": {"enabled": True, "model": "/data/anadil/model/0123", "gpus": 2, "chatTemplate": False},
+    },
+    "kserve": {
+        "serving": {"enabled": True, "kind": "kserve", "name": "az", "model": "s3://bucket/adapter/0123/merged"},
+    },
     "bare": {
         "mlflow": {"enabled": False},
         "trackingUri": "https://mlflow.example.com",

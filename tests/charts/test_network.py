@@ -28,6 +28,12 @@ def everyone(objects: list[Object]) -> list[tuple[str, Labels]]:
         for item in objects
         for _, metadata, _ in pods([item])
     ]
+    ours += [
+        # Source: KServe, pkg/constants: InferenceServicePodLabelKey.
+        (item["metadata"]["namespace"], {"serving.kserve.io/inferenceservice": item["metadata"]["name"]})
+        for item in objects
+        if item["kind"] == "InferenceService"
+    ]
     spaces = {item["metadata"].get("namespace", "training") for item in objects}
     return [*ours, *((space, JOB_LABELS) for space in spaces)]
 
@@ -197,3 +203,20 @@ def test_the_chart_s_own_mlflow_server_opens_no_port_outside() -> None:
     policy = named(render({"trackingUri": "http://elsewhere:9999"}), "NetworkPolicy", "-jobs")
 
     assert "9999" not in str(policy)
+
+
+@pytest.mark.parametrize(("name", "port"), [("vllm from s3", 8000), ("kserve", 8080)])
+def test_a_served_model_answers_its_namespace_and_those_that_are_marked(name: str, port: int) -> None:
+    objects = render(CASES[name])
+    [server] = [
+        each for each in everyone(objects)
+        if each[1].get("app.kubernetes.io/component") == "serve" or "serving.kserve.io/inferenceservice" in each[1]
+    ]  # fmt: skip
+
+    assert lets_in(objects, server, ("training", {"app": "web"}), port)
+    assert not lets_in(objects, server, ("training", {"app": "web"}), 22)
+    assert not lets_in(objects, server, ("elsewhere", {"app": "web"}), port)
+    [policy] = [each for each in policies(objects) if each["metadata"]["name"] == "az-serve"]
+    assert {"namespaceSelector": {"matchLabels": {"anadil.dev/client": "true"}}} in policy["spec"]["ingress"][
+        0
+    ]["from"]

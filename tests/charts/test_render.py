@@ -18,6 +18,7 @@ OURS = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"),
     ("monitoring.coreos.com/v1", "PrometheusRule"),
     ("kueue.x-k8s.io/v1beta1", "LocalQueue"),
+    ("serving.kserve.io/v1beta1", "InferenceService"),
 }
 """Custom resources that the chart may make, each by a value of its own."""
 cases = pytest.mark.parametrize("values", CASES.values(), ids=CASES)

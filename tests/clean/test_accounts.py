@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import row_files
+from anadil.clean import accounts, row_files
 from anadil.clean.row_files import find_rows
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
@@ -47,9 +47,13 @@ def test_every_document_has_a_row_and_rows_add_up_to_the_counts(corpus: Path) ->
         document.id for document in documents(corpus)
     }
     assert sum(row["bytes_in"] for row in found) == sum(len(line.encode()) for line in LINES)
+    extent = {"words": counts["words_out"], "bytes": counts["bytes_out"]}
     assert counts["by_source"] == {
-        "a.jsonl": {"in": len(LINES), "kept": counts["kept"], "bad": 0, "dropped": counts["dropped"]}
-    }
+        "a.jsonl": {
+            "in": len(LINES), "kept": counts["kept"], "bad": 0, "dropped": counts["dropped"], **extent
+        }
+    }  # fmt: skip
+    assert counts["by_licence"] == {"": {"kept": counts["kept"], **extent}}
 
 
 def test_a_row_has_the_verdict_of_every_rule(corpus: Path) -> None:
@@ -96,6 +100,28 @@ def test_samples_say_what_was_measured_and_what_is_allowed(corpus: Path) -> None
     assert all({"reason", "value", "limit"} <= row.keys() for row in samples(corpus, "language"))
 
 
+def test_documents_and_words_are_counted_by_the_licence_that_records_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "MAX_LICENCES", 2)
+    names = ["CC BY 4.0", "CC BY 4.0", "CC BY 4.0", "own\n work ", "own work", "z" * 500, "y"]
+    keys = ["license", "licence"]
+    lines = [
+        json.dumps({"text": text, keys[place % 2]: name})
+        for place, (text, name) in enumerate(zip(texts(len(names)), names, strict=True))
+    ]
+    raw = tmp_path / "a.jsonl"
+    raw.write_text("\n".join(lines), encoding="utf-8")
+
+    counts = stats(clean(tmp_path, raw))
+
+    assert {name: entry["kept"] for name, entry in counts["by_licence"].items()} == {
+        "CC BY 4.0": 3, "own work": 2, accounts.OTHER_LICENCES: 2
+    }  # fmt: skip
+    assert sum(entry["words"] for entry in counts["by_licence"].values()) == counts["words_out"]
+    assert sum(entry["bytes"] for entry in counts["by_licence"].values()) == counts["bytes_out"]
+
+
 def test_rows_do_not_depend_on_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "FILE_ROWS", 8)
     monkeypatch.setattr(row_files, "GROUP_ROWS", 3)
@@ -138,7 +164,7 @@ def test_listed_hosts_are_left_out_unread(tmp_path: Path) -> None:
 
     assert stats(made)["dropped"] == {"blocked": 1}
     assert samples(made, "blocked")[0]["value"] == "x.bad.az"
-    assert stats(made)["hosts"]["x.bad.az"] == {"in": 1, "kept": 0}
+    assert stats(made)["hosts"]["x.bad.az"] == {"in": 1, "kept": 0, "words": 0, "bytes": 0}
 
 
 def test_documents_that_hold_test_text_go_and_say_which(tmp_path: Path) -> None:

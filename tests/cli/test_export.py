@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.runtime.job import Job
 from tests.kit.pretraining import (
@@ -66,7 +65,7 @@ def test_another_tokenizer_than_that_of_the_run_is_refused(
     assert not (tmp_path / "exported").exists()
 
 
-def test_a_directory_that_is_no_checkpoint_is_named(
+def test_a_place_where_nothing_lies_is_named(
     trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, (_, _, *options) = trained
@@ -75,27 +74,15 @@ def test_a_directory_that_is_no_checkpoint_is_named(
     code = main.main(["export", str(tmp_path / "nowhere"), *options])
 
     assert code == 3
-    assert "nowhere: no finished checkpoint there" in capsys.readouterr().err
+    assert "nowhere: no such directory; give a model or adapter artifact" in capsys.readouterr().err
     assert not (tmp_path / "exported").exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("model", "is a finished model, not a checkpoint, and needs no export: transformers and vLLM load "),
-        ("adapter", "{path}/merged as it is"),
-        ("corpus", "holds a corpus; give a checkpoint, a directory .../checkpoints/step-N"),
-    ],
-)
-def test_an_artifact_is_told_from_a_checkpoint(
-    kind: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_checkpoint_without_its_tokenizer_is_named(
+    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "finished"
-    path.mkdir()
-    (path / "config.json").write_text("{}")
-    artifact.seal(path, kind=kind, origin={})
-
-    code = main.main(["export", str(path), "--tokenizer", "none", "--out", str(tmp_path / "exported")])
+    code = main.main([*trained[1], "--out", str(tmp_path / "exported")])
 
     assert code == 2
-    assert message.format(path=path) in capsys.readouterr().err
+    assert "is a checkpoint; give --recipe and --tokenizer of its run" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

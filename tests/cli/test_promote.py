@@ -7,8 +7,8 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.cli import main
-from anadil.cli.promote import check_promotable
 from anadil.core.errors import DataError, GateError, IntegrityError
+from anadil.release.gate_verdict import check_promotable
 
 
 def model(folder: Path, text: str = "weights", kind: str = "model") -> Path:
@@ -44,9 +44,9 @@ def scores(folder: Path, *of: Path, adapted: bool = True, finetuned: bool = True
 def test_a_model_that_passed_is_taken(tmp_path: Path) -> None:
     made = model(tmp_path / "model")
 
-    manifest = check_promotable(str(scores(tmp_path / "scores", made)), str(made))
+    found = check_promotable(str(scores(tmp_path / "scores", made)), str(made))
 
-    assert manifest.kind == "model"
+    assert (found.manifest.kind, found.candidate) == ("model", "adapted")
 
 
 def test_a_model_that_did_not_pass_is_refused_with_the_checks_that_count(
@@ -66,10 +66,10 @@ def test_each_kind_is_judged_by_its_own_checks(tmp_path: Path) -> None:
     bad_adapter = str(scores(tmp_path / "1", made, adapter, finetuned=False))
     bad_model = str(scores(tmp_path / "2", made, adapter, adapted=False))
 
-    assert check_promotable(bad_adapter, str(made)).kind == "model"
+    assert check_promotable(bad_adapter, str(made)).manifest.kind == "model"
     with pytest.raises(GateError, match=r"finetuned\.bits_per_byte 1\.21 above 1\.05; nothing was promoted"):
         check_promotable(bad_adapter, str(adapter))
-    assert check_promotable(bad_model, str(adapter)).kind == "adapter"
+    assert check_promotable(bad_model, str(adapter)).manifest.kind == "adapter"
     with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
         check_promotable(bad_model, str(made))
 
@@ -107,7 +107,7 @@ def test_the_verdict_of_the_kind_decides_and_says_what_may_be_promoted_instead(
         "finetuned.answers -0.1 [-0.3, 0.1] not surely under 0; finetuned.ended 0.2 below 0.5; "
         "finetuned.ended not measured; nothing was promoted; the adapted model passed: promote the model"
     ) in " ".join(capsys.readouterr().err.split())
-    assert check_promotable(judged, str(made)).kind == "model"
+    assert check_promotable(judged, str(made)).manifest.kind == "model"
 
 
 def test_a_verdict_that_refuses_counts_without_a_reason_too(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_scores_of_an_earlier_release_are_judged_by_their_checks(tmp_path: Path)
         for check in rows["gate"]["checks"][:2]:
             del check["enforced"]
 
-    assert check_promotable(rewrite(scores(tmp_path / "1", made), forget), str(made)).kind == "model"
+    assert check_promotable(rewrite(scores(tmp_path / "1", made), forget), str(made)).manifest.kind == "model"
     with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1;"):
         check_promotable(rewrite(scores(tmp_path / "2", made, adapted=False), forget), str(made))
 
@@ -180,55 +180,81 @@ def test_a_model_that_was_changed_since_promotes_nothing(tmp_path: Path) -> None
         check_promotable(str(judged), str(made))
 
 
-def test_a_server_is_given_no_path_of_this_machine(
+def test_scores_are_found_beside_the_model_the_newest_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model(tmp_path / "model/1")
+    command = ["promote", str(made), "--name", "az", "--dry-run"]
+
+    assert main.main(command) == 3
+    assert f"no scores of it in {tmp_path}/scores; run evaluate, or name them by --scores" in (
+        capsys.readouterr().err
+    )
+    scores(tmp_path / "scores/1", made, adapted=False)
+    assert main.main(command) == 6
+    scores(tmp_path / "scores/2", made)
+    scores(tmp_path / "scores/3", model(tmp_path / "model/2", "other"))
+    assert main.main(command) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{made} would be az@champion\n"
+    assert f"scores: {tmp_path}/scores/2" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--name", "a/b"], "'a/b' is no name of a registered model: no '/', ':' or '@'; rename it"),
+        (["--alias", "latest"], "MLflow keeps the alias 'latest' for itself; write champion or challenger"),
+        (["--alias", "v3"], "MLflow keeps the alias 'v3' for itself"),
+        (["--alias", "a b"], "'a b' is no alias"),
+        (["--as", "champion", "--alias", "best"], "give it or --as, not both"),
+        (["--model", "other"], "--model other: give it or"),
+        (["--rollback", "--as", "champion"], "--rollback: takes no alias"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused_before_anything_is_read(
+    options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["promote", str(tmp_path / "model"), *options]) == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "answers", "beaten"),
+    [
+        ({"value": 0.9, "passed": True, "interval": [0.85, 0.95]}, None, True),
+        ({"value": 0.9, "passed": True}, None, True),
+        ({"value": 0.99, "passed": True, "interval": [0.9, 1.05]}, None, False),  # maybe better
+        ({"value": 1.0, "passed": True, "interval": [1.0, 1.0]}, None, False),
+        (
+            {"value": 1.0, "passed": True, "interval": [0.9, 1.1]},
+            {"value": -0.2, "passed": True, "interval": [-0.3, -0.1]},
+            True,
+        ),
+        (
+            {"value": 0.9, "passed": True, "interval": [0.8, 0.95]},
+            {"value": 0.1, "passed": False, "interval": [0.0, 0.2], "enforced": False},
+            False,
+        ),
+        (None, None, False),
+    ],
+)
+def test_the_champion_is_beaten_where_a_comparison_is_sure_and_none_is_lost(
+    ratio: dict[str, Any] | None, answers: dict[str, Any] | None, beaten: bool, tmp_path: Path
 ) -> None:
     made = model(tmp_path / "model")
+    rows = {"bits_per_byte_to_champion": ratio, "answers_to_champion": answers}
     judged = scores(tmp_path / "scores", made)
-    command = ["promote", "--scores", str(judged), "--model", str(made)]
+    table = json.loads((judged / "scores.json").read_text())
+    table["gate"]["checks"] += [
+        {"name": f"adapted.{name}", "limit": 1.0, **row} for name, row in rows.items() if row
+    ]
+    (judged / "scores.json").write_text(json.dumps(table))
+    manifest = artifact.read_manifest(str(judged))
+    assert manifest is not None
+    artifact.seal(judged, kind="scores", origin={**manifest.origin, "input champion": "c0"})
 
-    assert main.main([*command, "--set", "tracking.uri=http://127.0.0.1:9"]) == 4
-    assert f"--model {made}: a path of this machine" in capsys.readouterr().err
+    found = check_promotable(str(judged), str(made))
 
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_relative_path_is_registered_so_that_another_directory_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores(tmp_path / "scores", model(tmp_path / "model"))
-    database = f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.chdir(tmp_path)
-
-    command = ["promote", "--scores", "scores", "--model", "model/", "--name", "az"]
-    assert main.main([*command, "--set", f"tracking.uri={database}"]) == 0
-
-    from mlflow import MlflowClient
-
-    version = MlflowClient(tracking_uri=database).get_model_version_by_alias("az", "champion")
-    assert version.source == str(tmp_path / "model")
-    assert version.tags["anadil.scores"] == str(tmp_path / "scores")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_the_alias_moves_and_equal_bytes_stay_one_version(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = model(tmp_path / "1"), model(tmp_path / "2", "more weights")
-    registry = ["--set", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", "--name", "az"]
-
-    for made in (first, second, first):
-        judged = tmp_path / f"scores-{made.name}"
-        if not judged.exists():
-            scores(judged, made)
-        assert main.main(["promote", "--scores", str(judged), "--model", str(made), *registry]) == 0
-
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    assert client.get_model_version_by_alias("az", "champion").source == str(first)
-    assert len(client.search_model_versions("name = 'az'")) == 2
-    out, err = capsys.readouterr()
-    assert "az version 1 is champion" in out
-    assert "az version 2, which is replaced, was not compared with; evaluate again for that" in err
+    assert found.has_beaten("c0") is beaten
+    assert not found.has_beaten("another champion")

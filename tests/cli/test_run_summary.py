@@ -1,6 +1,7 @@
 """What `anadil run` ends with, for people."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,21 +26,39 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tracking(scores: str) -> None:
+def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tracking(
+    scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uris = {"scores": scores, "report": "/runs/report/77aa"}
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
 
-    lines = list(summary_lines(RECIPE, uris, "sqlite:////runs/a b/mlflow.db"))
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    (spool / "sent.json").write_text('{"parent": "8a8c", "experiment": "1"}')
+
+    lines = list(summary_lines(RECIPE, uris, "sqlite:////runs/a b/mlflow.db", spool))
 
     assert lines[0].split() == ["base", "adapted", "finetuned"]
     assert lines[1].split() == ["bits", "per", "byte", "2.913", "1.745", "1.802"]
     assert "trained answers, word for word" in lines[5]
     assert lines[6].startswith("Release the finetuned model: all 4 deciding checks hold.")
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         "report: /runs/report/77aa/report.html",
-        "tracking: mlflow ui --backend-store-uri 'sqlite:////runs/a b/mlflow.db'",
+        "tracking: mlflow ui --port 5000 --backend-store-uri 'sqlite:////runs/a b/mlflow.db'",
+        "  and then: http://127.0.0.1:5000/#/experiments/1/runs/8a8c?workflowType=machine_learning",
     ]
-    assert len(lines) <= 12
+    assert len(lines) <= 13
     assert max(map(len, lines)) <= 100
+
+
+def test_mlflow_of_an_environment_that_is_not_active_is_named_by_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    [line] = summary_lines(RECIPE, {}, "sqlite:////runs/mlflow.db")
+
+    assert line.startswith(f"tracking: {Path(sys.executable).with_name('mlflow')} ui --port 5000 ")
 
 
 def test_a_server_is_named_and_its_password_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,8 +159,11 @@ def test_the_artifact_holds_no_pickle_and_one_path_which_is_that_of_its_base(
 
     assert files == [
         "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja",
-        "heldout_chats.jsonl", "manifest.json", "mask_audit.json", "merged/chat_template.jinja", "merged/config.json", "merged/generation_config.json",
-        "merged/model.safetensors", "merged/tokenizer.json", "merged/tokenizer_config.json",
+        "heldout_chats.jsonl", "manifest.json", "mask_audit.json", "merged/MLmodel", "merged/chat_template.jinja",
+        "merged/components/tokenizer/chat_template.jinja", "merged/components/tokenizer/tokenizer.json",
+        "merged/components/tokenizer/tokenizer_config.json", "merged/config.json", "merged/generation_config.json",
+        "merged/model.safetensors", "merged/python_env.yaml", "merged/requirements.txt",
+        "merged/tokenizer.json", "merged/tokenizer_config.json",
         "seen_chats.jsonl", "tokenizer.json", "tokenizer_config.json", "training.json", "training.jsonl",
     ]  # fmt: skip
     settings = json.loads(texts.pop("adapter_config.json"))

@@ -21,7 +21,14 @@ PYTORCHJOB = ("kubeflow.org_pytorchjobs", "hyperpod-helm-chart_kubeflow.org_pyto
 """PyTorchJob of the training operator 1.9, and of the older one that HyperPod's chart installs."""
 TRAINJOB = "trainer.kubeflow.org_trainjobs"
 RAYCLUSTER = "ray.io_rayclusters"
-VERSIONS = {RAYCLUSTER: "1.36", PYTORCHJOB[0]: "1.36", PYTORCHJOB[1]: "1.27", TRAINJOB: "1.36"}
+INFERENCESERVICE = "serving.kserve.io_inferenceservices"
+VERSIONS = {
+    INFERENCESERVICE: "1.36",
+    RAYCLUSTER: "1.36",
+    PYTORCHJOB[0]: "1.36",
+    PYTORCHJOB[1]: "1.27",
+    TRAINJOB: "1.36",
+}
 """Whose pod template each of them holds."""
 
 _PYTORCHJOB = """
@@ -106,6 +113,31 @@ spec:
      replicas: integer, scaleStrategy: {workersToDelete: [string]}, template*: core.v1.PodTemplateSpec}
 """
 """Source: ray-project/kuberay, ray-operator/apis/ray/v1/raycluster_types.go, of KubeRay 1.1."""
+_INFERENCESERVICE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+spec:
+  predictor*:
+    annotations: {"{}": string}
+    canaryTrafficPercent: integer
+    containerConcurrency: integer
+    deploymentStrategy: apps.v1.DeploymentStrategy
+    labels: {"{}": string}
+    maxReplicas: integer
+    minReplicas: integer
+    scaleMetric: string
+    scaleTarget: integer
+    timeout: integer
+    model:
+      modelFormat*: {name*: string, version: string}
+      protocolVersion: string
+      runtime: string
+      storage: {key: string, parameters: {"{}": string}, path: string, schemaPath: string}
+      storageUri: string
+"""
+"""Source: kserve/kserve, pkg/apis/serving/v1beta1 (component.go, predictor.go, predictor_model.go). A predictor holds
+a PodSpec too, and a model a Container, whose name and containers the controller fills in."""
+_INLINE = {("predictor",): "core.v1.PodSpec", ("predictor", "model"): "core.v1.Container"}
 QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 
 
@@ -124,7 +156,8 @@ def validator(name: str) -> Any:
 
 def schema(name: str) -> dict[str, Any]:
     """A definition as JSON Schema; its status, which no client writes, is left out."""
-    wanted = yaml.safe_load({TRAINJOB: _TRAINJOB, RAYCLUSTER: _RAYCLUSTER}.get(name, _PYTORCHJOB))
+    others = {TRAINJOB: _TRAINJOB, RAYCLUSTER: _RAYCLUSTER, INFERENCESERVICE: _INFERENCESERVICE}
+    wanted = yaml.safe_load(others.get(name, _PYTORCHJOB))
     if name == PYTORCHJOB[1]:
         del wanted["spec"]["runPolicy"]["managedBy"]
     return {
@@ -135,9 +168,24 @@ def schema(name: str) -> dict[str, Any]:
             "apiVersion": {"const": wanted["apiVersion"]},
             "kind": {"const": wanted["kind"]},
             "metadata": {"type": "object"},
-            "spec": _schema(wanted["spec"], VERSIONS[name]),
+            "spec": _inlined(_schema(wanted["spec"], VERSIONS[name]))
+            if name == INFERENCESERVICE
+            else _schema(wanted["spec"], VERSIONS[name]),
         },
     }
+
+
+def _inlined(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec of an InferenceService with the fields of Kubernetes that its parts hold too."""
+    for path, kind in _INLINE.items():
+        part = spec
+        for key in path:
+            part = part["properties"][key]
+        part["properties"] = (
+            _of_kubernetes(f"io.k8s.api.{kind}", VERSIONS[INFERENCESERVICE])["properties"]
+            | part["properties"]
+        )
+    return spec
 
 
 def _schema(short: Any, version: str) -> dict[str, Any]:

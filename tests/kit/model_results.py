@@ -20,6 +20,7 @@ import torch
 from safetensors import safe_open
 
 from anadil.artifacts.chat_files import read_chats
+from anadil.artifacts.mlmodel import COMPONENTS, ENVIRONMENT, MLMODEL
 from anadil.evaluate import run as evaluating
 from anadil.evaluate.bits_per_byte import windows
 from anadil.finetune import run as finetuning
@@ -50,6 +51,7 @@ from tests.kit.results import digest
 
 Results = dict[str, object]
 
+MLFLOW_FILES = {MLMODEL, COMPONENTS, *ENVIRONMENT}
 BASE_ROWS = 300
 NEW_ROWS = 310
 CHATS: tuple[dict[str, Any], ...] = (
@@ -278,9 +280,12 @@ def _keys(file: Path) -> str:
 
 
 def _files(folder: Path) -> str:
-    """Files that make the artifact, but for TensorBoard's, which are named by machine and time."""
+    """Files that make the artifact, but for TensorBoard's, which are named by machine and time, and MLflow's.
+
+    What MLflow reads stands beside the content: an artifact of an earlier release without it is the same.
+    """
     files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return " ".join(sorted(str(file) for file in files if file.parts[0] != "tensorboard"))
+    return " ".join(sorted(str(file) for file in files if not {*file.parts} & {"tensorboard", *MLFLOW_FILES}))
 
 
 def _tree(content: object) -> object:

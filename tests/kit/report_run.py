@@ -145,6 +145,15 @@ def finetuning() -> list[Json]:
     ]
 
 
+def preference() -> list[Json]:
+    """`preference.jsonl` of an adapter that learned from pairs too."""
+    lines = [
+        {"step": i, "loss": 0.69 - i / 60, "reward_margin": i / 12, "reward_chosen": i / 40, "reward_rejected": i / 40 - i / 12}
+        for i in range(1, 25)
+    ]  # fmt: skip
+    return [line | ({"heldout_margin": line["step"] / 15} if line["step"] % 8 == 0 else {}) for line in lines]
+
+
 def audit() -> Json:
     """`mask_audit.json`."""
     return {
@@ -310,7 +319,9 @@ def artifacts(root: Path, **changed: Any) -> dict[str, Path]:
         "adapter": {
             "mask_audit.json": changed.get("audit", audit()),
             "training.jsonl": changed.get("finetuning", finetuning()),
-            "training.json": {"steps": 38, "epochs": 2.0, "loss": 1.9, "trainable_parameters": 1_114_112},
+            "training.json": {"steps": 38, "epochs": 2.0, "loss": 1.9, "trainable_parameters": 1_114_112}
+            | ({"preference": changed["preference"]} if "preference" in changed else {}),
+            **({"preference.jsonl": preference()} if "preference" in changed else {}),
         },
         "scores": {"scores.json": changed.get("scores", scores())},
     }

@@ -77,7 +77,7 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
 
     with (
         pytest.raises(BudgetReached),
-        record_step_status(str(tmp_path), RUN, "pretrain"),
+        record_step_status(asked.recipe, RUN, "pretrain"),
         telling(story, cluster),
     ):
         KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job)

@@ -11,6 +11,7 @@ from anadil import __version__
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.load import load_recipe
+from anadil.runtime.kfp import VARIED
 from anadil_pipelines.adapt import pipeline_yaml, write_pipeline
 from anadil_pipelines.steps import LAUNCHERS, STEPS
 from tests.kit.fake_kubeflow import read_as_the_server
@@ -65,8 +66,9 @@ def test_a_task_takes_the_recipe_and_what_its_stage_reads(compiled: dict[str, An
     given = tasks(compiled)[name]["inputs"]["parameters"]
 
     more = {"tokenizer": {"candidates"}, "trial": {"strategy", "finalists"}}.get(name, set())
-    assert set(given) == {"recipe", "run", *STAGES[name].reads, *more}
-    assert given["recipe"] == {"componentInputParameter": "recipe"}
+    assert set(given) == {"recipe", *VARIED, "run", *STAGES[name].reads, *more}
+    for parameter in ("recipe", *VARIED):
+        assert given[parameter] == {"componentInputParameter": parameter}
     assert given["run"] == {"runtimeValue": {"constant": "{{$.pipeline_job_uuid}}"}}
     for word in STAGES[name].reads:
         assert given[word]["taskOutputParameter"]["outputParameterKey"] == word
@@ -78,6 +80,22 @@ def test_a_step_gives_its_artifact_and_metrics(compiled: dict[str, Any], name: s
 
     assert set(outputs["parameters"]) == {STAGES[name].writes}
     assert outputs["artifacts"]["metrics"]["artifactType"]["schemaTitle"] == "system.Metrics"
+    word = STAGES[name].writes
+    kind = {"corpus": "Dataset", "model": "Model", "adapter": "Model"}.get(word, "Artifact")
+    assert outputs["artifacts"][f"{word}_artifact"]["artifactType"]["schemaTitle"] == f"system.{kind}"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_lineage_says_of_each_step_what_it_read(compiled: dict[str, Any], name: str) -> None:
+    writers = {stage.writes: stage.name for stage in FLOW}
+    given = tasks(compiled)[name]["inputs"].get("artifacts", {})
+
+    assert given == {
+        f"{word}_artifact": {
+            "taskOutputArtifact": {"producerTask": writers[word], "outputArtifactKey": f"{word}_artifact"}
+        }
+        for word in STAGES[name].reads
+    }
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -90,12 +108,18 @@ def test_a_step_runs_the_entry_point_of_its_image(compiled: dict[str, Any], name
     assert container["image"] == f"registry.example/{image}:{__version__}-cuda"
 
 
-def test_the_default_of_the_one_parameter_is_the_recipe(compiled: dict[str, Any]) -> None:
-    [(name, parameter)] = compiled["root"]["inputDefinitions"]["parameters"].items()
+def test_the_defaults_of_the_parameters_are_the_recipe_and_what_leaves_it_as_it_is(
+    compiled: dict[str, Any],
+) -> None:
+    parameters = compiled["root"]["inputDefinitions"]["parameters"]
 
-    assert name == "recipe"
-    assert load_recipe(parameter["defaultValue"]) == RECIPE
-    assert json.loads(parameter["defaultValue"])["language"] == "az"
+    assert set(parameters) == {"recipe", *VARIED}
+    recipe = parameters.pop("recipe")["defaultValue"]
+    assert load_recipe(recipe) == RECIPE
+    assert json.loads(recipe)["language"] == "az"
+    for name, parameter in parameters.items():
+        assert parameter["defaultValue"] == ""
+        assert parameter["description"] == f"{VARIED[name]} of the recipe; empty, as the recipe says"
 
 
 def test_the_report_step_shows_its_pages(compiled: dict[str, Any]) -> None:
@@ -143,6 +167,7 @@ def test_without_chats_there_is_no_finetuning_step() -> None:
 
     assert set(found) == {stage.name for stage in FLOW} - {"finetune", "trial", "tasks"}
     assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}
+    assert set(found["evaluate"]["inputs"]["artifacts"]) == {"corpus_artifact", "model_artifact"}
 
 
 def test_on_a_cluster_training_is_launched_by_the_tools(compiled: dict[str, Any]) -> None:
@@ -166,7 +191,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
     finish = tasks(spec)["finish"]
     assert finish["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
     assert finish["dependentTasks"] == ["exit-handler-1"]
-    assert set(finish["inputs"]["parameters"]) == {"recipe", "run"}
+    assert set(finish["inputs"]["parameters"]) == {"recipe", *VARIED, "run"}
     container = spec["deploymentSpec"]["executors"]["exec-finish"]["container"]
     assert container["command"] == ["python", "-m", "anadil.launch", "finish"]
 
@@ -191,7 +216,7 @@ def test_a_parallel_sweep_trains_each_size_in_a_pod_of_its_own() -> None:
     assert json.loads(loop["parameterIterator"]["items"]["raw"]) == ["2048", "4096"]
     assert loop["iteratorPolicy"]["parallelismLimit"] >= 2
     assert candidate["inputs"]["parameters"]["size"]["componentInputParameter"].endswith("loop-item-param-1")
-    assert set(candidate["inputs"]["parameters"]) == {"recipe", "corpus", "size"}
+    assert set(candidate["inputs"]["parameters"]) == {"recipe", *VARIED, "corpus", "size"}
     assert gathered["taskOutputParameter"]["producerTask"] == group
     assert command == ["python", "-m", "anadil.tokenizer"]
 

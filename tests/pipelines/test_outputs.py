@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from google.protobuf import json_format  # type: ignore[import-untyped]  # its stubs are a package of their own
 from kfp.pipeline_spec import pipeline_spec_pb2
 
@@ -10,16 +11,22 @@ from anadil.core.stages import STAGES
 from anadil.runtime import kfp
 
 
-def outputs(folder: Path, *names: str) -> dict[str, Any]:
+def outputs(folder: Path, *names: str, root: str = "") -> dict[str, Any]:
     """Where the launcher of Kubeflow Pipelines wants the results of a step."""
-    kinds = {"metrics": "system.Metrics", "html": "system.HTML", "markdown": "system.Markdown"}
+    kinds = {
+        "metrics": "system.Metrics",
+        "html": "system.HTML",
+        "markdown": "system.Markdown",
+        "corpus_artifact": "system.Dataset",
+        "model_artifact": "system.Model",
+    }
     listed = {
         name: {
             "artifacts": [
                 {
                     "name": name,
                     "type": {"schemaTitle": kinds[name]},
-                    "uri": str(folder / name),
+                    "uri": f"{root or folder}/{name}",
                     "metadata": {},
                 }
             ]
@@ -27,7 +34,9 @@ def outputs(folder: Path, *names: str) -> dict[str, Any]:
         for name in names
     }
     return {
-        "parameters": {"report": {"outputFile": str(folder / "parameter")}},
+        "parameters": {
+            stage.writes: {"outputFile": str(folder / f"{stage.name}.uri")} for stage in STAGES.values()
+        },
         "artifacts": listed,
         "outputFile": str(folder / "executor_output.json"),
     }
@@ -54,3 +63,45 @@ def test_the_launcher_reads_the_metrics_and_pages_of_a_step(tmp_path: Path) -> N
     assert (tmp_path / "out" / "html").read_text(encoding="utf-8") == "<h1>Hesabat</h1>"
     assert (tmp_path / "out" / "markdown").read_text(encoding="utf-8") == "# Hesabat"
     assert json.loads(text)["artifacts"]["html"]["artifacts"][0]["metadata"]["uri"] == str(made)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "expected"),
+    [
+        ("clean", "corpus_artifact", {"rows": 363, "records_train": 328, "records_heldout": 35}),
+        ("pretrain", "model_artifact", {"records_train": 328, "records_heldout": 35}),
+    ],
+)
+def test_a_step_registers_where_its_artifact_lies_and_copies_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, name: str, expected: dict[str, Any]
+) -> None:
+    """What KFP's launcher does with a URI that is not below the run's root, and without a file: the step fails."""
+    monkeypatch.setattr(kfp, "_launcher_path", lambda uri: tmp_path / uri.replace("://", "/"))
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "weights").write_bytes(b"w" * 100_000)
+    figures = {"loss": 3.5, "gate": "passed", "ratio": float("inf")}
+    manifest = artifact.seal(
+        made, kind=STAGES[stage].writes, origin={}, figures=figures, records={"train": 328, "heldout": 35}
+    )
+    root = "s3://kubeflow/v2/artifacts/anadil-adapt/1234"
+
+    kfp.write_outputs(
+        STAGES[stage], outputs(tmp_path / "out", name, root=root), "s3://team/root/made", manifest
+    )
+
+    text = (tmp_path / "out" / "executor_output.json").read_text(encoding="utf-8")
+    [card] = json_format.Parse(text, pipeline_spec_pb2.ExecutorOutput()).artifacts[name].artifacts
+    metadata = json_format.MessageToDict(card.metadata)
+    assert card.uri == f"{root}/{name}"
+    assert metadata == {
+        "uri": "s3://team/root/made",
+        "sha256": manifest.digest,
+        "key": manifest.key,
+        "loss": 3.5,
+        "gate": "passed",
+        **expected,
+    }
+    uploaded = [path for path in (tmp_path / "s3").rglob("*") if path.is_file()]
+    assert uploaded == [tmp_path / "s3" / "kubeflow" / "v2" / "artifacts" / "anadil-adapt" / "1234" / name]
+    assert json.loads(uploaded[0].read_text(encoding="utf-8")) == metadata

@@ -8,6 +8,7 @@ import yaml
 from anadil import __version__
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.recipe.load import load_recipe
+from anadil.runtime.kfp import VARIED
 from anadil_pipelines import submit
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.resources import with_clean_workers
@@ -33,6 +34,15 @@ def test_a_run_is_started_of_an_uploaded_version_with_the_recipe(
     assert load_recipe(run["runtime_config"]["parameters"]["recipe"]) == with_clean_workers(
         load_recipe(recipe_file)
     )
+    shown_values = {name: run["runtime_config"]["parameters"][name] for name in VARIED}
+    assert shown_values == {
+        "base": "tiny",
+        "steps": "[5000, 15000]",
+        "learning_rate": "[0.0032, 0.0024]",
+        "vocabulary": "[100000]",
+        "inputs": '["s3://bucket/raw/*.jsonl"]',
+        "root": "s3://bucket/root",
+    }
     assert version["name"].startswith(f"anadil-adapt-{__version__}-")
     documents = list(yaml.safe_load_all(pipeline_yaml(with_clean_workers(load_recipe(recipe_file)))))
     assert version["pipeline_spec"] == {"pipeline_spec": documents[0], "platform_spec": documents[1]}

@@ -194,3 +194,33 @@ def test_a_cpu_needs_what_was_measured_on_one() -> None:
 
         counted = (need.total_bytes - need.parts["Python and libraries"]) / MIB
         assert 0.97 < counted / seen < 1.15
+
+
+PAIRS = "finetune.preference.inputs=[pairs.jsonl]"
+
+
+def test_pairs_take_twice_their_number_of_chats_and_no_second_model() -> None:
+    plain = finetune_of("azerbaijani-1b", "finetune.dropout=0", "finetune.batch_size=16")
+    same = finetune_of("azerbaijani-1b", "finetune.dropout=0", PAIRS, "finetune.preference.batch_size=8")
+    small = finetune_of("azerbaijani-1b", PAIRS, "finetune.preference.batch_size=1")
+
+    assert same.parts == plain.parts
+    assert small.parts == finetune_of("azerbaijani-1b").parts
+
+
+def test_pairs_that_do_not_fit_are_refused_with_a_batch_that_does() -> None:
+    words = (
+        "finetune.trains=adapter",
+        PAIRS,
+        "finetune.preference.max_length=30000",
+        "finetune.preference.batch_size=64",
+    )
+
+    said = refused("azerbaijani-8b", *words)
+
+    assert said.startswith("finetune.preference does not fit: finetune.preference.batch_size 64 pairs")
+    assert said.endswith("leave it out: --set finetune.preference=null")
+    size = said.split("--set finetune.preference.batch_size=")[1].split(",")[0]
+    assert "fits" in check_finetune(
+        load_recipe("azerbaijani-8b", [*words, f"finetune.preference.batch_size={size}"]), here=False
+    )

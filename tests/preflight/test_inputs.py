@@ -70,6 +70,19 @@ def test_rows_that_are_no_chat_beside_chats_are_told(recipe: Recipe, tmp_path: P
     assert "chats.jsonl:2" in found.remedy
 
 
+def test_pairs_are_looked_at_beside_the_chats(recipe: Recipe, tmp_path: Path) -> None:
+    chats, good = put(tmp_path, "chats.jsonl", lines(CHAT)), {"prompt": "?", "chosen": "a", "rejected": "b"}
+    mixed = put(tmp_path, "pairs.jsonl", lines(good, {"prompt": "?"}))
+    bad = put(tmp_path, "bad.jsonl", lines({"prompt": "?"}))
+
+    found = look(again(recipe, f"finetune.preference.inputs=[{mixed}]"), "finetune", chats)
+
+    assert found.detail.endswith("; finetune.preference.inputs: 1 file(s), 1 pairs")
+    assert "1 rows are none and would be left out: no_pair 1" in found.remedy
+    with pytest.raises(DataError, match=r"pairs: none of 1 rows can be trained on: no_pair 1"):
+        look(again(recipe, f"finetune.preference.inputs=[{bad}]"), "finetune", chats)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

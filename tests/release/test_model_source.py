@@ -1,12 +1,12 @@
 import json
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from anadil.artifacts import artifact, storage
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError, RecipeError
+from anadil.release import model_source
 from anadil.release.model_source import find_model
 
 
@@ -31,9 +31,7 @@ def make_artifact(folder: Path, kind: str) -> Path:
 def registry(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A registry with one version, to be filled in."""
     version = SimpleNamespace(name="anadil-az", version="3", uri="", digest="")
-    module = ModuleType("anadil.release.registry")
-    vars(module)["resolve"] = lambda uri, tracking: version
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(model_source, "resolve", lambda uri, tracking: version)
     return version
 
 

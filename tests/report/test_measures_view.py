@@ -212,8 +212,9 @@ def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_pa
     job = report_run.job(tmp_path, cards={"model": "README.md"}, beside=True)
     alone = report_run.job(tmp_path / "alone", cards={"model": "README.md"})
 
-    assert [card.link for card in cost_view(read_facts(job)).cards] == ["../../model/0a1b/README.md"]
-    assert cost_view(read_facts(alone)).cards == ()
+    own = ["model_card.md", "data_card.md"]
+    assert [card.link for card in cost_view(read_facts(job)).cards] == [*own, "../../model/0a1b/README.md"]
+    assert [card.link for card in cost_view(read_facts(alone)).cards] == own
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_the_stage_gets_the_champion_as_one_more_input(
     made = recipe(f"evaluate.champion={old}", f"storage.root={tmp_path}")
     jobs: list[Job] = []
 
-    def stop_here(planned: object, job: Job, rank: int) -> None:
+    def stop_here(planned: object, job: Job, *_: object) -> None:
         jobs.append(job)
         raise DataError("here")
 

@@ -35,16 +35,8 @@ PARENT = "(select run_uuid from runs where name = 'flow')"
 
 def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
     """Run the real sender to its end."""
-    command = [
-        sys.executable,
-        "-m",
-        "anadil.runtime.mlflow_sender",
-        str(spool),
-        "--experiment",
-        "az",
-        "--name",
-        "flow",
-    ]
+    module = "anadil.runtime.mlflow_sender"
+    command = [sys.executable, "-m", module, str(spool), "--experiment", "az", "--name", "flow"]
     environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -52,7 +44,7 @@ def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
 def fill(spool: Path) -> None:
     """The lines of a clean stage that ended and of a pretrain stage that failed."""
     spool.mkdir(parents=True)
-    clean, pretrain = Tracker(spool / "clean.jsonl"), Tracker(spool / "pretrain.jsonl")
+    clean, pretrain = Tracker(spool / "clean.jsonl"), Tracker(spool / "pretrain.jsonl", "pretrain")
     clean.start()
     clean.params({"clean.minhash_bands": 14, "clean.inputs": '["a.jsonl"]'})
     clean.tags({"anadil.artifact": "s3://bucket/corpus/1"})
@@ -65,7 +57,10 @@ def fill(spool: Path) -> None:
     with (spool / "pretrain.jsonl").open("a") as file:
         file.write('{"kind": "metrics", "val{"kind": "start"}\n')  # what a kill in mid-write leaves
     for step in range(1, 6):
-        pretrain.metrics({"loss": 9.0 / step, "time_share/step": 0.9, "validation_bits_per_byte": 2.0}, step)
+        pretrain.metrics(
+            {"loss": 9.0 / step, "refused: {}": 1, "time_share/step": 0.9, "validation_bits_per_byte": 2.0},
+            step,
+        )
     for _ in range(2):  # as evaluate and report say what both know
         pretrain.run_params({"language": "az"})
         pretrain.run_metrics({"bits_per_byte/adapted": 1.25})
@@ -114,7 +109,7 @@ def test_the_recipe_goes_before_the_environment_before_the_default(monkeypatch: 
     assert tracking_uri(off, "sqlite:///x") is None
 
 
-def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
+def test_curves_are_grouped_and_final_figures_are_named_by_their_stage(tmp_path: Path) -> None:
     pretrain, tokenizer = Tracker(tmp_path / "p", "pretrain"), Tracker(tmp_path / "t", "tokenizer")
 
     pretrain.metrics({"loss": 1, "lr": 1, "tokens_per_s": 1, "validation_bits_per_byte": 1}, 10)
@@ -124,7 +119,10 @@ def test_curves_are_grouped_and_final_figures_are_not(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "p").read_text().splitlines()]
     curves = ["train/loss", "train/lr", "system/tokens_per_s", "validation/bits_per_byte"]
     assert list(lines[0]["values"]) == curves
-    assert (list(lines[1]["values"]), lines[1]["step"]) == (["loss", "dropped/short"], None)
+    assert (list(lines[1]["values"]), lines[1]["step"]) == (
+        ["pretrain_loss", "pretrain_dropped/short"],
+        None,
+    )
     assert list(json.loads((tmp_path / "t").read_text())["values"]) == ["tokenizer/replace_fertility"]
 
 
@@ -315,7 +313,7 @@ def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
     )
 
     assert found == [
-        ("loss", 0, 1), ("system/time_share/step", 1, 5), ("train/loss", 1, 5), ("validation/bits_per_byte", 1, 5),
+        ("pretrain_loss", 0, 1), ("system/time_share/step", 1, 5), ("train/loss", 1, 5), ("validation/bits_per_byte", 1, 5),
     ]  # fmt: skip
 
 

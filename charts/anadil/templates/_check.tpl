@@ -37,6 +37,13 @@
 {{- fail "queue.clusterQueue: not set; name the ClusterQueue that the LocalQueue takes from" -}}
 {{- end -}}
 {{- $storage := .Values.storage -}}
+{{- $serving := .Values.serving -}}
+{{- if and $serving.enabled (not $serving.model) -}}
+{{- fail "serving.model: not set; give the directory of a model, as `anadil serve-manifest URI` prints it" -}}
+{{- end -}}
+{{- if and $serving.enabled (hasPrefix "/" $serving.model) (not (and $storage.enabled (hasPrefix (printf "%s/" (trimSuffix "/" $storage.mountPath)) $serving.model))) -}}
+{{- fail (printf "serving.model: %s is on no claim; give s3://, or storage.enabled: true and a path below storage.mountPath" $serving.model) -}}
+{{- end -}}
 {{- if $storage.enabled -}}
 {{- $fsx := $storage.fsx -}}
 {{- if and $fsx.fileSystemId (not (and $fsx.dnsName $fsx.mountName)) -}}

@@ -34,11 +34,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* Image reference. Arguments: root, name (mlflow, tools, pipelines). */}}
 {{- define "anadil.image" -}}
-{{- $image := index .root.Values.images .name -}}
-{{- $registry := $image.registry | default .root.Values.images.registry -}}
+{{- include "anadil.imageOf" (dict "root" .root "image" (index .root.Values.images .name)) -}}
+{{- end -}}
+
+{{/* The same, of an image that stands elsewhere. Arguments: root, image. */}}
+{{- define "anadil.imageOf" -}}
+{{- $registry := .image.registry | default .root.Values.images.registry -}}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end -}}
-{{- $image.repository -}}
-{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end -}}
+{{- .image.repository -}}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
 {{/* Name of a service account. Arguments: root, name. */}}

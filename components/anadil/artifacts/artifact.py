@@ -9,13 +9,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
+from anadil.artifacts.mlmodel import META
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError
 
@@ -126,7 +127,7 @@ def verify_files(path: Path, manifest: Manifest, name: str) -> None:
     """
     remedy = remedy_of(name)
     present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
-    present.discard(MANIFEST)
+    present = _own(present)
     for missing in sorted(manifest.files.keys() - present):
         raise IntegrityError(f"{name}/{missing}: missing, but its manifest names it; {remedy}")
     for extra in sorted(present - manifest.files.keys()):
@@ -155,7 +156,7 @@ def glance(uri: str, manifest: Manifest) -> None:
                 f"{uri}/{name}: size differs from the manifest: {entry['bytes']:,} bytes expected, "
                 f"{sizes[name]:,} found; {remedy}"
             )
-    if "://" not in uri and (extra := sorted(sizes.keys() - manifest.files.keys() - {MANIFEST})):
+    if "://" not in uri and (extra := sorted(_own(sizes.keys()) - manifest.files.keys())):
         raise IntegrityError(f"{uri}/{extra[0]}: not in its manifest; {remedy}")
     left = GLANCE_BYTES
     for name in sorted(manifest.files, key=lambda name: sizes[name]):
@@ -164,6 +165,11 @@ def glance(uri: str, manifest: Manifest) -> None:
             return
         if hashlib.sha256(store.read(join(uri, name))).hexdigest() != manifest.files[name]["sha256"]:
             raise IntegrityError(f"{uri}/{name}: differs from its manifest; {remedy}")
+
+
+def _own(present: Collection[str]) -> set[str]:
+    """Files without the manifest, and without the note that MLflow leaves where it loads a registered model."""
+    return {name for name in present if name != MANIFEST and name.rpartition("/")[2] != META}
 
 
 def remedy_of(uri: str) -> str:

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
@@ -16,6 +17,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
 from anadil.text.choices import choices_of
+from anadil.text.pairs import Pair, pair_of
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +52,39 @@ def read_chats(
     Raises:
         DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
     """
+    for row, place, source in _rows_in(uris, copy):
+        found = messages_of(row)
+        if isinstance(found, Refusal):
+            _drop(found, place, dropped)
+        else:
+            choices = choices_of(row, found[-2].content, found[-1].content)
+            yield Chat(messages=found, place=place, source=source, choices=choices)
+
+
+def read_pairs(
+    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy
+) -> Iterator[Pair]:
+    """The good pairs of answers of files, in order; the other rows are counted in `dropped`. As `read_chats`."""
+    for row, place, source in _rows_in(uris, copy):
+        found = pair_of(row)
+        if isinstance(found, Refusal):
+            _drop(found, place, dropped)
+        else:
+            chosen, rejected = (Chat(messages=side, place=place, source=source) for side in found)
+            yield Pair(chosen=chosen, rejected=rejected)
+
+
+def _rows_in(uris: Sequence[str], copy: storage.Copy) -> Iterator[tuple[dict[str, object], str, str]]:
+    """Every row, its place, and the name of its data set."""
     for uri in check_chat_files(uris):
         source = source_of(uri)
         with copy(uri) as path:
             for number, row in rows_of(path, uri):
-                place = f"{Path(uri).name}:{number}"
-                found = messages_of(row)
-                if isinstance(found, Refusal):
-                    dropped.add(found.reason, f"{place} ({found.value!r})" if found.value else place)
-                else:
-                    choices = choices_of(row, found[-2].content, found[-1].content)
-                    yield Chat(messages=found, place=place, source=source, choices=choices)
+                yield row, f"{Path(uri).name}:{number}", source
+
+
+def _drop(refused: Refusal, place: str, dropped: DroppedChats) -> None:
+    dropped.add(refused.reason, f"{place} ({refused.value!r})" if refused.value else place)
 
 
 def source_of(uri: str) -> str:
@@ -99,8 +123,10 @@ def _part_of(uri: str, name: re.Pattern[str]) -> str:
     return ""
 
 
-def refuse_no_chats(uris: Sequence[str], num_chats: int, dropped: DroppedChats) -> None:
-    """Refuse files without a chat to train on.
+def refuse_no_chats(
+    uris: Sequence[str], num_chats: int, dropped: DroppedChats, kind: Literal["chats", "pairs"] = "chats"
+) -> None:
+    """Refuse files without a chat, or a pair of answers, to train on.
 
     Raises:
         DataError: With the reason of each kind of row.
@@ -108,8 +134,9 @@ def refuse_no_chats(uris: Sequence[str], num_chats: int, dropped: DroppedChats) 
     if num_chats:
         return
     if not dropped.total:
-        raise DataError(f"chats: {', '.join(uris)} hold no rows; {DROP_REMEDIES['no_chat']}")
-    raise DataError(f"chats: none of {dropped.total:,} rows can be trained on: {dropped}")
+        remedy = DROP_REMEDIES["no_chat" if kind == "chats" else "no_pair"]
+        raise DataError(f"{kind}: {', '.join(uris)} hold no rows; {remedy}")
+    raise DataError(f"{kind}: none of {dropped.total:,} rows can be trained on: {dropped}")
 
 
 def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:

@@ -260,6 +260,22 @@ class S3:
         """What changes when an object does."""
         return self.fingerprint(uri)
 
+    def listed(self, uri: str) -> dict[str, float]:
+        """What lies right below a prefix, as a directory shows it; one request for each thousand names.
+
+        A name -> when it was written, in seconds since 1970; of a prefix, which ends in `/`, nobody knows.
+        """
+        bucket, prefix = split_uri(uri)
+        pages = self._client.get_paginator("list_objects_v2")
+        found: dict[str, float] = {}
+        with s3_errors(uri):
+            for page in pages.paginate(Bucket=bucket, Prefix=_below(prefix), Delimiter="/"):
+                found |= {str(item["Prefix"]): 0.0 for item in page.get("CommonPrefixes", ())}
+                found |= {
+                    str(item["Key"]): item["LastModified"].timestamp() for item in page.get("Contents", ())
+                }
+        return {name.removeprefix(_below(prefix)): when for name, when in found.items()}
+
     def directories(self, uri: str) -> list[str]:
         """Prefixes right below with a manifest, oldest first."""
         bucket, prefix = split_uri(uri)

@@ -233,6 +233,21 @@ class LocalStore:
         with self._path(uri).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
+    def listed(self, uri: str) -> dict[str, float]:
+        """What lies right below a directory: its name -> when it was written, in seconds since 1970.
+
+        A directory's name ends in `/`. Nothing where there is no directory.
+        """
+        root = self._path(uri)
+        if not root.is_dir():
+            return {}
+        with os.scandir(root) as entries:
+            return {
+                f"{entry.name}/" if entry.is_dir() else entry.name: entry.stat().st_mtime
+                for entry in entries
+                if not entry.is_symlink()
+            }
+
     def directories(self, uri: str) -> list[str]:
         """Directories right below with a manifest, oldest first."""
         manifests = Path(uri).glob(f"*/{MANIFEST}")

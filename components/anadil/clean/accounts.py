@@ -1,7 +1,7 @@
 """What the rows of documents add up to: in = kept + dropped, by rule, by file, by host, by length."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ TOP_HOSTS = 50
 MAX_FILES = 1_000
 """Of `by_source`; the rest is one entry."""
 OTHER_FILES = "other files"
+MAX_LICENCES = 100
+"""Of `by_licence`; the rest is one entry. Records name them, and some put whole sentences there."""
+OTHER_LICENCES = "other licences"
 CLUSTER_BOUNDS = (2, 3, 5, 10, 100, 1_000, 10_000)
 """Least sizes of the groups in which clusters are counted."""
 Array = npt.NDArray[Any]
@@ -59,6 +62,12 @@ class Accounts:
         self.hosts: Counter[str] = Counter()
         self.kept_hosts: Counter[str] = Counter()
         self.by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.licences: Counter[str] = Counter()
+        """Kept documents by what their records say."""
+        self.words: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
+        """Of kept documents, by host, file or licence."""
+        self.bytes: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
+        """Of their text."""
 
     def count(self, rows: pa.Table, reason: Array, cluster_size: Array) -> None:
         """Add rows of a shard.
@@ -105,28 +114,47 @@ class Accounts:
                 self.kept_hosts[host] += kept
         for file, name in zip(rows["file"].to_pylist(), names.tolist(), strict=True):
             self.by_source[file][name] += 1
+        kept = rows.filter(pa.array(is_kept))
+        words = np.nan_to_num(kept["words"].to_numpy()).astype(np.int64).tolist()
+        sizes = kept["bytes_out"].to_pylist()
+        self.licences.update(kept["licence"].to_pylist())
+        for name in PLACES:
+            own_words, own_bytes = self.words[name], self.bytes[name]
+            for place, count, size in zip(kept[name].to_pylist(), words, sizes, strict=True):
+                own_words[place] += count
+                own_bytes[place] += size
 
     def as_json(self) -> Json:
         """Everything, for `add`."""
         hosts = dict(self.hosts.most_common(MAX_HOSTS))
+        licences = dict(self.licences.most_common(MAX_HOSTS))
+        extents: dict[str, Iterable[str]] = {"host": hosts, "file": self.by_source, "licence": licences}
         return {
             **{name: dict(getattr(self, name)) for name in COUNTERS},
             "documents": self.documents,
             "hosts": hosts,
             "kept_hosts": {host: self.kept_hosts[host] for host in hosts},
             "by_source": {file: dict(counts) for file, counts in self.by_source.items()},
+            "licences": licences,
+            "words": {kind: {name: self.words[kind][name] for name in extents[kind]} for kind in PLACES},
+            "bytes": {kind: {name: self.bytes[kind][name] for name in extents[kind]} for kind in PLACES},
         }
 
     def add(self, other: Json) -> None:
         """Add what `as_json` gave of other rows."""
         self.documents += other["documents"]
-        for name in (*COUNTERS, "hosts", "kept_hosts"):
+        for name in (*COUNTERS, "hosts", "kept_hosts", "licences"):
             getattr(self, name).update(other[name])
+        for name in PLACES:
+            self.words[name].update(other["words"][name])
+            self.bytes[name].update(other["bytes"][name])
         for file, counts in other["by_source"].items():
             self.by_source[file].update(counts)
         if len(self.hosts) > 2 * MAX_HOSTS:
             self.hosts = Counter(dict(self.hosts.most_common(MAX_HOSTS)))
             self.kept_hosts = Counter({host: self.kept_hosts[host] for host in self.hosts})
+            for unit in (self.words, self.bytes):
+                unit["host"] = Counter({host: unit["host"][host] for host in self.hosts})
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -169,7 +197,23 @@ class Accounts:
     def hosts_json(self) -> Json:
         """The hosts with most documents."""
         top = sorted(self.hosts.items(), key=lambda item: (-item[1], item[0]))[:TOP_HOSTS]
-        return {host: {"in": count, "kept": self.kept_hosts[host]} for host, count in top}
+        return {
+            host: {"in": count, "kept": self.kept_hosts[host], **self._extent("host", host)}
+            for host, count in top
+        }
+
+    def _extent(self, kind: str, name: str) -> dict[str, int]:
+        """Words and bytes of the kept documents of a place."""
+        return {"words": self.words[kind][name], "bytes": self.bytes[kind][name]}
+
+    def licences_json(self) -> Json:
+        """Kept documents by the licence that their records name, most first; an empty name: they name none."""
+        ranked = sorted(self.licences.items(), key=lambda item: (-item[1], item[0]))
+        table: dict[str, Counter[str]] = defaultdict(Counter)
+        for number, (licence, count) in enumerate(ranked):
+            name = licence if number < MAX_LICENCES or len(ranked) == MAX_LICENCES + 1 else OTHER_LICENCES
+            table[name].update({"kept": count, **self._extent("licence", licence)})
+        return {name: dict(entry) for name, entry in table.items()}
 
     def sources_json(self, bad: Counter[str]) -> Json:
         """What became of the documents of each file.
@@ -182,11 +226,14 @@ class Accounts:
         for number, file in enumerate(files):
             name = file if number < MAX_FILES or len(files) == MAX_FILES + 1 else OTHER_FILES
             counts = self.by_source.get(file, Counter())
-            entry = table.setdefault(name, {"in": 0, "kept": 0, "bad": 0, "dropped": Counter()})
+            empty = {"in": 0, "kept": 0, "bad": 0, "dropped": Counter(), "words": 0, "bytes": 0}
+            entry = table.setdefault(name, empty)
             entry["in"] += counts.total()
             entry["kept"] += counts[KEPT_NAME]
             entry["bad"] += bad[file]
             entry["dropped"].update({each: n for each, n in counts.items() if each != KEPT_NAME})
+            for unit, number_of in self._extent("file", file).items():
+                entry[unit] += number_of
         return {
             name: {**entry, "dropped": dict(sorted(entry["dropped"].items()))}
             for name, entry in table.items()
@@ -197,4 +244,6 @@ class Accounts:
         return {str(bound): count for bound in CLUSTER_BOUNDS if (count := self.clusters[str(bound)])}
 
 
+PLACES = ("host", "file", "licence")
+"""Columns by which words and bytes are summed."""
 COUNTERS = ("reasons", "bytes_in", "bytes_out", "failed", "only", "lengths", "clusters", "tried")

@@ -87,6 +87,7 @@ class _Waiting:
     number: int
     """Within the shard."""
     source: str
+    licence: str
     bytes_in: int
     prepared: Prepared
 
@@ -136,7 +137,7 @@ class _ShardRun:
                 prepared = prepare_record(raw, self._settings)
                 batch.append(
                     _Waiting(
-                        place=place, number=self._num_records - 1, source=raw.source,
+                        place=place, number=self._num_records - 1, source=raw.source, licence=raw.licence,
                         bytes_in=raw.num_bytes, prepared=prepared,
                     )
                 )  # fmt: skip
@@ -165,7 +166,7 @@ class _ShardRun:
         file = self._task.shard.ranges[index].name
         for each, outcome in zip(batch, judged, strict=True):
             read_stats.recoded += outcome.is_recoded
-            self._output.add(each.number, file, each.bytes_in, outcome)
+            self._output.add(each.number, file, each.licence, each.bytes_in, outcome)
         self._output.write(kept)
 
     def _records(self, index: int, read_stats: ReadStats) -> Iterator[tuple[Place, RawRecord]]:

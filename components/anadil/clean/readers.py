@@ -33,6 +33,9 @@ MAX_RECORD_BYTES = MAX_LINE_BYTES
 MAX_PLACES = 10
 """Bad records that an error message lists."""
 PARQUET_BATCH = 1_000
+LICENCE_KEYS = ("license", "licence")
+"""Keys or columns under which a record names its licence; the first one that it has."""
+MAX_LICENCE_CHARS = 200
 FIRST_KEY = re.compile(r'\ufeff?\s*\{\s*"')
 """How a file of JSON objects begins; bytes that are damaged do not."""
 
@@ -46,6 +49,8 @@ class RawRecord:
     place: str = ""
     """File and byte, which does not depend on the range; `source` where it is left out."""
     url: str = ""
+    licence: str = ""
+    """As the record itself says, in its first `MAX_LICENCE_CHARS`."""
     text: str = ""
     html: bytes | None = None
     charset: str = ""
@@ -243,10 +248,12 @@ def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
 
 
 def _raw(row: Mapping[str, Any], text_field: str, place: str, offset: str) -> RawRecord:
-    """A record with its text, and URL and source where they are given."""
+    """A record with its text, and URL, source and licence where they are given."""
     url, origin = (_writable(row.get(key)) for key in ("url", "source"))
     source = f"{place} {origin}" if origin else place
-    return RawRecord(source=source, place=offset, url=url, text=row[text_field])
+    licence = next(filter(None, (_writable(row.get(key)) for key in LICENCE_KEYS)), "")
+    named = " ".join(licence.split())[:MAX_LICENCE_CHARS]
+    return RawRecord(source=source, place=offset, url=url, licence=named, text=row[text_field])
 
 
 def _writable(value: object) -> str:
@@ -320,7 +327,9 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 raise DataError(
                     f"{source.name}: no column {source.text_field!r} (clean.text_field) among {', '.join(known)}"
                 )
-            columns = [column for column in (source.text_field, "url", "source") if column in known]
+            columns = [
+                column for column in (source.text_field, "url", "source", *LICENCE_KEYS) if column in known
+            ]
             groups = range(table.num_row_groups)[source.start : source.end]
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             for batch in table.iter_batches(PARQUET_BATCH, row_groups=list(groups), columns=columns):

@@ -29,12 +29,12 @@ ACCOUNTS = "accounts.json"
 FILE_ROWS = 65_536
 """Of one file; some 50 MB of memory while it is written."""
 GROUP_ROWS = 8_192
-PLAIN = ("id", "file", "source", "host", "bytes_in", "bytes_out")
+PLAIN = ("id", "file", "source", "host", "licence", "bytes_in", "bytes_out")
 VERDICT = "fails_"
 """Before the name of a rule, its verdict; null where the rule was not asked."""
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("id", "file", "source", "host")),
+        *((name, pa.string()) for name in ("id", "file", "source", "host", "licence")),
         *((name, pa.uint32()) for name in ("bytes_in", "bytes_out")),
         ("reason", pa.string()),
         ("duplicate_of", pa.string()),

@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
         pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
+        pa.field("licence", pa.dictionary(pa.int32(), pa.string()), nullable=False),
         pa.field("bytes_in", pa.uint32(), nullable=False),
         pa.field("bytes_out", pa.uint32(), nullable=False),
         pa.field("is_judged", pa.bool_(), nullable=False),
@@ -57,12 +58,13 @@ class RowWriter:
         with self._file:
             self._flush()
 
-    def add(self, record: int, file: str, bytes_in: int, judged: Judged) -> None:
+    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: Judged) -> None:
         """Take a document.
 
         Args:
             record: Number of its record within the shard.
             file: Name of the input that it is in.
+            licence: As the record names it; empty where it does not.
             bytes_in: Of the page or text as it came.
             judged: What became of it.
         """
@@ -72,6 +74,7 @@ class RowWriter:
         columns["file"].append(file)
         columns["source"].append(document.source)
         columns["host"].append(host_of(document.url) if document.url else "")
+        columns["licence"].append(licence)
         columns["bytes_in"].append(bytes_in)
         columns["bytes_out"].append(judged.num_bytes)
         columns["is_judged"].append(judged.is_judged)

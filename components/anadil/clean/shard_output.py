@@ -28,16 +28,17 @@ class ShardOutput:
         self._settings = settings
         self._writer = DocumentWriter(folder, settings.minhash.bands)
 
-    def add(self, record: int, file: str, bytes_in: int, judged: Judged) -> None:
+    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: Judged) -> None:
         """Count a record.
 
         Args:
             record: Its number within the shard.
             file: Name of the input that it is in.
+            licence: As the record names it; empty where it does not.
             bytes_in: Of the page or text as it came.
             judged: What became of it.
         """
-        self.rows.add(record, file, bytes_in, judged)
+        self.rows.add(record, file, licence, bytes_in, judged)
         found = self.clean_stats
         found.normalized += judged.is_normalized
         found.retried += judged.is_retried

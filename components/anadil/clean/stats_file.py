@@ -64,6 +64,8 @@ class Stats:
     """Those with most documents."""
     by_source: dict[str, dict[str, object]]
     """By input file."""
+    by_licence: dict[str, dict[str, int]]
+    """Kept documents by the licence that their records name; an empty name: they name none."""
     personal_data: dict[str, int]
     """Placeholders in documents that no rule dropped, by kind."""
     seconds: dict[str, float]
@@ -122,6 +124,7 @@ def make_stats(
         clusters=accounts.clusters_json(),
         hosts=accounts.hosts_json(),
         by_source=accounts.sources_json(bad),
+        by_licence=accounts.licences_json(),
         personal_data=dict(sorted(clean_stats.personal_data.items())),
         seconds={step: round(value, 3) for step, value in clean_stats.seconds.items()},
         documents_per_s={

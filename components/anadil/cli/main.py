@@ -43,6 +43,10 @@ PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
     **STAGE_COMMANDS,
+    "list": Command("runs of this work directory and of a store", "anadil.cli.list", "add_list"),
+    "compare": Command(
+        "two runs side by side: recipes, scores, curves, answers, cost", "anadil.cli.compare", "add_compare"
+    ),
     "recipe": Command("list, copy, show and check recipes", "anadil.cli.recipe", "add_recipe"),
     "language": Command("make a language pack of text", "anadil.cli.language", "add_language"),
     "plan": Command(
@@ -57,10 +61,18 @@ COMMANDS = {
     "status": Command("where a launched job stands", *JOBS),
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("end a launched job; what it saved stays", *JOBS),
-    "export": Command("a checkpoint of pretrain as a model directory", "anadil.cli.export", "add_export"),
     "chat": Command(
         "talk to a finished model, in the terminal or through a pipe", "anadil.cli.chat", "add_chat"
     ),
+    "export": Command(
+        "a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
+    ),
+    "serve-manifest": Command(
+        "the Kubernetes objects that serve a model, by vLLM or KServe",
+        "anadil.cli.serve_manifest",
+        "add_serve_manifest",
+    ),
+    "trace": Command("from a model back to every file that it was made of", "anadil.cli.trace", "add_trace"),
     "remove": Command(
         "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
     ),

@@ -6,182 +6,155 @@ Whoever serves the model asks the registry for the alias, so that moving it is t
 import argparse
 import json
 import logging
-import os
-from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
-from anadil.cli.doctor.local import require_packages
-from anadil.core.errors import (
-    DataError,
-    GateError,
-    IntegrityError,
-    PreflightError,
-    RecipeError,
-    RetryableError,
-)
+from anadil.core.errors import RecipeError
+from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
-from anadil.runtime.champion import ALIAS, DIGEST_TAG, TIMEOUTS
+from anadil.recipe.sections import Recipe
+from anadil.release.gate_verdict import Promotable, check_promotable, find_scores, read_model
+from anadil.release.registry import SCHEME, check_alias, check_name, open_registry, parse, resolve
+from anadil.runtime.champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.mlflow_spool import tracking_uri
 
 log = logging.getLogger(__name__)
 
-PROMOTED = {"model": "adapted", "adapter": "finetuned"}
-"""Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
+ALIASES = (ALIAS, "challenger")
 
 
 def add_promote(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
-    told = f"{text}. Prints the version; exits 6 where the gate was not passed, and moves nothing."
-    command = commands.add_parser(name, help=text, description=told)
-    add_recipe_options(command)
-    command.add_argument(
-        "--scores", required=True, metavar="URI", help="scores artifact with the gate's verdict"
+    told = (
+        f"{text}. Without --as it becomes champion where there is none, or where its scores show that it beats the "
+        "champion, else challenger. The champion before stays as `previous`. Prints the version; exits 6 where the "
+        "gate was not passed, and moves nothing."
     )
-    told = "model or adapter artifact that the scores are of"
-    command.add_argument("--model", required=True, metavar="URI", help=told)
-    told = "registered model (default: anadil- and the recipe's language)"
+    command = commands.add_parser(name, help=text, description=told)
+    told = f"model or adapter artifact, or {SCHEME}NAME@challenger"
+    command.add_argument("model", nargs="?", metavar="URI", help=told)
+    command.add_argument("--as", dest="alias", choices=ALIASES, help="the alias that it gets")
+    told = "make the version `previous` the champion again, after its bytes were verified"
+    command.add_argument("--rollback", action="store_true", help=told)
+    told = "scores artifact with the gate's verdict (default: the newest of the model that lies beside it)"
+    command.add_argument("--scores", metavar="URI", help=told)
+    told = "registered model (default: anadil- and the language that the model learned)"
     command.add_argument("--name", metavar="NAME", help=told)
-    command.add_argument("--alias", default=ALIAS, metavar="ALIAS", help="default: %(default)s")
     told = "say what would be done, and do nothing"
     command.add_argument("--dry-run", action="store_true", help=told)
-    command.set_defaults(command=promote)
+    command.add_argument("--model", dest="named_model", metavar="URI", help="the same as URI")
+    command.add_argument("--alias", dest="other_alias", metavar="ALIAS", help="another alias instead of --as")
+    add_recipe_options(command)
+    command.set_defaults(command=promote, recipe=None)
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Check the verdict and the model, register it and move the alias."""
-    recipe = load_recipe(options.recipe, options.set)
-    manifest = check_promotable(options.scores, options.model)
-    model, scores = absolute(options.model), absolute(options.scores)
-    name = options.name or f"anadil-{recipe.language_code}"
+    """Check the verdict and the model, register it and move the alias; or go back to the champion before."""
+    alias = _alias_of(options)
+    given = _model_of(options)
+    if options.rollback:
+        return _roll_back(options, given)
+    if given is None:
+        raise RecipeError("promote: which model? give the URI of a model or adapter artifact")
+    recipe = _given_recipe(options)
+    uri, scores, name = _artifact_of(given, options, recipe)
+    check_name(name, "--name")
+    manifest = read_model(uri)
+    if recipe is None:
+        recipe = _recipe_of(manifest, options.set)
+        name = options.name or (name if given.startswith(SCHEME) else f"anadil-{recipe.language_code}")
+    model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)
+    tracking = _tracking(recipe, uri)
     if options.dry_run:
-        print(f"{model} would be {name}@{options.alias}")
-        return 0
-    uri = tracking_uri(recipe)
-    if uri is None:
-        raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
-    require_packages("tracking")
-    if uri.startswith("http") and "://" not in model:
-        raise PreflightError(
-            f"--model {model}: a path of this machine, which an MLflow server neither takes nor reaches; put "
-            "storage.root on S3, or set tracking.uri to a database, such as sqlite:///mlflow.db"
-        )
-    version = _register(uri, name, options.alias, model, scores, manifest)
-    print(f"{name} version {version} is {options.alias}")
+        return _say_only(model, name, alias, tracking)
+    from anadil.release.promotion import promote as release
+
+    registry = open_registry(tracking)
+    done = release(registry, name, model, alias, recipe.tracking.experiment)
+    print(f"{done.name} version {done.version} is {done.alias}")
+    if done.previous:
+        print(f"{done.name} version {done.previous} is previous; anadil promote --rollback goes back to it")
+    elif done.alias == ALIASES[1]:
+        log.info("the champion stays: --as champion replaces it")
+    log.info('to load it: mlflow.transformers.load_model("%s%s@%s")', SCHEME, done.name, done.alias)
     return 0
 
 
-def check_promotable(scores: str, model: str) -> Manifest:
-    """The manifest of a model whose scores passed the gate: the checks of what it is itself.
-
-    Raises:
-        GateError: One of them was not passed.
-        IntegrityError: The scores are of another model, or a file of the model is missing or changed.
-        DataError: One of the two is no such artifact.
-    """
-    folder, judged = fetch(scores, "scores")
-    gate = _gate_of(scores, folder / "scores.json")
-    manifest = artifact.read_manifest(model)
-    if manifest is None or manifest.kind not in PROMOTED:
-        raise DataError(f"--model {model}: no finished model or adapter there; give the URI of one")
-    of = judged.origin.get(f"input {manifest.kind}")
-    if of != manifest.digest:
-        raise IntegrityError(
-            f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
-        )
-    candidate = PROMOTED[manifest.kind]
-    own = [check for check in gate["checks"] if str(check["name"]).startswith(f"{candidate}.")]
-    failed = [check for check in own if check.get("enforced", True) and not check["passed"]]
-    # Scores of an earlier release have checks and no verdicts.
-    verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
-    if not own:
-        raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
-    if failed or not verdict["passed"]:
-        reasons = "; ".join(map(_reason, failed)) or ", ".join(verdict.get("failed", []))
-        raise GateError(f"{model}: the gate was not passed: {reasons}; nothing was promoted{_other(gate)}")
-    _verify(model, manifest)
-    return manifest
+def _alias_of(options: argparse.Namespace) -> str | None:
+    if options.alias and options.other_alias:
+        raise RecipeError("--alias: give it or --as, not both")
+    if options.other_alias:
+        check_alias(options.other_alias, "--alias")
+    if options.rollback and (options.alias or options.other_alias):
+        raise RecipeError("--rollback: takes no alias: it makes `previous` the champion")
+    alias: str | None = options.alias or options.other_alias
+    return alias
 
 
-def _gate_of(scores: str, path: Path) -> dict[str, Any]:
-    """The gate's table.
-
-    Raises:
-        DataError: There is none, or checks are not as any release wrote them.
-    """
-    gate = json.loads(path.read_text(encoding="utf-8")).get("gate")
-    checks = gate.get("checks") if isinstance(gate, dict) else None
-    if not isinstance(checks, list) or not all({"name", "passed"} <= set(check) for check in checks):
-        raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
-    return dict(gate)
+def _model_of(options: argparse.Namespace) -> str | None:
+    if options.model and options.named_model:
+        raise RecipeError(f"--model {options.named_model}: give it or {options.model}, not both")
+    given: str | None = options.model or options.named_model
+    return given
 
 
-def _reason(check: dict[str, Any]) -> str:
-    """A failed check: `finetuned.ended 0.2 below 0.5`."""
-    value, limit = check.get("value"), check.get("limit")
-    if value is None or limit is None:
-        return f"{check['name']} not measured"
-    ends = check.get("interval") or [value]
-    around = f" [{ends[0]:.4g}, {ends[-1]:.4g}]" if len(ends) > 1 else ""
-    side = "below" if check.get("at_least") else "above"
-    holds = value >= limit if check.get("at_least") else value <= limit
-    # Then it is its interval that does not hold.
-    return f"{check['name']} {value:.4g}{around} {'not surely under' if holds else side} {limit:.4g}"
+def _given_recipe(options: argparse.Namespace) -> Recipe | None:
+    return load_recipe(options.recipe, options.set) if options.recipe else None
 
 
-def _other(gate: dict[str, Any]) -> str:
-    """What may be promoted instead."""
-    released = gate.get("released")
-    kinds = [kind for kind, candidate in PROMOTED.items() if candidate == released]
-    return f"; the {released} model passed: promote the {kinds[0]}" if kinds else ""
+def _artifact_of(
+    given: str, options: argparse.Namespace, recipe: Recipe | None
+) -> tuple[str, str | None, str]:
+    """URI of the artifact, of its scores where they are known, and the registered model's name."""
+    if given.startswith(SCHEME):
+        found = resolve(given, tracking_uri(recipe or load_recipe("{}", options.set)))
+        return found.uri, options.scores or found.scores or None, options.name or found.name
+    name = options.name or (f"anadil-{recipe.language_code}" if recipe else "anadil")
+    return absolute(given), options.scores, name
 
 
-def _verify(model: str, manifest: Manifest) -> None:
-    """Look whether the model can be loaded; of what lies on S3, whether each file is there."""
-    if "://" not in model:
-        artifact.verify_files(Path(model), manifest, model)
-        return
-    files = storage.store(model)
-    for name in manifest.files:
-        if not files.exists(join(model, name)):
-            raise IntegrityError(
-                f"{model}/{name}: missing, but its manifest names it; make the artifact again"
-            )
-
-
-def _register(uri: str, name: str, alias: str, model: str, scores: str, manifest: Manifest) -> str:
-    """Version number; one that holds the same bytes is taken again."""
-    # A person waits: a server that is away should be told in seconds, not minutes.
-    os.environ.update(TIMEOUTS | os.environ)
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+def _recipe_of(manifest: Manifest, overrides: list[str]) -> Recipe:
+    """The recipe that made a model; of another release, whose keys have changed, the built-in one."""
     try:
-        if not client.search_registered_models(filter_string=f"name = '{name}'"):
-            client.create_registered_model(name, description="Made by anadil.")
-        versions = client.search_model_versions(filter_string=f"name = '{name}'")
-        same = [each for each in versions if each.tags.get(DIGEST_TAG) == manifest.digest]
-        tags = {DIGEST_TAG: manifest.digest, "anadil.scores": scores, "anadil.kind": manifest.kind}
-        made = same[0] if same else client.create_model_version(name, source=model, tags=tags)
-        if current := client.get_registered_model(name).aliases.get(alias):
-            digest = client.get_model_version(name, current).tags.get(DIGEST_TAG)
-            _warn_uncompared(f"{name} version {current}", digest, scores, manifest)
-        client.set_registered_model_alias(name, alias, made.version)
-    except MlflowException as error:
-        if error.get_http_status_code() >= 500:
-            raise RetryableError(f"MLflow did not answer: {error}; run the same command again") from None
-        raise PreflightError(f"MLflow refused: {error}; check the name, the alias and your rights") from None
-    log.info("%s version %s: %s", name, made.version, model)
-    return str(made.version)
+        return load_recipe(json.dumps(manifest.recipe or {}), overrides)
+    except RecipeError:
+        return load_recipe("{}", overrides)
 
 
-def _warn_uncompared(champion: str, digest: str | None, scores: str, manifest: Manifest) -> None:
-    """Say that the model which is replaced is none that these scores know."""
-    judged = artifact.finished_manifest(scores, "scores")
-    if digest not in (manifest.digest, judged.origin.get("input champion")):
-        log.warning("%s, which is replaced, was not compared with; evaluate again for that", champion)
+def _tracking(recipe: Recipe, model: str) -> str | None:
+    """Where the registry is: as for every command, else the database that `anadil run` keeps beside its artifacts."""
+    root = model.rpartition("/")[0].rpartition("/")[0]
+    database = join(root, "mlflow.db")
+    beside = "://" not in root and storage.store(database).exists(database)
+    return tracking_uri(recipe, default=f"sqlite:///{database}" if beside else None)
+
+
+def _say_only(model: Promotable, name: str, alias: str | None, tracking: str | None) -> int:
+    from anadil.release.promotion import target_alias
+
+    if alias is None:
+        registry = open_registry(tracking, makes=False) if tracking else None
+        alias = target_alias(registry.by_alias(name, ALIAS) if registry else None, model)
+    print(f"{model.uri} would be {name}@{alias}")
+    return 0
+
+
+def _roll_back(options: argparse.Namespace, given: str | None) -> int:
+    from anadil.release.promotion import roll_back
+
+    recipe = _given_recipe(options) or load_recipe("{}", options.set)
+    name = options.name or (parse(given).name if given else f"anadil-{recipe.language_code}")
+    check_name(name, "--name")
+    registry = open_registry(tracking_uri(recipe), makes=False)
+    if options.dry_run:
+        previous = registry.number(name, "previous") or "none"
+        print(f"{name} would go back to version {previous} in the registry at {masked(registry.uri)}")
+        return 0
+    done = roll_back(registry, name)
+    print(f"{done.name} version {done.version} is champion")
+    if done.previous:
+        print(f"{done.name} version {done.previous} is previous")
+    return 0

@@ -9,10 +9,12 @@ from typing import Any
 
 from anadil.cli.doctor.local import require_packages
 from anadil.cli.output import add_output_option, print_table
-from anadil.core.errors import INTERRUPTED, Stopped
+from anadil.core.errors import INTERRUPTED, AnadilError, Stopped
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
 from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.run_record import recipe_name
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,8 @@ def _run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True, exist_ok=True)
     from anadil_pipelines.laptop import run_here
 
-    steps = run_here(recipe, work, options.runner, options.until)
+    files = _plan(recipe, options) if STAGES["pretrain"] in stages else {}
+    steps = run_here(recipe, work, options.runner, options.until, recipe_name(options.recipe), files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
@@ -94,6 +97,23 @@ def _run(options: argparse.Namespace) -> int:
     sys.stdout.flush()  # so that on a terminal the summary is what stands last
     from anadil.cli.run_summary import summary_lines
 
-    for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db"):
+    for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db", steps.spool):
         log.info("%s", line)
     return 0
+
+
+def _plan(recipe: Recipe, options: argparse.Namespace) -> dict[str, str]:
+    """The plan for this machine, to be kept with the run; of a type that is not planned there is none."""
+    import json
+
+    from anadil.plan.instances import this_machine
+    from anadil.plan.model_shape import NotPlannedError
+    from anadil.plan.plan import PlanRequest, build_plan, choose_layout
+
+    try:
+        request = PlanRequest(name=Path(options.recipe).stem, recipe=recipe, machine=this_machine(), nodes=1)
+        plan = build_plan(request, choose_layout(request))
+    except (AnadilError, NotPlannedError) as error:
+        log.debug("no plan is kept: %s", error)
+        return {}
+    return {"plan.json": json.dumps(plan.as_json(), indent=1, ensure_ascii=False)}

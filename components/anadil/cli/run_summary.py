@@ -2,8 +2,11 @@
 
 import json
 import shlex
+import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
@@ -15,6 +18,8 @@ from anadil.report.verdict import candidates_of, gate_verdict
 from anadil.runtime.mlflow_spool import tracking_uri
 
 WIDTH = 100
+PORT = 5000
+"""MLflow's own."""
 FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
     ("bits_per_byte", "bits per byte", human_figure),
     ("fertility", "tokens per word", human_figure),
@@ -25,13 +30,16 @@ FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
 """Path in a candidate's scores, what the row is called, how its cells are printed."""
 
 
-def summary_lines(recipe: Recipe, uris: Mapping[str, str], default_tracking: str) -> Iterator[str]:
+def summary_lines(
+    recipe: Recipe, uris: Mapping[str, str], default_tracking: str, spool: Path | None = None
+) -> Iterator[str]:
     """What a run ends with, a line each.
 
     Args:
         recipe: What was run.
         uris: Artifact word -> URI; of scores that are not there nothing is said.
         default_tracking: URI of MLflow where neither the recipe nor the environment names one.
+        spool: Where the sender notes what it has made there.
     """
     if "scores" in uris:
         place = join(uris["scores"], "scores.json")
@@ -41,13 +49,37 @@ def summary_lines(recipe: Recipe, uris: Mapping[str, str], default_tracking: str
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
     if tracking := tracking_uri(recipe, default=default_tracking):
-        is_server = tracking.startswith(("http://", "https://", "arn:"))
-        look = (
-            masked(tracking)
-            if is_server
-            else f"mlflow ui --backend-store-uri {shlex.quote(masked(tracking))}"
-        )
-        yield f"tracking: {look}"
+        yield from _tracking_lines(tracking, _page(spool))
+
+
+def _tracking_lines(uri: str, page: str) -> Iterator[str]:
+    """Where this run's page is; for a database of this machine, the command that shows it."""
+    if uri.startswith("arn:"):
+        yield f"tracking: {uri}, which opens from the console of SageMaker{f', at {page}' if page else ''}"
+    elif uri.startswith(("http://", "https://")):
+        yield f"tracking: {masked(uri).rstrip('/')}{page}"
+    else:
+        yield f"tracking: {_mlflow()} ui --port {PORT} --backend-store-uri {shlex.quote(masked(uri))}"
+        if page:
+            yield f"  and then: http://127.0.0.1:{PORT}{page}"
+
+
+def _page(spool: Path | None) -> str:
+    """Path of the run's page; empty where the sender has made none."""
+    try:
+        sent = json.loads((spool / "sent.json").read_text(encoding="utf-8")) if spool else {}
+    except (OSError, ValueError):
+        return ""
+    if not sent.get("parent") or not sent.get("experiment"):
+        return ""
+    # Without the last part the pages of MLflow 3 open as those of chat applications.
+    return f"/#/experiments/{sent['experiment']}/runs/{sent['parent']}?workflowType=machine_learning"
+
+
+def _mlflow() -> str:
+    """The command as a shell finds it: that of an environment which is not active by its path."""
+    own = Path(sys.executable).with_name("mlflow")
+    return "mlflow" if shutil.which("mlflow") == str(own) or not own.exists() else shlex.quote(str(own))
 
 
 def figure_lines(scores: Json) -> Iterator[str]:

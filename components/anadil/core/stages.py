@@ -16,7 +16,7 @@ class SideFiles:
     """Outside files that a stage reads beside its data: lists, and what it compares its data with."""
 
     key: str
-    """Recipe key (`section.key`) that names them: one path or several."""
+    """Recipe key (`section.key`, or one in a section of it) that names them: one path or several."""
     only_if: str = ""
     """Recipe key that must be true, or they are not read."""
     names: tuple[str, ...] = ()
@@ -183,7 +183,11 @@ FLOW = (
         sections=("finetune", "seed"),
         files="finetune.inputs",
         files_flag="chats",
-        side_files=(SideFiles(key="evaluate.heldout"), SideFiles(key="evaluate.questions")),
+        side_files=(
+            SideFiles(key="evaluate.heldout"),
+            SideFiles(key="evaluate.questions"),
+            SideFiles(key="finetune.preference.inputs"),
+        ),
         without_files="skipped",
         uses_model=True,
         costly=True,
@@ -194,7 +198,7 @@ FLOW = (
         launchable=True,
         progress_name="finetune",
         figures=("loss",),
-        summary="teach the model to answer (LoRA)",
+        summary="teach the model to answer (an adapter, or all weights)",
     ),
     Stage(
         name="tasks",
@@ -245,7 +249,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=2,
+        result_version=3,
         image="tools",
         reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
         optional=("trial", "adapter"),
@@ -307,6 +311,7 @@ NEW_KEYS: dict[str, str] = {
     "finetune.patience": "null",
     "finetune.mix": "{}",
     "finetune.heldout_fraction": "0.0",
+    "finetune.preference": "null",
     "evaluate.questions": "[]",
     "evaluate.max_questions": "200",
     "evaluate.tasks": "[]",

@@ -63,6 +63,25 @@ class LengthBatches(Sampler[list[int]]):
         return [batches[number] for number in random.permutation(len(batches))]
 
 
+class FullBatches(LengthBatches):
+    """Batches that are all full: where pairs are missing, some of about that length come twice in the epoch.
+
+    Processes then have equally many pairs of each, and the mean of their means is that of the batch.
+    """
+
+    def batches(self) -> list[NDArray[np.int64]]:
+        """As without processes, in the order in which they are trained on."""
+        by_length = np.argsort(self.lengths, kind="stable")
+        filled = []
+        for batch in super().batches():
+            missing = self.batch_size - len(batch)
+            if missing:
+                others = by_length[~np.isin(by_length, batch)][-missing:]
+                batch = np.resize(np.concatenate([batch, others]), self.batch_size)  # noqa: PLW2901
+            filled.append(batch)
+        return filled
+
+
 class ChatLoader(DataLoader[Any]):
     """A loader whose batches know the epoch, which the trainer tells its loader alone."""
 

@@ -15,6 +15,7 @@ from anadil.core.errors import DataError
 from anadil.finetune.chat_format import ChatFormat, Piece, UnprovenTemplateError, chat_format
 from anadil.model.load import encode_texts
 from anadil.text.chats import Chat, DroppedChats
+from anadil.text.pairs import Pair
 
 IGNORED_LABEL = -100
 """Label of a token without loss: `ignore_index` of torch's cross_entropy."""
@@ -29,6 +30,16 @@ class Example:
     input_ids: list[int]
     labels: list[int]
     """The id again where the model is trained, else `IGNORED_LABEL`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairExample:
+    """A question and its two answers for the trainer."""
+
+    prompt_ids: list[int]
+    chosen_ids: list[int]
+    """Of the better answer and the control token that ends it."""
+    rejected_ids: list[int]
 
 
 def encode_chats(
@@ -46,15 +57,55 @@ def encode_chats(
     rest = iter(chats)
     while batch := list(islice(rest, CHATS_AT_A_TIME)):
         parts = [(chat, pieces) for chat in batch if (pieces := _pieces(written, chat, dropped))]
-        # One call for all: see `encode_texts`.
-        texts = [piece for _, pieces in parts for piece, _ in pieces if isinstance(piece, str)]
-        encoded = iter(encode_texts(tokenizer, texts))
-        for chat, pieces in parts:
-            example = _example(chat, pieces, encoded, written)
+        for (chat, _), example in zip(parts, _examples(tokenizer, written, parts), strict=True):
             if len(example.input_ids) > max_length:
                 dropped.add("too_long", chat.place)
             else:
                 yield chat, example
+
+
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerFast, pairs: Iterable[Pair], max_length: int, dropped: DroppedChats
+) -> Iterator[tuple[Pair, PairExample]]:
+    """Pairs of which both chats have at most `max_length` tokens; another is left out whole and counted once.
+
+    The loss falls on the last answers alone, each with the control token that ends it.
+
+    Raises:
+        DataError: The tokenizer has no chat format, or reads a control token out of plain text.
+    """
+    written = chat_format(tokenizer)
+    rest = iter(pairs)
+    while batch := list(islice(rest, CHATS_AT_A_TIME // 2)):
+        kept: list[Pair] = []
+        parts: list[tuple[Chat, list[Piece]]] = []
+        for pair in batch:
+            chosen = _pieces(written, pair.chosen, dropped)
+            # Not where the other has failed: a pair is counted once.
+            rejected = _pieces(written, pair.rejected, dropped) if chosen else []
+            if rejected:
+                kept.append(pair)
+                parts += [(pair.chosen, chosen), (pair.rejected, rejected)]
+        examples = iter(_examples(tokenizer, written, parts))
+        for pair, better, worse in zip(kept, examples, examples, strict=True):
+            if max(len(better.input_ids), len(worse.input_ids)) > max_length:
+                dropped.add("too_long", pair.place)
+            else:
+                yield pair, _pair_example(pair, better, worse)
+
+
+def _pair_example(pair: Pair, chosen: Example, rejected: Example) -> PairExample:
+    (prompt, preferred), (other, worse) = _last_answer(chosen), _last_answer(rejected)
+    assert prompt == other, f"{pair.place}: one question in two forms"  # texts are encoded each by itself
+    return PairExample(prompt_ids=prompt, chosen_ids=preferred, rejected_ids=worse)
+
+
+def _last_answer(example: Example) -> tuple[list[int], list[int]]:
+    """The ids before the last trained span, and those of the span; what a template writes after it is left out."""
+    trained = [label != IGNORED_LABEL for label in example.labels]
+    end = len(trained) - trained[::-1].index(True)
+    start = next((at for at in range(end - 1, -1, -1) if not trained[at]), -1) + 1
+    return example.input_ids[:start], example.input_ids[start:end]
 
 
 def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, written: ChatFormat) -> Example:
@@ -71,6 +122,16 @@ def _pieces(written: ChatFormat, chat: Chat, dropped: DroppedChats) -> list[Piec
     except UnprovenTemplateError as error:
         dropped.add("template", f"{chat.place} ({error})")
         return []
+
+
+def _examples(
+    tokenizer: PreTrainedTokenizerFast, written: ChatFormat, parts: list[tuple[Chat, list[Piece]]]
+) -> Iterator[Example]:
+    """The ids of chats in parts."""
+    # One call for all: see `encode_texts`.
+    texts = [piece for _, pieces in parts for piece, _ in pieces if isinstance(piece, str)]
+    encoded = iter(encode_texts(tokenizer, texts))
+    yield from (_example(chat, pieces, encoded, written) for chat, pieces in parts)
 
 
 def _example(chat: Chat, pieces: list[Piece], encoded: Iterator[list[int]], written: ChatFormat) -> Example:

@@ -33,12 +33,13 @@ class EvaluationQuestions:
     def without(self, chats: Iterable[Chat], dropped: DroppedChats) -> Iterator[Chat]:
         """The chats that hold none of them; the others are counted."""
         for chat in chats:
-            if self._holds(chat):
+            if self.holds(chat):
                 dropped.add("evaluation_question", chat.place)
             else:
                 yield chat
 
-    def _holds(self, chat: Chat) -> bool:
+    def holds(self, chat: Chat) -> bool:
+        """Whether a chat asks such a question, or says such a line."""
         if self._turns and any(fingerprint(folded(turn)) in self._turns for turn in chat.questions):
             return True
         return bool(self._lines) and any(

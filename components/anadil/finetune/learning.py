@@ -1,6 +1,7 @@
 """What of the model learns: a LoRA adapter with some rows of the embedding, or every weight."""
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,13 +44,13 @@ def refuse_quantization(settings: Finetune, device: torch.device, processes: int
         )
 
 
-def load_for_training(job: Job, device: torch.device) -> PreTrainedModel:
-    """The model as training holds it: frozen in the precision of its matrix products, or in 4 bits.
+def load_for_training(job: Job, device: torch.device, path: Path | None = None) -> PreTrainedModel:
+    """The model of a directory, left out that of the job, as training holds it: frozen in the precision of its matrix products, or in 4 bits.
 
     Where all weights learn they are FP32, and autocast computes in BF16 on a GPU: most of AdamW's
     steps are smaller than half the distance of neighbours in BF16, and would be lost.
     """
-    settings, path = job.recipe.finetune, job.inputs["model"]
+    settings, path = job.recipe.finetune, path or job.inputs["model"]
     if settings.trains == "all":
         return load_model(path, torch.float32)
     dtype = pick_dtype("auto", device)

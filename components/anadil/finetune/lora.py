@@ -29,7 +29,7 @@ from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.trainer import ChatTrainer
 from anadil.model.load import END_OF_TEXT
 from anadil.model.process_group import Group
-from anadil.recipe.finetune import Finetune, Schedule
+from anadil.recipe.finetune import Finetune, Preference, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 
@@ -46,7 +46,7 @@ KEPT_CHECKPOINTS = 2
 CHECKPOINT_KIND = "trainer checkpoint"
 
 
-def num_steps(num_examples: int, settings: Finetune) -> int:
+def num_steps(num_examples: int, settings: Finetune | Preference) -> int:
     """Optimizer steps of `settings.epochs` passes, of which the last may be a part."""
     batches = math.ceil(num_examples / settings.batch_size)
     return max(1, math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation)))
@@ -67,9 +67,7 @@ def new_trainer(
     CPU Liger would break every Llama of the process.
     """
     settings = job.recipe.finetune
-    if tokenizer.pad_token is None:
-        # Padding is seen by neither attention nor loss, so any token will do.
-        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
+    give_padding(tokenizer)
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         model=model,
@@ -93,46 +91,67 @@ def loads_once(job: Job) -> bool:
     return job.recipe.finetune.trains == "all" or job.recipe.trained_embeddings == "none"
 
 
+def give_padding(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Padding is seen by neither attention nor loss, so any token will do."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
+
+
 def _configuration(job: Job, steps: int, processes: Group, *, validates: bool) -> SFTConfig:
     settings = job.recipe.finetune
-    on_gpu = torch.cuda.is_available()
     return SFTConfig(
-        output_dir=str(job.work / "trainer"),
-        max_steps=steps,
-        per_device_train_batch_size=math.ceil(settings.batch_size / processes.size),
-        per_device_eval_batch_size=math.ceil(settings.batch_size / processes.size),
-        gradient_accumulation_steps=settings.gradient_accumulation,
+        **shared_configuration(job, settings, steps, processes),
         learning_rate=settings.lr,
-        lr_scheduler_type=SCHEDULES[settings.schedule],
-        warmup_steps=settings.warmup_fraction,
         weight_decay=settings.weight_decay,
         neftune_noise_alpha=settings.neftune_alpha,
-        seed=job.recipe.seed,
-        use_cpu=not on_gpu,
-        bf16=on_gpu,
-        activation_checkpointing=on_gpu,
         # Rows have their labels and fit; TRL's own preparation would cut, drop and mask again.
         dataset_kwargs={"skip_prepare_dataset": True},
-        max_length=None,
         packing=False,
-        dataloader_pin_memory=on_gpu,
-        # Every step: an average over several would start over, and so differ, after a resume.
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_steps=settings.checkpoint_every,
         # With each checkpoint, so that the one with the lowest loss is there.
         eval_strategy="steps" if validates else "no",
-        eval_steps=settings.checkpoint_every,
         prediction_loss_only=True,
-        fsdp=True if processes.size > 1 else None,
-        fsdp_config={"cpu_ram_efficient_loading": loads_once(job)} if processes.size > 1 else None,
-        report_to=[],
-        disable_tqdm=True,
     )
+
+
+def shared_configuration(
+    job: Job, settings: Finetune | Preference, steps: int, processes: Group
+) -> dict[str, Any]:
+    """What TRL's trainer of chats and that of pairs are both given."""
+    on_gpu = torch.cuda.is_available()
+    batch = math.ceil(settings.batch_size / processes.size)
+    every = job.recipe.finetune.checkpoint_every
+    return {
+        "output_dir": str(job.work / "trainer"),
+        "max_steps": steps,
+        "per_device_train_batch_size": batch,
+        "per_device_eval_batch_size": batch,
+        "gradient_accumulation_steps": settings.gradient_accumulation,
+        "lr_scheduler_type": SCHEDULES[settings.schedule],
+        "warmup_steps": settings.warmup_fraction,
+        "seed": job.recipe.seed,
+        "use_cpu": not on_gpu,
+        "bf16": on_gpu,
+        "activation_checkpointing": on_gpu,
+        "max_length": None,
+        "dataloader_pin_memory": on_gpu,
+        # Every step: an average over several would start over, and so differ, after a resume.
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_steps": every,
+        "eval_steps": every,
+        "fsdp": True if processes.size > 1 else None,
+        "fsdp_config": {"cpu_ram_efficient_loading": loads_once(job)} if processes.size > 1 else None,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
 
 
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
     """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
+
+    losses: tuple[str, ...] = ("loss", "validation_loss")
+    """Figures that must be numbers."""
+    rate_key = "finetune.lr"
 
     def __init__(self, job: Job, bar: Progress, origin: Mapping[str, str], processes: Group) -> None:
         self.job = job
@@ -154,20 +173,27 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
         Raises:
             RecipeError: The loss is no longer a number.
         """
-        figures = logged_figures(more["logs"])
-        for name in ("loss", "validation_loss"):
+        figures = self.figures(more["logs"])
+        for name in self.losses:
             if not math.isfinite(value := figures.get(name, 0.0)):
-                rate = self.job.recipe.finetune.lr
                 words = name.replace("_", " ")
                 raise RecipeError(
-                    f"{words} is {value} at step {state.global_step}; lower finetune.lr ({rate})"
+                    f"{words} is {value} at step {state.global_step}; lower {self.rate_key} ({args.learning_rate})"
                 )
+        self.tell(figures, state.global_step)
+        if figures:
+            self.job.tracker.metrics(figures, state.global_step)
+
+    def figures(self, logs: Mapping[str, Any]) -> dict[str, float]:
+        """What is kept of a step's log."""
+        return logged_figures(logs)
+
+    def tell(self, figures: Mapping[str, float], step: int) -> None:
+        """Say how a step went."""
         if "loss" in figures:
             self.bar.advance(note=f"loss {figures['loss']:.3f}")
         if "validation_loss" in figures:
-            log.info("step %d: validation loss %.4f", state.global_step, figures["validation_loss"])
-        if figures:
-            self.job.tracker.metrics(figures, state.global_step)
+            log.info("step %d: validation loss %.4f", step, figures["validation_loss"])
 
     def on_evaluate(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
         """End training where the validation loss has not fallen for long enough; the checkpoint follows."""
@@ -209,9 +235,9 @@ def checkpoint(job: Job, step: int) -> Path:
 def newest_checkpoint(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] | None:
     """Step and directory of the newest whole checkpoint of this run; newer ones are removed."""
     for step, folder in _checkpoints(job):
-        fault = _fault(folder, origin)
+        fault = fault_of(folder, origin)
         if fault is None and (result := result_step(job, folder)) != step:
-            fault = _fault(checkpoint(job, result), origin)
+            fault = fault_of(checkpoint(job, result), origin)
             fault = fault and f"checkpoint-{result}, which has the lowest validation loss: {fault}"
         if fault is None:
             return step, folder
@@ -232,7 +258,8 @@ def _checkpoints(job: Job) -> list[tuple[int, Path]]:
     return sorted(((int(folder.name.partition("-")[2]), folder) for folder in found), reverse=True)
 
 
-def _fault(folder: Path, origin: Mapping[str, str]) -> str | None:
+def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
+    """Why a sealed directory is not of this very run, or not whole; None if it is."""
     try:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:

@@ -33,6 +33,7 @@ from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, Reason, finger
 log = logging.getLogger(__name__)
 
 Places = npt.NDArray[np.int64]
+Fingerprints = npt.NDArray[np.uint64]
 
 MANY_DROPPED = 0.1
 """Share of rows left out from which on the user is warned; a proposal, nothing is published."""
@@ -67,6 +68,8 @@ class Rows:
     """The same; empty without `finetune.validation_fraction`."""
     heldout: list[dict[str, Any]]
     """At most `MAX_HELDOUT_CHATS` of the chats that training never sees, as rows of `heldout_chats.jsonl`."""
+    heldout_questions: Fingerprints
+    """Of the first question of each chat that training never sees."""
     digest: str
     """Of all ids, labels and their order, by which a checkpoint knows its rows."""
 
@@ -96,6 +99,7 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
         train=rows.select_columns(list(TOKENS)).select(trained),
         validation=rows.select_columns(list(TOKENS)).select(kept["validation"]),
         heldout=_chats_of(rows, _sample(kept["heldout"], MAX_HELDOUT_CHATS, seed)),
+        heldout_questions=np.frombuffer(file.first, dtype=np.uint64)[kept["heldout"]],
         digest=hashlib.sha256(
             b"".join([file.digest.digest(), trained.tobytes(), kept["validation"].tobytes()])
         ).hexdigest(),
@@ -155,14 +159,18 @@ class _RowFile:
 def _encoded(
     job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
 ) -> Iterator[tuple[Chat, Example]]:
-    limit = job.recipe.finetune.max_length
-    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
-    if context < limit:
-        log.warning("finetune.max_length: %d is more than the model's context; %d is used", limit, context)
-        limit = context
+    limit = fitting_length(job, "finetune.max_length", job.recipe.finetune.max_length)
     asked = EvaluationQuestions(job)
     chats = asked.without(read_chats(job.files, dropped), dropped)
     return encode_chats(tokenizer, chats, limit, dropped)
+
+
+def fitting_length(job: Job, key: str, limit: int) -> int:
+    """A limit of tokens, or the model's context where that is less."""
+    context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
+    if context < limit:
+        log.warning("%s: %d is more than the model's context; %d is used", key, limit, context)
+    return min(context, limit)
 
 
 def _without_repeats(file: _RowFile, path: Path, dropped: DroppedChats) -> dict[Part, Places]:

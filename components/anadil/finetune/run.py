@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
+from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
@@ -23,6 +24,10 @@ from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import chat_format
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
+from anadil.finetune.pairs import read_pair_rows
+from anadil.finetune.preference import FILE as PREFERENCE_CURVE
+from anadil.finetune.preference import KEYS as PREFERENCE
+from anadil.finetune.preference import prefer, refuse_uneven, write_curve
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.trainer import load_in_first_process
 from anadil.finetune.validation import is_over, read_history, validation_losses
@@ -39,7 +44,7 @@ log = logging.getLogger(__name__)
 
 MANY_DROPPED = 0.1
 """Share of rows left out from which on the user is warned; a proposal, nothing is published."""
-BESIDE = ("mask_audit.json", "training.json", "training.jsonl")
+BESIDE = ("mask_audit.json", "training.json", "training.jsonl", PREFERENCE_CURVE)
 """What tells of the training; who takes the adapter on does not read it."""
 LAST_STEPS = 10
 """Steps over whose loss the figure of the last line is the mean: one batch alone is noise."""
@@ -64,6 +69,8 @@ def run(job: Job) -> Figures:
     device = pick_device()
     with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
         refuse_quantization(job.recipe.finetune, device, processes.size)
+        if preference := job.recipe.finetune.preference:
+            refuse_uneven(preference, processes.size)
         _quiet_libraries()
         figures = _run(job, processes, device)
         processes.wait()
@@ -75,20 +82,27 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     tokenizer = load_tokenizer(job.inputs["model"])
     dropped = DroppedChats()
     rows = read_rows(own, tokenizer, dropped)
+    preference = job.recipe.finetune.preference
+    # Before the first step, which may take hours.
+    pairs = read_pair_rows(own, preference, tokenizer, rows.heldout_questions) if preference else None
     steps = lora.num_steps(len(rows.train), job.recipe.finetune)
     trainer = _trainer(job, tokenizer, rows, steps, device, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
+    audited |= {"preference": pairs.audit} if pairs else {}
     _write(own.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
         len(rows.train), audited["trained_tokens"], audited["tokens"], steps,
     )  # fmt: skip
-    newest = _train(job, trainer, steps, _origin(job, rows, processes), processes)
+    origin = _origin(job, rows, processes)
+    newest = _train(job, trainer, steps, origin, processes)
     learnt = _learnt(job, trainer.model)
     del trainer  # merging needs the memory
+    step = processes.run_on_first(lambda: lora.result_step(job, newest))
+    finetuned = lora.checkpoint(job, step)
+    preferred = prefer(job, pairs, tokenizer, finetuned, origin, processes, device) if pairs else None
     if not processes.is_first:
         return {}
-    step = lora.result_step(job, newest)
     figures: Figures = {
         **_losses(_write_curve(job, newest), step),
         "examples": len(rows.train),
@@ -96,9 +110,14 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         "steps": step,
         "dropped": dropped.total,
     }
-    _export(job, lora.checkpoint(job, step))
-    _write(job.out / "training.json", {**figures, **learnt})
-    job.varying.extend(BESIDE)
+    _export(job, preferred.checkpoint if preferred else finetuned)
+    summary: dict[str, Any] = {**figures, **learnt}
+    if preferred:
+        write_curve(preferred, job.out)
+        summary["preference"] = preferred.figures
+        figures |= {name: preferred.figures[name] for name in ("reward_margin", "reward_accuracy")}
+    _write(job.out / "training.json", summary)
+    job.varying.extend(name for name in BESIDE if (job.out / name).is_file())
     return figures
 
 
@@ -165,13 +184,17 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes
 
 
 def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
-    """What a checkpoint must have been made from for this run to resume from it."""
+    """What a checkpoint of the first step must have been made from for this run to resume from it."""
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     model = artifact.read_manifest(str(job.inputs["model"]))
     assert model is not None  # inputs are verified artifacts
     return {
         **result_version(STAGES["finetune"]),
-        **{key: value for key, value in recipe_origin(job.recipe, sections).items() if key != inputs},
+        **{
+            key: value
+            for key, value in recipe_origin(job.recipe, sections).items()
+            if key != inputs and not key.startswith(PREFERENCE)
+        },
         "embedding rows": job.recipe.trained_embeddings,
         "input model": model.digest,
         "chats": rows.digest,
@@ -229,6 +252,7 @@ def _export(job: Job, source: Path) -> None:
         _write_adapter(job, source)
         write_merged(base, job.out, merged)
     _write_template(base, merged)
+    job.varying.extend(f"merged/{name}" for name in write_mlmodel(merged, chats=True))
 
 
 def _write_adapter(job: Job, source: Path) -> None:

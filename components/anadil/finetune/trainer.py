@@ -18,6 +18,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from trl.trainer.base_trainer import _BaseTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
 from anadil.finetune.batches import ChatLoader, LengthBatches
@@ -26,20 +27,10 @@ from anadil.finetune.encode import IGNORED_LABEL
 Row = dict[str, list[int]]
 
 
-class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by mypy
-    """An SFTTrainer for rows of `input_ids` and `labels`."""
+class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by mypy
+    """What TRL's trainers lack where several processes share a model."""
 
     control: Any  # of transformers, which mypy does not follow
-
-    def __init__(self, *, batch_size: int, **settings: Any) -> None:
-        """Prepare to train.
-
-        Args:
-            batch_size: Chats of a batch, of all processes together.
-            settings: Of the SFTTrainer.
-        """
-        self.batch_size = batch_size
-        super().__init__(**settings)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Let accelerate shard the model on CPUs too, as torch can; it asks for GPUs."""
@@ -107,6 +98,20 @@ class ChatTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is not followed by m
             assert parameter.grad is not None
             dist.all_reduce(parameter.grad)
             parameter.grad /= self.args.world_size
+
+
+class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
+    """An SFTTrainer for rows of `input_ids` and `labels`."""
+
+    def __init__(self, *, batch_size: int, **settings: Any) -> None:
+        """Prepare to train.
+
+        Args:
+            batch_size: Chats of a batch, of all processes together.
+            settings: Of the SFTTrainer.
+        """
+        self.batch_size = batch_size
+        super().__init__(**settings)
 
     def get_train_dataloader(self) -> ChatLoader:
         """This process's part of every batch."""

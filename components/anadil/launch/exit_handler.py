@@ -10,6 +10,7 @@ from anadil.launch.kubernetes.backend import stop_run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.job import is_left_out
+from anadil.runtime.run_record import end_left_run
 from anadil.runtime.step_status import StepStatus, step_statuses
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ def finish(recipe: Recipe, run: str) -> None:
             log.warning("jobs of run %s cannot be stopped: %s", run, error)
     event = run_event(recipe, run)
     log.info("%s: %s", event.kind, event.message)
+    if event.kind != "completed":
+        end_left_run(str(recipe.storage.root), run, event.message)
     notify(event)
 
 

@@ -58,10 +58,10 @@ def _launch(name: str, text: str) -> int:
     recipe = load_recipe(call.recipe)
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_deterministic_retry(request, call.step)  # outside the record, which would write over what it reads
-    with step_status.record_step_status(recipe.storage.root, call.run, call.step) as record:
+    with step_status.record_step_status(recipe, call.run, call.step) as record:
         result = launch_job(request)
         assert isinstance(result, MadeArtifact)
-        record.uri = result.uri
+        record.uri, record.figures = result.uri, result.manifest.figures
         kfp.write_outputs(stage, call.outputs, result.uri, result.manifest)
     return 0
 
@@ -71,8 +71,8 @@ def _finish(text: str) -> int:
 
     try:
         values = json.loads(text)["inputs"]["parameterValues"]
-        recipe, run = str(values["recipe"]), str(values["run"])
-    except (ValueError, LookupError, TypeError) as error:
+        recipe, run = kfp.varied_recipe(values), str(values["run"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
     finish(load_recipe(recipe), run)
     return 0

@@ -49,7 +49,12 @@ def finetune_memory(
     """
     on_gpu = machine.device != CPU
     trains_all = recipe.finetune.trains == "all"
-    parts = (_all_parts if trains_all else _adapter_parts)(shape, recipe, nodes * devices, on_gpu=on_gpu)
+    count = _all_parts if trains_all else _adapter_parts
+    # Preference begins when the first step's model and optimizer are gone.
+    parts = max(
+        (count(shape, step, nodes * devices, on_gpu=on_gpu) for step in _steps(recipe)),
+        key=lambda each: sum(each.values()),
+    )
     # The first process of a node loads the model and hands out the parts of the others.
     loaded = shape.parameters * (FP32 if trains_all else BF16)
     if trains_all and nodes * devices > 1:
@@ -61,6 +66,22 @@ def finetune_memory(
     return stage_memory(
         "finetune", parts, max(loaded, MERGE_BYTES if on_gpu else 0), machine, nodes=nodes, devices=devices
     )
+
+
+def _steps(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe, and as a second one its step of preference: two chats a pair, and no second model.
+
+    The reference is computed by the model itself before it learns (`finetune.pair_trainer`).
+    """
+    yield recipe
+    if pairs := recipe.finetune.preference:
+        settings: dict[str, object] = {
+            "batch_size": 2 * pairs.batch_size,
+            "max_length": pairs.max_length,
+            "gradient_accumulation": pairs.gradient_accumulation,
+            "dropout": 0.0,
+        }
+        yield recipe.model_copy(update={"finetune": recipe.finetune.model_copy(update=settings)})
 
 
 def finetune_plan(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> StageMemory:
@@ -175,6 +196,9 @@ def _adapter_of_layer(shape: Shape, rank: int) -> int:
 
 def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: StageMemory) -> str:
     settings = recipe.finetune
+    without = recipe.model_copy(update={"finetune": settings.model_copy(update={"preference": None})})
+    if settings.preference and finetune_plan(shape, without, machine, nodes).verdict != "no":
+        return _refusal_of_pairs(shape, recipe, machine, nodes, need)
     what = "all weights of" if settings.trains == "all" else "an adapter of"
     has = f"{human_bytes(need.device_bytes)} ({machine.name}, {machine.device})"
     if machine.device != CPU and need.host_bytes > need.host_limit_bytes:
@@ -185,6 +209,26 @@ def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: S
         f"on {need.where} needs {human_bytes(need.total_bytes)} of a device that has {has}; "
         f"{''.join(_remedies(shape, recipe, machine, nodes))}"
         "take a smaller base.model or a larger device, or leave finetune.inputs out: --set 'finetune.inputs=[]'"
+    )
+
+
+def _refusal_of_pairs(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: StageMemory) -> str:
+    pairs = recipe.finetune.preference
+    assert pairs is not None
+
+    def fits(size: int) -> bool:
+        smaller = pairs.model_copy(update={"batch_size": size})
+        tried = recipe.finetune.model_copy(update={"preference": smaller})
+        plan = finetune_plan(shape, recipe.model_copy(update={"finetune": tried}), machine, nodes)
+        return plan.verdict == "fits"
+
+    smaller = next((size for size in range(pairs.batch_size - 1, 0, -1) if fits(size)), 0)
+    remedy = f"set --set finetune.preference.batch_size={smaller}, or " if smaller else ""
+    return (
+        f"finetune.preference does not fit: finetune.preference.batch_size {pairs.batch_size} pairs of "
+        f"finetune.preference.max_length {pairs.max_length:,} tokens on {need.where} need "
+        f"{human_bytes(need.total_bytes)} of a device that has {human_bytes(need.device_bytes)} ({machine.name}, "
+        f"{machine.device}); {remedy}leave it out: --set finetune.preference=null"
     )
 
 

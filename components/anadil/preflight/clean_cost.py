@@ -19,11 +19,11 @@ DRIVER_BYTES = 2 * GIB
 documents' worth of one part in this."""
 DISK_PER_TEXT_BYTE = 0.8
 """Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB."""
-CPU_S_PER_MB = {"text": 0.9, "html": 0.3}
+CPU_S_PER_MB = {"text": 0.45, "html": 0.3}
 """CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
 
-Source: measured on two EPYC cores, two processes, start included: 6.9 MB of Azerbaijani text 6.0 s, 7.0 MB of
-`.warc.gz` with some 35 MB of HTML 12 s.
+Source: measured on two EPYC cores, start included: 77 MB of Azerbaijani text 30.8 s (`benchmarks/clean/README.md`),
+7.0 MB of `.warc.gz` with some 35 MB of HTML 12 s.
 """
 HTML = (".html", ".htm", ".warc", ".warc.gz")
 PACKED_HTML = 5.0

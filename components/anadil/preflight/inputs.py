@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY, base_tokenizer, model_config, read_tokenizer
@@ -91,8 +91,11 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
         detail = f"{len(files):,} file(s), {detail}"
         if not beginnings.whole:
             detail += f" in what was looked at (the first {human_bytes(beginnings.num_bytes)} of a file)"
-        for key, count in _side_files(stage, recipe, here=here).items():
-            detail += f"; {key}: {count:,} file(s)"
+        for key, found in _side_files(stage, recipe, here=here).items():
+            detail += f"; {key}: {len(found):,} file(s)"
+            if key in SIDE_LOOKS and found:
+                more, hint = SIDE_LOOKS[key](found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S))
+                detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
             detail += f"; not looked at: {_unseen(stage.files, hidden).detail}"
         return Look(key=stage.files, detail=detail, remedy=remedy)
@@ -100,11 +103,16 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
     return _as_seen(stage.files, look, here=here)
 
 
-def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, int]:
-    """Recipe key -> how many files it names; those that only pods see are not counted."""
+def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
+    """Recipe key -> the files that it names; those that only pods see are not among them."""
     kinds = {each.key: each for each in stage.side_files}
     return {
-        key: sum(len(side_files(name, kinds[key])) for name in names if here or not claim_of(name, recipe))
+        key: [
+            uri
+            for name in names
+            if here or not claim_of(name, recipe)
+            for uri in side_files(name, kinds[key])
+        ]
         for key, names in named_side_files(stage, recipe).items()
     }
 
@@ -324,18 +332,27 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
 
 def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.artifacts.chat_files import check_chat_files, read_chats, refuse_no_chats
+    return _look_at_rows("chats", files, beginnings)
+
+
+def _look_at_pairs(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    return _look_at_rows("pairs", files, beginnings)
+
+
+def _look_at_rows(
+    kind: Literal["chats", "pairs"], files: Sequence[str], beginnings: Beginnings
+) -> tuple[str, str]:
+    from anadil.artifacts.chat_files import check_chat_files, read_chats, read_pairs, refuse_no_chats
     from anadil.text.chats import DroppedChats
 
     dropped = DroppedChats()
-    found = _taken(
-        check_chat_files(files), beginnings, lambda uri: read_chats([uri], dropped, beginnings.copy)
-    )
-    num_chats = sum(1 for _ in found)
+    read: Callable[..., Iterator[object]] = read_chats if kind == "chats" else read_pairs
+    found = _taken(check_chat_files(files), beginnings, lambda uri: read([uri], dropped, beginnings.copy))
+    number = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
-        refuse_no_chats(files, num_chats, dropped)
+        refuse_no_chats(files, number, dropped, kind)
     remedy = f"{dropped.total:,} rows are none and would be left out: {dropped}" if dropped.total else ""
-    return f"{num_chats:,} chats", remedy
+    return f"{number:,} {kind}", remedy
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
@@ -359,3 +376,5 @@ LOOKS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]]
     "evaluate.heldout": _look_at_heldout,
 }
 """Recipe key -> what looks at its files; gives what was seen and what to consider."""
+SIDE_LOOKS = {"finetune.preference.inputs": _look_at_pairs}
+"""The same of files beside them."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.model.compile import check_compiler
 from anadil.model.kernels import set_up_device, use_liger_kernels
 from anadil.model.load import pick_device, save_model
@@ -282,6 +283,7 @@ def _write(job: Job, training: Training, state: State) -> Figures:
             shutil.copytree(job.work / kept, job.out / kept, ignore=shutil.ignore_patterns("*.partial"))
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
     job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), FILE, SUMMARY])
+    job.varying.extend(write_mlmodel(job.out, chats=False))
     summary = _summary(job, training, state)
     (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     job.records.update(

@@ -10,6 +10,34 @@ EmbeddingRows = Literal["none", "control", "all"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
+Loss = Literal["sigmoid", "ipo", "hinge", "apo_zero"]
+
+
+class Preference(StrictModel):
+    """finetuned model, pairs of answers -> the same model, which would rather give the better ones (DPO)."""
+
+    inputs: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Files or datasets of pairs, of the kinds that `finetune.inputs` takes: `prompt`, `chosen` and `rejected`; their layouts are in the guide."""
+    beta: PositiveFloat = 0.1
+    """How much it costs to leave the finetuned model: reward = beta x change of an answer's log-probability. Source: DPO, arXiv:2305.18290, appendix B; Zephyr, arXiv:2310.16944, section 4.2."""
+    loss: Loss = "sigmoid"
+    """Of a pair's rewards: `sigmoid` is DPO's; `ipo` (arXiv:2310.12036, beta is its tau) does not overfit pairs that are always won; `hinge` (SLiC, arXiv:2305.10425); `apo_zero` (arXiv:2408.06266) raises the chosen answer by itself. Source of the default: DPO."""
+    lr: PositiveFloat | None = None
+    """Peak learning rate; left out, 0.000005 for an adapter and 0.0000005 for all weights. Source: huggingface/alignment-handbook, recipes/zephyr-7b-beta/dpo, config_qlora.yaml and config_full.yaml."""
+    schedule: Schedule = "linear"
+    """How the rate falls after the warm-up. Source: Zephyr, section 4.2."""
+    warmup_fraction: Fraction = 0.1
+    """Share of the steps in which the rate rises from 0. Source: Zephyr, section 4.2."""
+    epochs: PositiveFloat = 1.0
+    """Passes over the pairs. Source: huggingface/alignment-handbook, as `lr`."""
+    batch_size: PositiveInt = 4
+    """Pairs that go through the model at a time, on all devices together: twice as many chats."""
+    gradient_accumulation: PositiveInt = 8
+    """Such batches of one optimizer step: 32 pairs with these defaults. Source: Zephyr, section 4.2."""
+    max_length: PositiveInt = 1_024
+    """Tokens of a question with either answer; a pair with a longer one is left out and counted. Source: TRL's DPOConfig; huggingface/alignment-handbook, as `lr`."""
+
+
 class Finetune(StrictModel):
     """model, chats -> adapter."""
 
@@ -60,6 +88,9 @@ class Finetune(StrictModel):
     patience: PositiveInt | None = None
     """Measurements of the validation loss without a lower one after which training ends; the checkpoint with the lowest is the result. Left out, all epochs are trained and the last checkpoint is."""
 
+    preference: Preference | None = None
+    """A second step that learns from pairs of a better and a worse answer, as `{inputs: [pairs.jsonl]}`; left out, none."""
+
     @model_validator(mode="after")
     def _an_adapters_keys_have_an_adapter(self) -> "Finetune":
         if self.trains == "adapter":
@@ -93,5 +124,12 @@ class Finetune(StrictModel):
 
     @property
     def most_processes(self) -> int:
-        """Processes that can train together: each needs a chat of the batch, and four bits lie on one GPU."""
-        return self.batch_size if self.quantization == "none" else 1
+        """Processes that can train together: each needs a chat or pair of the batch, and four bits lie on one GPU."""
+        pairs = self.preference.batch_size if self.preference else self.batch_size
+        return min(self.batch_size, pairs) if self.quantization == "none" else 1
+
+    @property
+    def preference_lr(self) -> float:
+        """Peak learning rate of the preference step."""
+        given = self.preference.lr if self.preference else None
+        return given or (5e-6 if self.trains == "adapter" else 5e-7)

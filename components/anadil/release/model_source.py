@@ -1,11 +1,10 @@
 """Where a finished model lies: from what a person names to a directory of this machine that loads as it is."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
@@ -13,6 +12,7 @@ from anadil.artifacts.base_model import model_config, require_safetensors
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.release.registry import resolve
 
 Kind = Literal["model", "adapter", "checkpoint", "directory"]
 Candidate = Literal["adapted", "finetuned"]
@@ -73,8 +73,7 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
 
 
 def _registered(uri: str, tracking: str | None) -> ModelSource:
-    registry: Any = importlib.import_module("anadil.release.registry")
-    version = registry.resolve(uri, tracking)
+    version = resolve(uri, tracking)
     at = f"{uri}: version {version.version} lies at {version.uri}"
     try:
         source = find_model(version.uri, tracking=tracking)

@@ -1,9 +1,11 @@
 """Time and cost by stage, licences, and the cards that lie beside the artifacts."""
 
 import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anadil.artifacts import storage
+from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW, Stage
@@ -12,11 +14,18 @@ from anadil.report.elements import TextTable
 from anadil.report.format import clip
 from anadil.report.read import Facts, Json, field
 
-CARDS = {"model": "Model card", "adapter": "Model card of the finetuned model", "corpus": "Data card"}
+CARDS = {
+    "model": "the adapted model's own card",
+    "adapter": "the finetuned model's own card",
+    "corpus": "the corpus's own card",
+}
 CARD_FILES = ("README.md", "card.md", "merged/README.md")
 """Where a card lies in an artifact, in the order in which it is looked for."""
 OWN = "Apache-2.0, a part of anadil"
 NOT_STATED = "not stated; name it in report.licences"
+MODEL_CARD, DATA_CARD = "model_card.md", "data_card.md"
+"""Files beside the page, which the report stage writes."""
+OWN_CARDS = {"Model card": MODEL_CARD, "Data card": DATA_CARD}
 SUBJECTS = ("base", "text", "chats")
 
 
@@ -42,8 +51,8 @@ class CostView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StageCost:
-    """One row."""
+class StageCost:
+    """What one stage took."""
 
     name: str
     seconds: float
@@ -62,7 +71,8 @@ class _StageCost:
 
 def cost_view(facts: Facts) -> CostView:
     """By the manifests of the artifacts that the page was made from."""
-    rows = [row for stage in FLOW if (row := _stage_cost(stage, facts))]
+    summaries = {"model": facts.training_summary, "adapter": facts.finetuning_summary}
+    rows = stage_costs(facts.manifests, summaries)
     seconds = sum(row.seconds for row in rows)
     priced = [row.dollars for row in rows if row.dollars is not None]
     dollars = sum(priced) if priced else None
@@ -79,14 +89,25 @@ def cost_view(facts: Facts) -> CostView:
     )
 
 
-def _stage_cost(stage: Stage, facts: Facts) -> _StageCost | None:
-    manifest = facts.manifests.get(stage.writes)
-    seconds = number(manifest.figures.get("seconds")) if manifest else None
-    if manifest is None or seconds is None:
-        return None
-    summary: Json = {"model": facts.training_summary, "adapter": facts.finetuning_summary}.get(
-        stage.writes, {}
+def stage_costs(manifests: Mapping[str, Manifest], summaries: Mapping[str, Json]) -> list[StageCost]:
+    """What each stage took whose artifact is there, in the order of the flow.
+
+    Args:
+        manifests: Artifact word -> manifest.
+        summaries: Artifact word -> its `training.json`, of those that have one.
+    """
+    rows = (
+        _stage_cost(stage, manifests[stage.writes], summaries.get(stage.writes, {}))
+        for stage in FLOW
+        if stage.writes in manifests
     )
+    return [row for row in rows if row]
+
+
+def _stage_cost(stage: Stage, manifest: Manifest, summary: Json) -> StageCost | None:
+    seconds = number(manifest.figures.get("seconds"))
+    if seconds is None:
+        return None
     # A manifest tells of the last start; training counts all of them.
     seconds = max(float(seconds), float(number(summary.get("seconds")) or 0.0))
     type_, nodes = _machine(stage, manifest.recipe)
@@ -95,7 +116,7 @@ def _stage_cost(stage: Stage, facts: Facts) -> _StageCost | None:
         f"{nodes} \N{MULTIPLICATION SIGN} {type_.name}" if type_ else clip(summary.get("device") or DASH, 60)
     )
     memory = number(summary.get("peak_memory_bytes"))
-    return _StageCost(
+    return StageCost(
         name=stage.name,
         seconds=seconds,
         machine=name,
@@ -114,7 +135,7 @@ def _machine(stage: Stage, recipe: Json) -> tuple[Machine | None, int]:
     return known.get(plain_name(name)), int(number(nodes) or 1) if stage.distributed else 1
 
 
-def _table(rows: list[_StageCost], seconds: float, dollars: float | None) -> TextTable:
+def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> TextTable:
     """A row for each stage; columns of which nothing is known are left out."""
     priced = any(row.per_hour is not None for row in rows)
     memory = any(row.memory is not None for row in rows)
@@ -180,8 +201,8 @@ def _own_licences(facts: Facts) -> dict[str, str]:
 
 
 def _cards(facts: Facts) -> tuple[Card, ...]:
-    """Links to cards, relative to the page, where artifact and page are in one storage."""
-    found = []
+    """Links to the cards beside the page, and to those of artifacts that are in one storage with it."""
+    found = [Card(label=label, link=link) for label, link in OWN_CARDS.items()]
     for word, label in CARDS.items():
         manifest = facts.manifests.get(word)
         name = next((file for file in CARD_FILES if manifest and file in manifest.files), None)

@@ -68,8 +68,8 @@ class GenerationsView:
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
     """What the candidates of `scores.json` wrote."""
-    answers, beginnings = _prompts(candidates, "answer"), _prompts(candidates, "continuation")
-    shown = _chosen(answers)
+    answers, beginnings = prompts_of(candidates, "answer"), prompts_of(candidates, "continuation")
+    shown = chosen_prompts(answers)
     return GenerationsView(
         answers=shown[:OPEN_ANSWERS],
         more_answers=shown[OPEN_ANSWERS:],
@@ -81,7 +81,8 @@ def generations_view(candidates: dict[str, Json]) -> GenerationsView:
     )
 
 
-def _prompts(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]:
+def prompts_of(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]:
+    """What candidates made of each prompt of a kind (`answer` or `continuation`), in the order of the first."""
     found: dict[str, list[tuple[str, Json]]] = {}
     for name, item in candidates.items():
         for entry in list_of(item.get("generations")):
@@ -135,7 +136,7 @@ def _generation(name: str, prompt: str, line: Json, *, greedy: bool) -> Candidat
     )
 
 
-def _chosen(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
+def chosen_prompts(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
     """At most `MAX_PROMPTS`; seen and unseen ones take turns, so that both are there to be read."""
     unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
     longest = max(len(unseen), len(seen))

@@ -20,7 +20,7 @@ from anadil.plan.view.tables import Grid
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
 from anadil.report.elements import Chart, TextTable
 from anadil.report.format import evenly
-from anadil.report.run import render_template
+from anadil.report.render import render_template
 
 PLAN_SECTIONS = (
     ("memory", "Memory"),

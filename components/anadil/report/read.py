@@ -50,6 +50,8 @@ class Facts:
     mask_audit: Json
     finetuning: list[Json]
     finetuning_summary: Json
+    preference: list[Json]
+    """The curve of the step that learned from pairs; empty without one."""
     scores: Json
     places: dict[str, str]
     """Artifact word -> its place relative to the report's, where both lie in one storage."""
@@ -86,6 +88,7 @@ def read_facts(job: Job) -> Facts:
         mask_audit=_table(adapter / "mask_audit.json") if adapter else {},
         finetuning=_lines(adapter / "training.jsonl", needed=False) if adapter else [],
         finetuning_summary=_table(adapter / "training.json", needed=False) if adapter else {},
+        preference=_lines(adapter / "preference.jsonl", needed=False) if adapter else [],
         scores=_table(scores / "scores.json"),
         places={word: place for word, uri in job.uris.items() if (place := relative_place(job.target, uri))},
     )

@@ -6,21 +6,20 @@
 
 import json
 import logging
-from pathlib import Path
-
-import jinja2
-from markupsafe import Markup, escape
 
 from anadil.core.format import number
 from anadil.report.corpus_view import corpus_view, parts_of
-from anadil.report.cost_view import cost_view
+from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
+from anadil.report.data_card import card_of_corpus
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.learning import learnings
 from anadil.report.measures_view import measures_view
+from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.next_steps import next_steps
 from anadil.report.provenance import provenance_view
 from anadil.report.read import Facts, Json, field, named_tables, read_facts, table_of
+from anadil.report.render import render_template
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of
 from anadil.report.training_view import finetune_view, training_view
@@ -45,11 +44,10 @@ REPORT_SECTIONS = (
     ("tokenizer", "Tokenizer"),
     ("reproduce", "How to reproduce"),
 )
-MARKDOWN_SIGNS = "\\`*_[]|#!~"
 
 
 def run(job: Job) -> Figures:
-    """Write `report.html`, `report.md` and `metrics.json`."""
+    """Write `report.html`, `report.md`, `metrics.json`, and the cards of corpus and model."""
     facts = read_facts(job)
     view = {
         "title": clip(job.recipe.report.title or default_title(facts), 200),
@@ -78,6 +76,7 @@ def run(job: Job) -> Figures:
     (job.out / "report.html").write_text(page, encoding="utf-8", errors="replace")
     short = render_template("report.md.j2", view)
     (job.out / "report.md").write_text(short, encoding="utf-8", errors="replace")
+    _write_cards(job, facts)
     text = json.dumps(numbers, indent=1, sort_keys=True)
     (job.out / "metrics.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.metrics(numbers)
@@ -85,6 +84,23 @@ def run(job: Job) -> Figures:
     job.tracker.run_metrics(deciding_scores(facts.scores))
     job.records["metrics"] = len(numbers)
     return _figures(facts)
+
+
+def _write_cards(job: Job, facts: Facts) -> None:
+    """Write the data card, and the card of the model that is released, else of the last one that was made."""
+    manifests = facts.manifests
+    word = "adapter" if "adapter" in manifests and released_name(facts.scores) != "adapted" else "model"
+    recipe = facts.recipe.model_dump(mode="json")
+    card = card_of_model(
+        ModelFacts(
+            word=word, manifest=manifests[word], recipe=recipe, corpus=manifests["corpus"], stats=facts.stats,
+            training=facts.training_summary, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
+            scores=facts.scores,
+        )
+    )  # fmt: skip
+    cards = {MODEL_CARD: card, DATA_CARD: card_of_corpus(manifests["corpus"], facts.stats, recipe)}
+    for name, text in cards.items():
+        (job.out / name).write_text(text, encoding="utf-8", errors="replace")
 
 
 def default_title(facts: Facts) -> str:
@@ -133,30 +149,6 @@ def _of_candidate(name: str, table: Json) -> dict[str, object]:
     for source, entry in table_of(table.get("choices")).items():
         found[f"choices_{source}_{name}"] = table_of(entry).get("accuracy")
     return found
-
-
-def render_template(template: str, view: dict[str, object]) -> str:
-    """Fill a template of this folder; text from outside is escaped whatever it is."""
-    folder = Path(__file__).parent
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    environment.filters["cell"] = markdown_cell
-    environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
-    style = Markup((folder / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
-    return environment.get_template(template).render(view, style=style)
-
-
-def markdown_cell(text: str) -> Markup:
-    """Text that is only text in Markdown, on one line."""
-    flat = " ".join(str(text).split())
-    marked = "".join(f"\\{sign}" if sign in MARKDOWN_SIGNS else sign for sign in flat)
-    return escape(marked)
 
 
 def _last(facts: Facts, key: str, *, finetuning: bool = False) -> object:

@@ -25,6 +25,8 @@ CURVES = (
 )
 """Key of a logged line, title, unit, whether the axis begins at zero."""
 OPEN_CURVES = 2
+CHANCE = 0.5
+"""Share of pairs that any change wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,9 @@ class FinetuneView:
     words: str
     """What the loss curve says."""
     charts: tuple[Chart, ...]
+    preference: str
+    """What learning from pairs did; empty without it."""
+    preference_charts: tuple[Chart, ...]
     audit: TextTable
     summary: TextTable
     sample: tuple[Span, ...]
@@ -105,10 +110,43 @@ def finetune_view(facts: Facts) -> FinetuneView:
     return FinetuneView(
         words=_words(facts, "Finetuning"),
         charts=tuple(chart for chart in charts if chart),
+        preference=_preference_words(facts),
+        preference_charts=_preference_charts(facts),
         audit=facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
         summary=facts_table("Finetuning in numbers", facts.finetuning_summary),
         sample=_sample(facts.mask_audit),
     )
+
+
+def _preference_charts(facts: Facts) -> tuple[Chart, ...]:
+    drawn = Line(label="training pairs", points=series(facts.preference, "reward_margin"))
+    heldout = series(facts.preference, "heldout_margin")
+    unseen = [Line(label="held-out pairs", points=heldout, colour=4, dashed=True)] if heldout else []
+    sides = [
+        Line(label=f"{side} answers", points=series(facts.preference, f"reward_{side}"), colour=colour)
+        for side, colour in (("chosen", 2), ("rejected", 3))
+    ]
+    unit = "beta x change of log-probability"
+    charts = (lines("Margin of the better answers", unit, [drawn, *unseen]), lines("Rewards", unit, sides))
+    return tuple(chart for chart in charts if chart)
+
+
+def _preference_words(facts: Facts) -> str:
+    """How many pairs the model would now answer as it was taught, of those it has not seen if there are any."""
+    summary = facts.finetuning_summary.get("preference")
+    if not isinstance(summary, dict):
+        return ""
+    heldout = number(summary.get("heldout_accuracy"))
+    won = number(summary.get("reward_accuracy")) if heldout is None else heldout
+    margin = number(summary.get("reward_margin" if heldout is None else "heldout_margin"))
+    if won is None or margin is None:
+        return ""
+    kind, count = ("trained", "pairs") if heldout is None else ("held-out", "heldout_pairs")
+    said = (
+        f"of {figure(summary.get(count))} {kind} pairs the better answer gained on the worse one in "
+        f"{figure(won * 100, 2)} %, by {figure(margin)} on average"
+    )
+    return f"{said}: this step taught nothing" if won <= CHANCE else said
 
 
 def _words(facts: Facts, stage: str) -> str:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 ALIAS = "champion"
 DIGEST_TAG = "anadil.sha256"
 """Of a version in the registry: the digest of the artifact that it is."""
+URI_TAG = "anadil.uri"
+"""Of a version: where the artifact lies. Its source is the directory that MLflow loads, such as `merged` of an adapter."""
 KINDS = ("model", "adapter")
 """Kinds of artifacts that may be released."""
 PATIENCE_S = 90.0
@@ -136,16 +138,20 @@ def main(name: str, alias: str) -> None:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    uri = os.environ["MLFLOW_TRACKING_URI"]
+    tracking = os.environ["MLFLOW_TRACKING_URI"]
     try:
-        version = MlflowClient(tracking_uri=uri, registry_uri=uri).get_model_version_by_alias(name, alias)
+        version = MlflowClient(tracking_uri=tracking, registry_uri=tracking).get_model_version_by_alias(
+            name, alias
+        )
     except MlflowException as error:
         # No such model, no such alias.
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
         print("{}")  # noqa: T201  this is what the module is run for
     else:
-        found = {"uri": version.source, "digest": version.tags.get(DIGEST_TAG, "")}
+        # Versions of earlier releases have no such tag.
+        uri = version.tags.get(URI_TAG, version.source)
+        found = {"uri": uri, "digest": version.tags.get(DIGEST_TAG, "")}
         print(json.dumps(found))  # noqa: T201
 
 

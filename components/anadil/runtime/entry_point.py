@@ -18,6 +18,7 @@ from anadil.runtime import kfp, sagemaker, step_status
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute
 from anadil.runtime.job import most_processes
+from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
 from anadil.runtime.signals import Stop, die_with_parent
 from anadil.runtime.termination import exit_code_of, repeat_end
@@ -145,16 +146,16 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     """Run with the input of a KFP container component, and write what its launcher reads."""
     call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
+    if call.run:
+        os.environ[PIPELINE_RUN] = call.run
     is_first = int(os.environ.get("RANK", "0")) == 0
-    with step_status.record_step_status(
-        recipe.storage.root, call.run if is_first else "", call.step
-    ) as record:
+    with step_status.record_step_status(recipe, call.run if is_first else "", call.step) as record:
         processes = _num_processes(stage, recipe)
         if processes > 1:
             record.exit_code = _under_torchrun(stage, arguments, processes)
             return record.exit_code
         made = execute(stage, recipe, call.inputs, (), None)
-        record.uri = made.uri
+        record.uri, record.figures = made.uri, made.manifest.figures
         if is_first:
             kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)
     return 0

@@ -26,12 +26,13 @@ from anadil.core.errors import IntegrityError, PreflightError, RecipeError, Retr
 from anadil.core.format import human_figure, human_seconds
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
+from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.champion import Champion, fetched, find_champion
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.job import Figures, Job, Run, external_files, external_side_files
 from anadil.runtime.lineage import refuse_strangers
-from anadil.runtime.mlflow_spool import SPOOL, has_unsent, run_settings, track_stage
+from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake, unused_checkpoints
 from anadil.runtime.signals import Stop
 
@@ -204,19 +205,18 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)
-    folders = {word: fetch(uri, word)[0] for word, uri in inputs.items()}
+    fetched_inputs = {word: fetch(uri, word) for word, uri in inputs.items()}
+    folders = {word: folder for word, (folder, _) in fetched_inputs.items()}
     if planned.champion and (folder := fetched(planned.champion)):
         folders["champion"] = folder
     job = Job(
         recipe=recipe, inputs=folders, uris=inputs,
         files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
-    figures = _run(planned, job, rank)
+    manifest = _run(planned, job, rank, {word: manifest for word, (_, manifest) in fetched_inputs.items()})
     if rank > 0:  # writes nothing
         _await_first_node(planned.target)
-        manifest = Manifest(kind=planned.stage.writes, key=planned.key, origin=planned.origin, files={})
         return MadeArtifact(uri=planned.target, manifest=manifest)
-    manifest = _seal(planned, job, figures)
     stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
     return _put(planned, manifest, {name: each.uri for name, each in job.copies.items()})
 
@@ -253,22 +253,14 @@ def _await_first_node(target: str) -> None:
         time.sleep(UPLOAD_POLL_S)
 
 
-def _run(planned: PlannedArtifact, job: Job, rank: int) -> Figures:
-    """Run the stage's code, tracked; a failure leaves nothing of `job.out`."""
+def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, Manifest]) -> Manifest:
+    """Run the stage's code, tracked, and seal what it made; a failure leaves nothing of `job.out`."""
     started = time.monotonic()
     run: Run = importlib.import_module(f"anadil.{planned.stage.name}.run").run
-    settings = {
-        name.removeprefix("recipe "): text
-        for name, text in planned.origin.items()
-        if name.startswith("recipe ")
-    }
     if rank == 0:
         _clear(job.out)
     with track_stage(planned.stage.name, job.recipe, job.work) as tracker:
-        tracker.params(settings)
-        tracker.run_params(run_settings(job.recipe))
-        tags = {"anadil.version": __version__, "anadil.artifact": planned.target, "anadil.key": planned.key}
-        tracker.tags(tags)
+        _tell_start(tracker, planned, job, manifests)
         try:
             if rank == 0:
                 job.out.mkdir(parents=True)
@@ -278,10 +270,33 @@ def _run(planned: PlannedArtifact, job: Job, rank: int) -> Figures:
             if rank == 0:
                 shutil.rmtree(job.out, ignore_errors=True)
             raise
+        if rank > 0:
+            return Manifest(kind=planned.stage.writes, key=planned.key, origin=planned.origin, files={})
         figures["seconds"] = round(time.monotonic() - started, 1)
         tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
+        manifest = _seal(planned, job, figures)
+        evidence.tell_result(
+            tracker, planned.stage, manifest, planned.target, job.out, manifests, job.uris, job.inputs
+        )
         tracker.end("FINISHED")
-    return figures
+    return manifest
+
+
+def _tell_start(
+    tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
+) -> None:
+    """What is known of a stage before it runs: its settings, where its artifact will lie, what it reads."""
+    prefix = "recipe "
+    tracker.params(
+        {name.removeprefix(prefix): text for name, text in planned.origin.items() if name.startswith(prefix)}
+    )
+    tracker.run_params(run_settings(job.recipe))
+    tracker.run_tags(evidence.run_tags(job.recipe, planned.stage))
+    tracker.tags(
+        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.stage_tags(planned.stage)
+    )
+    tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
+    evidence.tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
 
 def _clear(partial: Path) -> None:

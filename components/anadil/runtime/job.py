@@ -156,8 +156,11 @@ def side_files(pattern: str, kind: SideFiles) -> list[str]:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    section, name = key.split(".")
-    return getattr(getattr(recipe, section), name)
+    """The value of a key; None where it is in a section that is left out."""
+    found: Any = recipe
+    for name in key.split("."):
+        found = getattr(found, name) if found is not None else None
+    return found
 
 
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,26 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
 from anadil.core.stages import Stage
+from anadil.recipe.sections import Recipe
+from anadil.recipe.strict_yaml import parse_yaml
 
 PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""
+METRICS = "metrics"
+DATASET = "system.Dataset"
+VARIED = {
+    "base": "base.model",
+    "steps": "pretrain.phases.steps",
+    "learning_rate": "pretrain.phases.lr",
+    "vocabulary": "tokenizer.vocab_sizes",
+    "inputs": "clean.inputs",
+    "root": "storage.root",
+}
+"""Parameter of a pipeline beside the recipe -> the recipe key that it sets; empty, the recipe's value stays.
+
+Kubeflow's pages list and compare runs by their parameters, and the recipe is one long text among them. A key of
+`pretrain.phases` takes a list, a value for each phase, or one value, for the last phase.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +63,7 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         inputs = {
             word: str(values[word]) for word in stage.reads if word not in stage.optional or values.get(word)
         }
-        recipe = _of_one_size(str(values["recipe"]), str(values.get("size", "")))
+        recipe = _of_one_size(varied_recipe(values), str(values.get("size", "")))
         strategy = str(values.get("strategy", ""))
         return ExecutorInput(
             recipe=_of_one_strategy(recipe, strategy),
@@ -54,8 +72,65 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
             step=f"{stage.name}-{strategy}" if strategy else stage.name,
             run=str(values.get("run", "")),
         )
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
+
+
+def varied_recipe(values: Mapping[str, Any]) -> str:
+    """The recipe, JSON text, with what the other parameters of a run set in it.
+
+    Args:
+        values: Parameters of a step: `recipe`, and any of `VARIED`.
+
+    Raises:
+        RecipeError: A value is no YAML, or is not one for each phase.
+    """
+    given = {name: text for name in VARIED if (text := str(values.get(name) or "").strip())}
+    if not given:
+        return str(values["recipe"])
+    data = json.loads(values["recipe"])
+    for name, text in given.items():
+        section, key, *of_phase = VARIED[name].split(".")
+        table = data.setdefault(section, {})
+        value = _value(name, text)
+        if not of_phase:
+            table[key] = value
+            continue
+        phases = table[key]
+        each = value if isinstance(value, list) else [*(one[of_phase[0]] for one in phases[:-1]), value]
+        if len(each) != len(phases):
+            raise RecipeError(
+                f"parameter {name}: {text!r} has {len(each)} values, and pretrain.phases has {len(phases)}; give one "
+                "for each phase, or one number, for the last"
+            )
+        for phase, own in zip(phases, each, strict=True):
+            phase[of_phase[0]] = own
+    return json.dumps(data)
+
+
+def _value(name: str, text: str) -> Any:
+    """What a parameter's text says: a place as it stands, anything else as YAML; one of several needs no brackets."""
+    if name in ("base", "root") or (name == "inputs" and not text.startswith("[")):
+        return [text] if name == "inputs" else text
+    value, _ = parse_yaml(text, f"parameter {name}")
+    return [value] if name == "vocabulary" and isinstance(value, int) else value
+
+
+def varied_values(recipe: Recipe) -> dict[str, str]:
+    """What the parameters of `VARIED` are in a recipe, so that a run's page shows them.
+
+    Set again they leave the recipe as it is.
+    """
+    phases = recipe.pretrain.phases
+    sizes = recipe.tokenizer.vocab_sizes
+    return {
+        "base": recipe.base.model,
+        "steps": json.dumps([phase.steps for phase in phases]),
+        "learning_rate": json.dumps([phase.lr for phase in phases]),
+        "vocabulary": sizes if isinstance(sizes, str) else json.dumps(list(sizes)),
+        "inputs": json.dumps(list(recipe.clean.inputs), ensure_ascii=False),
+        "root": recipe.storage.root or "",
+    }
 
 
 def _of_one_size(recipe: str, size: str) -> str:
@@ -77,19 +152,29 @@ def _of_one_strategy(recipe: str, strategy: str) -> str:
 
 
 def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Manifest) -> None:
-    """Write the parameter, the artifacts' metadata and the pages of a finished artifact."""
+    """Write the parameter, the artifacts' metadata and files, and the pages of a finished artifact.
+
+    What stands for the artifact in Kubeflow's lineage keeps the URI that the launcher gave it, below the run's
+    pipeline root, and its file is a card of a few lines; where the artifact lies is in card and metadata. With the
+    artifact's own URI the launcher would fail the step: what it registers on `s3://` must lie below that root
+    (`uploadOutputArtifacts` and `KeyFromURI` in kubeflow/pipelines, backend/src/v2/component/launcher_v2.go and
+    backend/src/v2/objectstore/config.go), and newer ones fail it where no file was written.
+    """
     path = Path(outputs["parameters"][stage.writes]["outputFile"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(uri, encoding="utf-8")
     artifacts = {}
     for name, listed in outputs.get("artifacts", {}).items():
         described = dict(listed["artifacts"][0])
-        described["metadata"] = _metadata(name, uri, manifest)
-        if name in PAGES:
-            folder, _ = fetch(uri, stage.writes)
-            page = _launcher_path(described["uri"])
-            page.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / PAGES[name], page)
+        described["metadata"] = _metadata(name, described, uri, manifest)
+        if name != METRICS:
+            file = _launcher_path(described["uri"])
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if name in PAGES:
+                shutil.copyfile(fetch(uri, stage.writes)[0] / PAGES[name], file)
+            else:
+                text = json.dumps(described["metadata"], indent=2, ensure_ascii=False)
+                file.write_text(f"{text}\n", encoding="utf-8")
         artifacts[name] = {"artifacts": [described]}
     target = Path(outputs["outputFile"])
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,10 +189,22 @@ def _launcher_path(uri: str) -> Path:
     return Path(f"/{scheme.replace('gs', 'gcs')}/{rest}") if separator else Path(uri)
 
 
-def _metadata(name: str, uri: str, manifest: Manifest) -> dict[str, float | int | str]:
-    """Numbers for a Metrics artifact, where the artifact lives for any other."""
-    if name == "metrics":
-        numbers = {key: value for key, value in manifest.figures.items() if isinstance(value, int | float)}
-        # NaN is no JSON: the launcher could not read the file, and the step would fail at its very end.
-        return {key: value for key, value in numbers.items() if math.isfinite(value)}
-    return {"uri": uri, "sha256": manifest.digest}
+def _metadata(
+    name: str, described: Mapping[str, Any], uri: str, manifest: Manifest
+) -> dict[str, float | int | str]:
+    """Numbers alone for a Metrics artifact; for another where it lies, its digest, counts and figures."""
+    # NaN is no JSON: the launcher could not read the file, and the step would fail at its very end.
+    figures = {
+        key: value
+        for key, value in manifest.figures.items()
+        if isinstance(value, str) or math.isfinite(value)
+    }
+    if name == METRICS:
+        return {key: value for key, value in figures.items() if not isinstance(value, str)}
+    place: dict[str, float | int | str] = {"uri": uri, "sha256": manifest.digest}
+    if name in PAGES:
+        return place
+    is_dataset = described.get("type", {}).get("schemaTitle") == DATASET
+    rows = {"rows": sum(manifest.records.values())} if is_dataset else {}
+    records = {f"records_{key}": count for key, count in manifest.records.items()}
+    return figures | rows | records | {"key": manifest.key} | place

@@ -6,14 +6,17 @@ of its own, follows the files and remembers in `sent.json` how far it came. What
 run with the same work directory sends it.
 """
 
+import hashlib
 import json
 import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from anadil.core.errors import PreflightError
@@ -21,6 +24,7 @@ from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime import prometheus
+from anadil.runtime.reachable import answers
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +37,48 @@ DONE = "done"
 CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
 PATIENCE_S = 20.0
-"""How long the end of a run waits for a sender that is not done."""
+"""How long the end of a run waits for a sender that is not done, while the server answers."""
+SILENCE_S = 1.5
+"""How long the end of a run waits for the server to answer at all."""
+RUN = "run"
+"""Name of the file with what concerns the whole run and no stage of it."""
+FILES = "files"
+"""Directory in the spool with what is to become artifacts."""
+MAX_FILE_BYTES = 50_000_000
+"""Largest file that goes through the server; weights stay where they lie."""
+PIPELINE_RUN = "ANADIL_PIPELINE_RUN"
+"""Names the run of Kubeflow Pipelines that a step belongs to; all its steps share a parent run."""
+JOB_RUN = "ANADIL_RUN_ID"
+"""The same in a training job, which a step has started."""
 MAX_VALUE_CHARS = 6_000
 """Longest parameter or tag value that MLflow 3 takes."""
+MAX_DIGEST_CHARS = 36
+"""Longest digest of a dataset that MLflow 3 takes."""
 LEARNING = ("loss", "lr", "grad_norm", "accuracy")
 """Curves that people look at first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Data that a stage reads, as MLflow's dataset pages show it."""
+
+    name: str
+    uri: str
+    """Where it lies."""
+    digest: str
+    """Of the content; MLflow takes 36 characters of it."""
+    context: str
+    """What for: training, finetuning, evaluation."""
+    source: str = ""
+    """Scheme of `uri`; left out, that of the URI."""
+    schema: dict[str, str] = field(default_factory=dict)
+    """Column -> type of MLflow: string, long, double."""
+    rows: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By what MLflow finds it."""
+        return self.name, self.digest[:MAX_DIGEST_CHARS]
 
 
 class Tracker:
@@ -62,12 +103,13 @@ class Tracker:
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Numbers of a step (for training an optimizer step), or without one the stage's final figures.
 
-        A curve's key has a group before a slash and a final figure's has none, so that no key
-        of MLflow has two meanings.
+        A curve's key begins with its group and a slash, a final figure's with the stage, so that no key
+        of MLflow has two meanings, in one run or in two.
         """
         prometheus.set_gauges(self._stage, values, step or 0)
-        keyed = values if step is None else {self._curve(name): value for name, value in values.items()}
-        self._append({"kind": "metrics", "values": dict(keyed), "step": step, "time": _now_ms()})
+        name_of = self._final if step is None else self._curve
+        keyed = {name_of(name): value for name, value in values.items()}
+        self._append({"kind": "metrics", "values": keyed, "step": step, "time": _now_ms()})
 
     def run_params(self, values: Mapping[str, object]) -> None:
         """Settings of the whole run, of which this stage is a part."""
@@ -77,12 +119,80 @@ class Tracker:
         """Figures by which whole runs are compared."""
         self._append({"kind": "run metrics", "values": dict(values), "time": _now_ms()})
 
+    def run_tags(self, values: Mapping[str, object]) -> None:
+        """Words by which whole runs are found."""
+        self._append({"kind": "run tags", "values": _texts(values)})
+
+    def inputs(self, datasets: Sequence[Dataset]) -> None:
+        """Data that the stage reads; it is named and not copied."""
+        listed = [asdict(each) | {"digest": each.key[1], "uri": masked(each.uri)} for each in datasets]
+        self._append({"kind": "inputs", "datasets": listed})
+
+    def model(
+        self,
+        name: str,
+        uri: str,
+        digest: str,
+        kind: str,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        is_new: bool = False,
+        dataset: Dataset | None = None,
+    ) -> None:
+        """A model that the stage makes or reads; its weights stay where they lie.
+
+        Args:
+            name: The candidate that it is: adapted, finetuned.
+            uri: Where it lies.
+            digest: Of the artifact, by which a registered version is told to be this model.
+            kind: model or adapter.
+            metrics: Figures that say how good it is.
+            is_new: Whether this stage made it.
+            dataset: What the figures were measured on.
+        """
+        self._append(
+            {
+                "kind": "model", "name": name, "uri": masked(uri), "digest": digest, "artifact": kind,
+                "metrics": dict(metrics or {}), "new": is_new, "time": _now_ms(),
+                "dataset": dataset.key if dataset else None,
+            }
+        )  # fmt: skip
+
+    def files(self, files: Mapping[str, Path | str]) -> None:
+        """Small files that become artifacts of the run, by name; they are kept in the spool until they are sent.
+
+        Args:
+            files: Name -> path of a file, or its text.
+        """
+        if self._path is None:
+            return
+        kept = {}
+        for name, source in files.items():
+            try:
+                content = (
+                    masked(source).encode(errors="replace") if isinstance(source, str) else _read(source)
+                )
+                place = self._path.parent / FILES / hashlib.sha256(content).hexdigest()[:32]
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if not place.exists():
+                    draft = place.with_suffix(f".{os.getpid()}")
+                    draft.write_bytes(content)
+                    draft.replace(place)
+                kept[name] = place.name
+            except (OSError, ValueError) as error:
+                log.warning("tracking: %s is not sent (%s)", name, error)
+        if kept:
+            self._append({"kind": "files", "values": kept})
+
+    def _final(self, name: str) -> str:
+        return f"{self._stage}_{name}" if self._stage else name
+
     def _curve(self, name: str) -> str:
         """A curve's key: MLflow shows groups by name, and `system/` on a page of its own."""
-        if self._stage == "tokenizer":
-            return f"tokenizer/{name}"
+        if self._stage in ("tokenizer", "trial"):
+            return f"{self._stage}/{name}"
         if name in LEARNING:
-            return f"train/{name}"
+            return f"{'train' if self._stage == 'pretrain' else self._stage}/{name}"
         if name.startswith("validation_"):
             return name.replace("_", "/", 1)
         return f"system/{name}"
@@ -125,8 +235,15 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         yield Tracker(None, stage)
         return
     folder = work / SPOOL
-    with run_sender(folder, uri, recipe.tracking.experiment, stage):
+    shared = os.environ.get(PIPELINE_RUN) or os.environ.get(JOB_RUN, "")
+    name = run_name(f"{recipe.language_code}-{Path(recipe.base.model).name}" if shared else stage)
+    with run_sender(folder, uri, recipe.tracking.experiment, name, shared):
         yield _open(folder, stage)
+
+
+def run_name(recipe_name: str, moment: datetime | None = None) -> str:
+    """What a parent run is called: by recipe and time, in UTC."""
+    return f"{recipe_name} {moment or datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
 def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
@@ -158,14 +275,23 @@ def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def run_sender(spool: Path, uri: str, experiment: str, run_name: str) -> Iterator[None]:
-    """Run a sender beside the block, and wait a bounded time for it at the end."""
+def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = "") -> Iterator[None]:
+    """Run a sender beside the block, and wait a bounded time for it at the end.
+
+    Args:
+        spool: Directory of the lines; it is made.
+        uri: Where MLflow is.
+        experiment: Of MLflow.
+        name: What the parent run is called.
+        shared: Id of a run whose other stages have senders of their own, and the same parent.
+    """
     spool.mkdir(parents=True, exist_ok=True)
     (spool / CLOSED).unlink(missing_ok=True)
     (spool / DONE).unlink(missing_ok=True)
     command = [
         *(sys.executable, "-m", "anadil.runtime.mlflow_sender", str(spool)),
-        *("--experiment", experiment, "--name", run_name, "--parent", str(os.getpid())),
+        *("--experiment", experiment, "--name", name, "--parent", str(os.getpid())),
+        *(("--run", shared) if shared else ()),
     ]
     # The URI may hold a password, so it travels in the environment, not in the arguments.
     environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONUNBUFFERED": "1"}
@@ -178,18 +304,22 @@ def run_sender(spool: Path, uri: str, experiment: str, run_name: str) -> Iterato
         yield
     finally:
         (spool / CLOSED).touch()
-        try:
-            code = process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        if code:
+        if _end(process, uri):
             log.warning(
                 "tracking: MLflow did not take everything; it stays in %s (see sender.log there), and the next "
                 "run beside it sends it, or: python -m anadil.runtime.mlflow_sender %s",
                 spool,
                 spool,
             )
+
+
+def _end(process: "subprocess.Popen[bytes]", uri: str) -> int:
+    """The exit code of a sender that has all lines; one that would only wait for a silent server is ended."""
+    try:
+        return process.wait(PATIENCE_S if process.poll() is not None or answers(uri, SILENCE_S) else 0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def has_unsent(spool: Path) -> bool:
@@ -205,8 +335,19 @@ def _open(spool: Path, stage: str) -> Tracker:
     return tracker
 
 
+def _read(path: Path) -> bytes:
+    """A file's content.
+
+    Raises:
+        ValueError: It is too large.
+    """
+    if (size := path.stat().st_size) > MAX_FILE_BYTES:
+        raise ValueError(f"it has {size} bytes, more than {MAX_FILE_BYTES}")
+    return path.read_bytes()
+
+
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value)[:MAX_VALUE_CHARS] for name, value in values.items()}
+    return {name: masked(str(value))[:MAX_VALUE_CHARS] for name, value in values.items()}
 
 
 def _now_ms() -> int:

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from anadil.artifacts import storage
@@ -17,6 +17,8 @@ from anadil.artifacts.uri import join
 from anadil.core import errors
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.log import masked
+from anadil.recipe.sections import Recipe
+from anadil.runtime.run_record import STOPPED, NotedStep, note_step
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class StepRecord:
     """The artifact, if this process has made it."""
     exit_code: int = 0
     """Of processes whose error is not known here."""
+    figures: dict[str, bool | float | int | str] = field(default_factory=dict)
+    """The stage's line of figures, for the record of the run."""
 
 
 def step_status_uri(root: str, run: str, stage: str) -> str:
@@ -53,18 +57,19 @@ def step_status_uri(root: str, run: str, stage: str) -> str:
 
 
 @contextlib.contextmanager
-def record_step_status(root: str | None, run: str, stage: str) -> Iterator[StepRecord]:
-    """Write how the block ended; nothing without a run or a root.
+def record_step_status(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
+    """Write that the block runs and how it ended; nothing without a run or a `storage.root`.
 
     Args:
-        root: `storage.root` of the recipe.
+        recipe: Of the run.
         run: Id of the pipeline run.
         stage: Name of the stage.
     """
-    record, started = StepRecord(), time.monotonic()
+    record, started, root = StepRecord(), time.monotonic(), recipe.storage.root
     if not root or not run:
         yield record
         return
+    note_step(recipe, run, stage, NotedStep(status="running"))
 
     def end(code: int, message: str = "") -> None:
         status = StepStatus(
@@ -76,6 +81,8 @@ def record_step_status(root: str | None, run: str, stage: str) -> Iterator[StepR
             seconds=round(time.monotonic() - started, 1),
         )
         _write(root, run, status)
+        noted = {name: value for name, value in asdict(status).items() if name != "stage"}
+        note_step(recipe, run, stage, NotedStep(**noted, figures=record.figures))
 
     try:
         yield record
@@ -93,9 +100,6 @@ def record_step_status(root: str | None, run: str, stage: str) -> Iterator[StepR
         end(0)
     elif record.exit_code and not _has_failed(root, run, stage):
         end(record.exit_code)
-
-
-STOPPED = (errors.INTERRUPTED, errors.Stopped.exit_code)
 
 
 def step_statuses(root: str, run: str, stages: list[str]) -> list[StepStatus]:

@@ -28,6 +28,9 @@ Reason = Literal[
     "duplicate",
     "near_duplicate",
     "evaluation_question",
+    "no_pair",
+    "other_question",
+    "same_answer",
 ]
 
 DROP_REMEDIES: dict[Reason, str] = {
@@ -45,6 +48,9 @@ DROP_REMEDIES: dict[Reason, str] = {
     "duplicate": "another chat says the same",
     "near_duplicate": "another chat says nearly the same",
     "evaluation_question": "evaluate asks it, so no model may learn its answer",
+    "no_pair": "a row of pairs needs `chosen` and `rejected`, and a `prompt` unless both are whole chats",
+    "other_question": "both chats of a pair must be the same up to their last answer",
+    "same_answer": "the answers of a pair must differ",
 }
 """What each reason asks of the user."""
 HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
@@ -211,18 +217,25 @@ def fingerprint(text: str) -> int:
 
 def _pair(row: Mapping[str, object]) -> list[object] | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
-    asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
     answer = next((row[key] for key in ANSWERS if row.get(key) is not None), None)
     # A row of choices names its answer by its place.
     answer = chosen_text(row) or answer
-    if asked is None or answer is None:
+    turns = question_of(row)
+    if turns is None or answer is None:
+        return None
+    return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
+
+
+def question_of(row: Mapping[str, object]) -> list[object] | None:
+    """What a row asks, as turns that are not looked at yet; None where no column holds it."""
+    asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
+    if asked is None:
         return None
     question = row[asked]
     if asked == INSTRUCTION and isinstance(question, str):
         more = next((text for key in INPUTS if isinstance(text := row.get(key), str) and text.strip()), "")
         question = f"{question.strip()}\n\n{more.strip()}" if more else question
-    turns: list[object] = question if isinstance(question, list) else [{"role": "user", "content": question}]
-    return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
+    return question if isinstance(question, list) else [{"role": "user", "content": question}]
 
 
 def _message(item: object) -> Message | Refusal:

@@ -107,6 +107,12 @@ def test_chats_of_this_machine_are_refused() -> None:
         SageMakerBackend().render(sample("azerbaijani-1b", "finetune.inputs=[chats.jsonl]", stage="finetune"))
 
 
+def test_pairs_of_this_machine_are_refused() -> None:
+    words = ("finetune.inputs=[s3://bucket/chats.jsonl]", "finetune.preference.inputs=[pairs.jsonl]")
+    with pytest.raises(RecipeError, match=r"finetune\.preference\.inputs: pairs\.jsonl is not on S3"):
+        SageMakerBackend().render(sample("azerbaijani-1b", *words, stage="finetune"))
+
+
 def test_keys_of_kubernetes_and_images_elsewhere_are_told(caplog: pytest.LogCaptureFixture) -> None:
     overrides = [each for each in ON_AWS if "image" not in each]
 

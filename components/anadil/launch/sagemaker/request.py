@@ -15,6 +15,7 @@ from anadil.core.stages import STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.manifests.pod import EFA_ENVIRONMENT, GPU_ENVIRONMENT
 from anadil.plan.instances import LOCAL, Machine
+from anadil.runtime.job import named_side_files
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 
 log = logging.getLogger(__name__)
@@ -146,8 +147,10 @@ def _check_places(job: TrainingJob) -> None:
     root, base = job.recipe.storage.root, job.recipe.base.model
     if root is not None:
         places["storage.root"] = root
-    inputs = {f"{job.stage}.inputs": uri for uri in _outside_files(job)}
-    for key, uri in [*places.items(), *inputs.items()]:
+    inputs = [(f"{job.stage}.inputs", uri) for uri in _outside_files(job)]
+    beside = named_side_files(STAGES[job.stage], job.recipe)
+    inputs += [(key, uri) for key, uris in beside.items() for uri in uris]
+    for key, uri in [*places.items(), *inputs]:
         if not uri.startswith(("s3://", "builtin:")):
             raise RecipeError(f"{key}: {uri} is not on S3, and a SageMaker job sees nothing else; use s3://")
     if job.stage == "pretrain" and (Path(base).is_absolute() or base.startswith(".")):

@@ -1,0 +1,66 @@
+"""An artifact by its digest, among those that lie where a run keeps them: `<root>/<word>/<key>`."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.uri import absolute, join
+from anadil.core.errors import IntegrityError
+
+
+def root_of(uri: str) -> str:
+    """The directory that would be `storage.root` if the artifact lies where a run has put it."""
+    return absolute(uri).rsplit("/", 2)[0] or "/"
+
+
+def artifacts_below(roots: Sequence[str], word: str) -> Iterator[tuple[str, Manifest]]:
+    """Every finished artifact of a kind below some roots, newest first; damaged manifests are passed over.
+
+    Args:
+        roots: Directories or `s3://` URIs, as `storage.root` of recipes.
+        word: Kind of artifact, which is the name of its directory too.
+    """
+    for root in dict.fromkeys(roots):
+        place = join(root, word)
+        for uri in reversed(storage.store(place).directories(place)):
+            try:
+                manifest = artifact.read_manifest(uri)
+            except IntegrityError:
+                continue  # whoever reads that one is told
+            if manifest is not None and manifest.kind == word:
+                yield uri, manifest
+
+
+def find_artifact(roots: Sequence[str], word: str, digest: str) -> tuple[str, Manifest] | None:
+    """The artifact with this digest, or None where it lies below none of the roots."""
+    found = (pair for pair in artifacts_below(roots, word) if pair[1].digest == digest)
+    return next(found, None)
+
+
+def read_verified(uri: str, manifest: Manifest, name: str) -> bytes:
+    """The bytes of one small file of an artifact, as its manifest vouches for them.
+
+    Raises:
+        IntegrityError: The file is missing from the manifest or differs from it.
+    """
+    entry = manifest.files.get(name)
+    if entry is None:
+        raise IntegrityError(f"{uri}: its manifest names no {name}; {artifact.remedy_of(uri)}")
+    content = storage.store(uri).read(join(uri, name))
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise IntegrityError(f"{uri}/{name}: differs from its manifest; {artifact.remedy_of(uri)}")
+    return content
+
+
+def read_table(uri: str, manifest: Manifest, name: str) -> dict[str, object]:
+    """The JSON table in a file of an artifact; empty where the artifact has no such file.
+
+    Raises:
+        IntegrityError: As `read_verified`.
+    """
+    if name not in manifest.files:
+        return {}
+    found = json.loads(read_verified(uri, manifest, name))
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,154 @@
+"""TRL's trainer of preferences for rows of ids, whose reference is computed once, before the first step.
+
+The reference is the model as it begins, so one forward pass over all pairs replaces a second model: 16 bytes a pair,
+where the weights of a copy, or the adapter beside its copy, would stay in memory to the end. Dropout is off, so that
+all rewards begin at 0.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from torch import distributed as dist
+from trl.trainer.dpo_trainer import DPOTrainer
+
+from anadil.finetune.batches import ChatLoader, FullBatches
+from anadil.finetune.pairs import IDS, PLACE
+from anadil.finetune.trainer import SharedModel
+
+LogProbabilities = NDArray[np.float64]
+"""Of each pair's chosen and rejected answer, in nats; shape (pairs, 2)."""
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
+"""What TRL calls them in a row."""
+HELDOUT = ("heldout_margin", "heldout_accuracy")
+"""Names in the trainer's log."""
+
+
+class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
+    """A DPOTrainer for rows of `prompt_ids`, `chosen_ids`, `rejected_ids` and `pair`."""
+
+    def __init__(
+        self, *, batch_size: int, kept: Callable[[Callable[[], LogProbabilities]], LogProbabilities], rows: Dataset,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        """Prepare to train.
+
+        Args:
+            batch_size: Pairs of a batch, of all processes together; as many of each.
+            kept: Gives the reference of an earlier start, or makes and keeps it by the function that it is given.
+            rows: All pairs, each at the place that its `pair` says.
+            settings: Of the DPOTrainer.
+        """
+        self.batch_size = batch_size
+        self.kept, self.rows = kept, rows
+        self.reference: LogProbabilities = np.zeros((0, 2))
+        super().__init__(**settings)
+        # Whatever TRL holds for a reference of its own.
+        self.ref_model, self.precompute_ref_logps = None, True
+
+    def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
+        """Rows are ids already; TRL's own preparation would read control words in a text as control tokens."""
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Dataset, *_: object) -> Dataset:
+        """Nothing yet: the model is not where it is trained."""
+        return dataset
+
+    def _prepare_for_training(self, *given: Any, **more: Any) -> Any:
+        """Compute the reference with the model as it will be trained: same devices, same precision."""
+        prepared = super()._prepare_for_training(*given, **more)
+        self.reference = self.kept(lambda: self.log_probabilities(self.rows))
+        return prepared
+
+    def log_probabilities(self, rows: Dataset) -> LogProbabilities:
+        """What the model gives each answer of some pairs; all processes take part."""
+        found = np.zeros((len(rows), 2))
+        order = np.argsort(pair_lengths(rows), kind="stable")
+        self.model.eval()
+        for start in range(0, len(order), self.batch_size):
+            batch = np.resize(order[start : start + self.batch_size], self.batch_size)
+            own = np.array_split(batch, self.args.world_size)[self.args.process_index]
+            sums = self._sums([rows[place] for place in own.tolist()])
+            if self.args.world_size > 1:
+                parts = [torch.empty_like(sums) for _ in range(self.args.world_size)]
+                dist.all_gather(parts, sums)
+                sums = torch.cat(parts)
+            found[batch] = sums.cpu().double().numpy()
+        return found
+
+    def _sums(self, rows: list[dict[str, Any]]) -> torch.Tensor:
+        """Log-probabilities of both answers of each row; shape (rows, 2)."""
+        inputs = self._prepare_inputs(self.data_collator(rows))
+        ids = inputs["input_ids"]
+        labels = ids.masked_fill(inputs["completion_mask"] == 0, -100)
+        with torch.no_grad(), self.accelerator.autocast():
+            made = self.model(
+                input_ids=ids,
+                attention_mask=inputs["attention_mask"],
+                use_cache=False,
+                labels=labels,
+                fused_lm_head=True,
+            )
+        return torch.stack(made.log_probs.float().sum(dim=1).chunk(2), dim=1)
+
+    def get_train_dataloader(self) -> ChatLoader:
+        """This process's part of every batch, with the reference of each pair."""
+        batches = FullBatches(
+            pair_lengths(self.train_dataset).tolist(),
+            self.batch_size,
+            seed=self.args.seed,
+            rank=self.args.process_index,
+            processes=self.args.world_size,
+        )
+        return ChatLoader(
+            self.train_dataset,
+            batch_sampler=batches,
+            collate_fn=self._with_reference,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def _with_reference(self, rows: list[dict[str, Any]]) -> Any:
+        return self.data_collator(
+            [row | dict(zip(REFERENCE, self.reference[row[PLACE]].tolist(), strict=True)) for row in rows]
+        )
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """The mean margin of rewards of held-out pairs, and the share of which the chosen answer's is higher."""
+        rows = self.eval_dataset
+        gained = self.log_probabilities(rows) - self.reference[np.asarray(rows[PLACE])]
+        margins = self.beta * (gained[:, 0] - gained[:, 1])
+        metrics = dict(zip(HELDOUT, (float(margins.mean()), float((margins > 0).mean())), strict=True))
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def pair_lengths(rows: Dataset) -> NDArray[np.int64]:
+    """Tokens of the longer chat of each pair, without its ids in memory."""
+    table = rows.select_columns(list(IDS)).with_format("arrow")[:]
+    counts = [
+        np.concatenate([chunk.value_lengths().to_numpy(zero_copy_only=False) for chunk in table[name].chunks])
+        for name in IDS
+    ]
+    lengths: NDArray[np.int64] = counts[0].astype(np.int64) + np.maximum(counts[1], counts[2])
+    return lengths
+
+
+def preference_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+    """What is kept of a step's log. Source of its names: trl 1.16, dpo_trainer.py."""
+    names = {
+        "loss": "loss",
+        "lr": "learning_rate",
+        "grad_norm": "grad_norm",
+        "reward_margin": "rewards/margins",
+        "reward_accuracy": "rewards/accuracies",
+        "reward_chosen": "rewards/chosen",
+        "reward_rejected": "rewards/rejected",
+        "logp_chosen": "logps/chosen",
+        "logp_rejected": "logps/rejected",
+        **{name: name for name in HELDOUT},
+    }
+    return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}

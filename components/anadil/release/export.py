@@ -1,0 +1,241 @@
+"""A finished model in the files of those who serve it: a Hugging Face directory, or GGUF; whole or not at all."""
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from anadil.artifacts import storage
+from anadil.artifacts.mlmodel import write_mlmodel
+from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.progress import progress
+from anadil.release.disk_space import check_space
+from anadil.release.model_source import ModelSource
+from anadil.report.model_card import model_card
+
+log = logging.getLogger(__name__)
+
+Format = Literal["hf", "gguf"]
+FORMATS: tuple[Format, ...] = ("hf", "gguf")
+DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
+"""Our word for a precision -> torch's, which config.json has."""
+QUANTIZATIONS = ("q8_0",)
+COPIED = (
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "LICENSE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+"""Of a model's directory; nothing else that lies there is passed on."""
+CARD = "README.md"
+MODELFILE = "Modelfile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    names: tuple[str, ...]
+    """Files in it that are of the model."""
+    path: Path
+    """What was asked for: the directory, or the GGUF file."""
+    num_bytes: int
+
+
+def export(
+    source: ModelSource,
+    out: Path,
+    kind: Format,
+    *,
+    precision: str | None = None,
+    scores: str | None = None,
+    checkpoint: Callable[[Path], object] | None = None,
+) -> Exported:
+    """Write a model for those who serve it.
+
+    Args:
+        source: The model.
+        out: Directory to write, or a file `NAME.gguf`, beside which its Modelfile lies.
+        kind: Format.
+        precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; as stored if it is not given.
+        scores: Artifact whose figures the model card shows.
+        checkpoint: Writes the Hugging Face directory of a checkpoint, in the precision asked for.
+
+    Raises:
+        DataError: Something lies there already, or the model is not whole.
+        PreflightError: The format does not hold such a model, or the disk is full.
+        RecipeError: The place lies within the model's own directory.
+    """
+    _check_place(source, out)
+    if kind == "gguf" and source.directory is not None:
+        from anadil.release.gguf_file import check_llama
+
+        check_llama(source.directory)  # before the disk is filled
+    as_file = kind == "gguf" and out.suffix == ".gguf"
+    with draft_of(out) as draft:
+        directory, written = source.directory, False
+        if directory is None:
+            assert checkpoint is not None, "only its caller knows the tokenizer of a checkpoint"
+            directory = draft if kind == "hf" else draft / "checkpoint"
+            checkpoint(directory)
+            written = True
+        if kind == "hf":
+            _write_hf(source, directory, draft, None if written else precision, copies=not written)
+        else:
+            name = out.name if as_file else f"{_name(source, out)}.gguf"
+            _write_gguf(directory, draft, name, _name(source, out), precision)
+            shutil.rmtree(draft / "checkpoint", ignore_errors=True)
+        _write_card(source, scores, draft)
+        storage.flush_directory(draft)
+        names = tuple(
+            sorted(each.relative_to(draft).as_posix() for each in draft.rglob("*") if each.is_file())
+        )
+        num_bytes = sum((draft / name).stat().st_size for name in names)
+        if as_file:
+            names = _place_files(draft, out)
+        else:
+            draft.rename(out)
+    folder = out.parent if as_file else out
+    return Exported(folder=folder, names=names, path=out, num_bytes=num_bytes)
+
+
+def _check_place(source: ModelSource, out: Path) -> None:
+    storage.refuse_occupied(str(out))
+    own = Path(source.uri)
+    if "://" not in source.uri and out.absolute().is_relative_to(own):
+        raise RecipeError(
+            f"--out {out}: lies within {own}, whose files are not to change; give another place"
+        )
+
+
+@contextmanager
+def draft_of(out: Path) -> Iterator[Path]:
+    """An empty directory beside a place, removed at the end unless it was renamed; one export at a time has it.
+
+    Raises:
+        PreflightError: Another export writes there.
+    """
+    draft = out.with_name(f"{out.name}.partial")
+    draft.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(draft, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PreflightError(f"{out}: another export is writing there; wait for it") from None
+        for left in draft.iterdir():  # by a killed export
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        try:
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _name(source: ModelSource, out: Path) -> str:
+    """Of the model, for whoever lists it."""
+    return out.stem if out.suffix == ".gguf" else out.name or Path(source.uri).name
+
+
+def _write_hf(
+    source: ModelSource, directory: Path, draft: Path, precision: str | None, *, copies: bool
+) -> None:
+    """The directory of a model that lies elsewhere, in its precision or another, and what servers want beside it."""
+    if copies:
+        files = sorted({file for pattern in COPIED for file in directory.glob(pattern) if file.is_file()})
+        if source.kind == "directory" and (directory / CARD).is_file():
+            files.append(directory / CARD)
+        check_space(draft, sum(file.stat().st_size for file in files))
+        with progress("exporting", len(files)) as bar:
+            for file in files:
+                _copy(file, draft / file.name, precision)
+                bar.advance()
+        if precision:
+            _name_precision(draft, precision)
+    write_mlmodel(draft, chats=source.kind in ("adapter", "directory"))
+
+
+def _copy(file: Path, target: Path, precision: str | None) -> None:
+    if precision is None or file.suffix != ".safetensors":
+        shutil.copyfile(file, target)
+        return
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    dtype = getattr(torch, DTYPES[precision])
+    # A file at a time, of 5 GB at most as this program writes them.
+    tensors = {
+        name: each.to(dtype) if each.is_floating_point() else each for name, each in load_file(file).items()
+    }
+    worst = next((name for name, each in tensors.items() if not bool(torch.isfinite(each).all())), None)
+    if worst:
+        raise DataError(
+            f"{file}: {worst} holds numbers that {precision} cannot; export with --precision bf16"
+        )
+    save_file(tensors, target, metadata={"format": "pt"})
+    target.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
+
+
+def _name_precision(draft: Path, precision: str) -> None:
+    """Say the precision in both spellings, and the size of all files."""
+    file = draft / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config |= dict.fromkeys(("dtype", "torch_dtype"), DTYPES[precision])
+    file.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    index = draft / "model.safetensors.index.json"
+    if index.is_file():
+        from safetensors import safe_open
+
+        content = json.loads(index.read_text(encoding="utf-8"))
+        total = 0
+        for name in sorted(set(content["weight_map"].values())):
+            with safe_open(draft / name, framework="pt") as opened:
+                total += sum(opened.get_tensor(each).nbytes for each in opened.keys())  # noqa: SIM118  no dictionary
+        content["metadata"]["total_size"] = total
+        index.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_gguf(directory: Path, draft: Path, file: str, name: str, precision: str | None) -> None:
+    from anadil.release.gguf_file import write_gguf
+    from anadil.release.ollama import modelfile
+
+    held = write_gguf(directory, draft / file, name=name, precision=precision)
+    text = modelfile(file, directory, adds_bos=bool(held["adds_bos"]))
+    (draft / MODELFILE).write_text(text, encoding="utf-8")
+
+
+def _write_card(source: ModelSource, scores: str | None, draft: Path) -> None:
+    """README.md of an artifact, whose lineage is known."""
+    if source.kind in ("model", "adapter"):
+        (draft / CARD).write_text(model_card(source.uri, scores), encoding="utf-8")
+
+
+def _place_files(draft: Path, out: Path) -> tuple[str, ...]:
+    """Give the GGUF file its name, and its Modelfile one beside it that is free; the card stays out of the folder."""
+    beside = out.with_name(MODELFILE)
+    if beside.exists():
+        beside = out.with_name(f"{out.stem}.{MODELFILE}")
+    (draft / MODELFILE).replace(beside)
+    (draft / out.name).replace(out)
+    log.info("for Ollama: ollama create %s -f %s", out.stem, beside)
+    return out.name, beside.name

@@ -1,0 +1,186 @@
+"""Whether a model may be released: the gate's verdict in its scores, and that its bytes are those that were scored."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import absolute, join
+from anadil.core.errors import DataError, GateError, IntegrityError
+
+log = logging.getLogger(__name__)
+
+PROMOTED = {"model": "adapted", "adapter": "finetuned"}
+"""Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
+AGAINST_CHAMPION = {"bits_per_byte_to_champion": 1.0, "answers_to_champion": 0.0}
+"""Checks that compare with the champion, and the value at which both are equal; less is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotable:
+    """A model or adapter whose gate was passed."""
+
+    uri: str
+    manifest: Manifest
+    scores: str
+    """URI of the scores artifact."""
+    scores_manifest: Manifest
+    table: dict[str, Any]
+    """`scores.json`."""
+
+    @property
+    def candidate(self) -> str:
+        """Name of the model in the scores."""
+        return PROMOTED[self.manifest.kind]
+
+    @property
+    def checks(self) -> list[dict[str, Any]]:
+        """The gate's checks of this candidate."""
+        return _own_checks(self.table["gate"], self.candidate)
+
+    def has_beaten(self, champion: str) -> bool:
+        """Whether the scores compare it with this champion, and surely in its favour.
+
+        Every comparison that was measured holds, and the 95 % interval of one of them is on this side of equal.
+
+        Args:
+            champion: Digest of the champion's artifact.
+        """
+        if self.scores_manifest.origin.get("input champion") != champion:
+            return False
+        rows = [(AGAINST_CHAMPION.get(str(row["name"]).partition(".")[2]), row) for row in self.checks]
+        compared = [(equal, row) for equal, row in rows if equal is not None and row.get("value") is not None]
+        better = [max(row.get("interval") or [row["value"]]) < equal for equal, row in compared]
+        return any(better) and all(row["passed"] for _, row in compared)
+
+    def was_compared_with(self, champion: str) -> bool:
+        """Whether the scores know the champion of this digest."""
+        return champion in (self.manifest.digest, self.scores_manifest.origin.get("input champion"))
+
+
+def check_promotable(scores: str, model: str) -> Promotable:
+    """A model whose scores passed the gate: the checks of what it is itself.
+
+    Raises:
+        GateError: One of them was not passed.
+        IntegrityError: The scores are of another model, or a file of the model is missing or changed.
+        DataError: One of the two is no such artifact.
+    """
+    folder, judged = fetch(scores, "scores")
+    table = _table_of(scores, folder / "scores.json")
+    manifest = read_model(model)
+    if judged.origin.get(f"input {manifest.kind}") != manifest.digest:
+        raise IntegrityError(
+            f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
+        )
+    gate, candidate = table["gate"], PROMOTED[manifest.kind]
+    own = _own_checks(gate, candidate)
+    failed = [check for check in own if check.get("enforced", True) and not check["passed"]]
+    # Scores of an earlier release have checks and no verdicts.
+    verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
+    if not own:
+        raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
+    if failed or not verdict["passed"]:
+        reasons = "; ".join(map(_reason, failed)) or ", ".join(verdict.get("failed", []))
+        raise GateError(f"{model}: the gate was not passed: {reasons}; nothing was promoted{_other(gate)}")
+    verify(model, manifest)
+    return Promotable(
+        uri=absolute(model), manifest=manifest, scores=absolute(scores), scores_manifest=judged, table=table
+    )
+
+
+def read_model(uri: str) -> Manifest:
+    """The manifest of a model or adapter.
+
+    Raises:
+        DataError: There is none.
+    """
+    manifest = artifact.read_manifest(uri)
+    if manifest is None or manifest.kind not in PROMOTED:
+        raise DataError(f"--model {uri}: no finished model or adapter there; give the URI of one")
+    return manifest
+
+
+def find_scores(model: str, manifest: Manifest, root: str | None) -> str:
+    """The newest scores of a model that lie beside it.
+
+    Args:
+        model: URI of a model or adapter artifact.
+        manifest: Its own.
+        root: `storage.root`, where the directory that holds `model/KEY` or `adapter/KEY` has none.
+
+    Raises:
+        DataError: There are none.
+    """
+    beside = absolute(model).rpartition("/")[0].rpartition("/")[0]
+    places = [join(place, "scores") for place in dict.fromkeys([beside, absolute(root or beside)])]
+    for uri in (uri for place in places for uri in reversed(storage.store(place).directories(place))):
+        found = artifact.read_manifest(uri)
+        if found and found.kind == "scores" and found.origin.get(f"input {manifest.kind}") == manifest.digest:
+            log.info("scores: %s", uri)
+            return uri
+    raise DataError(f"{model}: no scores of it in {places[-1]}; run evaluate, or name them by --scores URI")
+
+
+def verify(uri: str, manifest: Manifest, *, whole: bool = False) -> None:
+    """Compare an artifact with its manifest: every byte of a local one, of one on S3 sizes and small files.
+
+    Args:
+        uri: The artifact.
+        manifest: Its own.
+        whole: Whether to read every byte of one on S3 too.
+
+    Raises:
+        IntegrityError: A file is missing or changed.
+    """
+    if "://" not in uri:
+        artifact.verify_files(Path(uri), manifest, uri)
+        return
+    artifact.glance(uri, manifest)
+    for name, entry in manifest.files.items() if whole else ():
+        with storage.readable(join(uri, name)).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                raise IntegrityError(f"{uri}/{name}: differs from its manifest; {artifact.remedy_of(uri)}")
+
+
+def _table_of(scores: str, path: Path) -> dict[str, Any]:
+    """What `scores.json` holds.
+
+    Raises:
+        DataError: There is no verdict, or checks are not as any release wrote them.
+    """
+    table = json.loads(path.read_text(encoding="utf-8"))
+    gate = table.get("gate")
+    checks = gate.get("checks") if isinstance(gate, dict) else None
+    if not isinstance(checks, list) or not all({"name", "passed"} <= set(check) for check in checks):
+        raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
+    return dict(table)
+
+
+def _own_checks(gate: dict[str, Any], candidate: str) -> list[dict[str, Any]]:
+    return [check for check in gate["checks"] if str(check["name"]).startswith(f"{candidate}.")]
+
+
+def _reason(check: dict[str, Any]) -> str:
+    """A failed check: `finetuned.ended 0.2 below 0.5`."""
+    value, limit = check.get("value"), check.get("limit")
+    if value is None or limit is None:
+        return f"{check['name']} not measured"
+    ends = check.get("interval") or [value]
+    around = f" [{ends[0]:.4g}, {ends[-1]:.4g}]" if len(ends) > 1 else ""
+    side = "below" if check.get("at_least") else "above"
+    holds = value >= limit if check.get("at_least") else value <= limit
+    # Then it is its interval that does not hold.
+    return f"{check['name']} {value:.4g}{around} {'not surely under' if holds else side} {limit:.4g}"
+
+
+def _other(gate: dict[str, Any]) -> str:
+    """What may be promoted instead."""
+    released = gate.get("released")
+    kinds = [kind for kind, candidate in PROMOTED.items() if candidate == released]
+    return f"; the {released} model passed: promote the {kinds[0]}" if kinds else ""

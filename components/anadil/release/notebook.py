@@ -1,0 +1,57 @@
+"""Tables as text for a terminal and as HTML for a notebook, without a style that would leak into its page."""
+
+from collections.abc import Sequence
+from html import escape
+
+CELL = "padding:.2em .9em .2em 0;text-align:{};vertical-align:top"
+
+
+def text_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()
+) -> list[str]:
+    """Lines of a table; the last column takes what it needs.
+
+    Args:
+        columns: Heads.
+        rows: Cells.
+        numbers: Places of columns that are aligned at the right.
+    """
+    table = [tuple(columns), *rows]
+    widths = [max(len(row[place]) for row in table) for place in range(len(columns))]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in numbers else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def html_table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Sequence[int] = (),
+    *,
+    note: str = "",
+) -> str:
+    """A table in HTML; every text is escaped, colours and fonts are the notebook's."""
+    sides = ["right" if place in numbers else "left" for place in range(len(columns))]
+    head = "".join(
+        f'<th scope="col" style="{CELL.format(side)}">{escape(name)}</th>'
+        for name, side in zip(columns, sides, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td style="{CELL.format(side)}">{escape(cell)}</td>'
+            for cell, side in zip(row, sides, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    told = f"<p>{escape(note)}</p>" if note else ""
+    return (
+        f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{told}"
+    )

@@ -1,0 +1,336 @@
+"""MLflow's model registry: what `models:/name@alias` stands for, and one translation of its errors into ours."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
+from anadil.core.log import masked
+from anadil.recipe.tracking_address import tracking_fault
+from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
+
+SCHEME = "models:/"
+KIND_TAG = "anadil.kind"
+SCORES_TAG = "anadil.scores"
+WHOLE_TAG = "anadil.files_sha256"
+"""Of a version: the digest over every file of the artifact, the file MLmodel among them."""
+OLDEST_SERVER = 3
+"""Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models."""
+VERSION_TIMEOUT_S = 5.0
+DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""Module -> package, where the names differ."""
+QUIET = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
+"""stdout is data."""
+READ_ONLY = re.compile(r"read-?only", re.IGNORECASE)
+AWAY = re.compile(
+    r"API request to .* failed with exception|Connection refused|could not connect|Max retries exceeded|timed out|"
+    r"could not translate host name",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What MLflow's client and database drivers say where nobody answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredModel:
+    """A version of a registered model."""
+
+    name: str
+    version: str
+    """Its number."""
+    aliases: tuple[str, ...] = ()
+    """That stand for it now."""
+    uri: str
+    """Where the artifact lies: local path or `s3://`."""
+    digest: str
+    """Of the artifact that was promoted; empty where somebody else has registered it."""
+    kind: str
+    """`model` or `adapter`; empty as the digest."""
+    scores: str = ""
+    """URI of the scores that it was promoted by."""
+    source: str = ""
+    """What MLflow loads: the directory with the file MLmodel."""
+    tags: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelName:
+    """What a `models:/` URI names: a version by its number or by an alias."""
+
+    name: str
+    alias: str = ""
+    version: str = ""
+
+
+def resolve(uri: str, tracking: str | None = None) -> RegisteredModel:
+    """Where the artifact of a registered model lies, and its digest; nothing of it is read.
+
+    Args:
+        uri: `models:/name@alias` or `models:/name/3`.
+        tracking: The MLflow server or database; left out, MLFLOW_TRACKING_URI.
+
+    Raises:
+        RecipeError: It is no such URI, or there is no registry.
+        DataError: The registry has no such model, alias or version.
+        PreflightError: The registry refuses, or is too old.
+        RetryableError: The registry does not answer.
+    """
+    wanted = parse(uri)
+    registry = open_registry(tracking, makes=False)
+    with registry_errors(registry.uri):
+        if wanted.alias:
+            version = registry.by_alias(wanted.name, wanted.alias)
+        else:
+            version = registry.by_number(wanted.name, wanted.version)
+    if version is None:
+        raise DataError(
+            f"{uri}: not in the registry at {masked(registry.uri)}; {registry.known(wanted.name)}"
+        )
+    return version
+
+
+def parse(uri: str) -> ModelName:
+    """The parts of a `models:/` URI.
+
+    Raises:
+        RecipeError: It is none.
+    """
+    text = uri.removeprefix(SCHEME)
+    name, sign, alias = text.rpartition("@")
+    if text != uri and sign:
+        check_name(name, uri)
+        check_alias(alias, uri)
+        return ModelName(name=name, alias=alias)
+    name, _, version = text.rpartition("/")
+    if text == uri or not version.isdigit():
+        raise RecipeError(f"{uri}: names no version; write {SCHEME}name@champion or {SCHEME}name/3")
+    check_name(name, uri)
+    return ModelName(name=name, version=version)
+
+
+def check_name(name: str, given_by: str) -> None:
+    """Make sure that MLflow takes a name for a registered model.
+
+    Raises:
+        RecipeError: It does not.
+    """
+    if not name.strip() or any(sign in name for sign in "/:@") or name in {".", ".."}:
+        raise RecipeError(
+            f"{given_by}: {name!r} is no name of a registered model: no '/', ':' or '@'; rename it"
+        )
+
+
+def check_alias(alias: str, given_by: str) -> None:
+    """Make sure that MLflow takes an alias.
+
+    Raises:
+        RecipeError: It does not: `latest` and `v3` are words of its own.
+    """
+    if alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
+        raise RecipeError(
+            f"{given_by}: MLflow keeps the alias {alias!r} for itself; write champion or challenger"
+        )
+    if not re.fullmatch(r"[\w-]{1,255}", alias):
+        raise RecipeError(f"{given_by}: {alias!r} is no alias: letters, digits, '_' and '-' only; rename it")
+
+
+class Registry:
+    """A registry, open."""
+
+    def __init__(self, uri: str, client: Any) -> None:
+        self.uri = uri
+        self.client = client
+        """MLflow's own."""
+
+    @property
+    def is_server(self) -> bool:
+        """Whether a server stands between this program and the database."""
+        return self.uri.startswith(("http://", "https://", "arn:"))
+
+    def by_alias(self, name: str, alias: str) -> RegisteredModel | None:
+        """The version that an alias stands for."""
+        number = self.number(name, alias)
+        return self.by_number(name, number) if number else None
+
+    def number(self, name: str, alias: str) -> str:
+        """Number of the version that an alias stands for; empty where there is none."""
+        model = self.model(name)
+        return str(model.aliases.get(alias, "")) if model else ""
+
+    def by_number(self, name: str, number: str) -> RegisteredModel | None:
+        """One version."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return registered(self.client.get_model_version(name, number))
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def of_digest(self, name: str, digest: str) -> list[RegisteredModel]:
+        """Versions of a name that are an artifact of this digest, the newest first."""
+        wanted = f"name = '{name.replace(chr(39), chr(39) * 2)}' and tags.`{DIGEST_TAG}` = '{digest}'"
+        found = [registered(version) for version in self.client.search_model_versions(wanted)]
+        return sorted(found, key=lambda each: -int(each.version))
+
+    def model(self, name: str) -> Any:
+        """MLflow's registered model; None where there is none."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.get_registered_model(name)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def known(self, name: str) -> str:
+        """What there is, as the remedy of an error."""
+        with registry_errors(self.uri):
+            if model := self.model(name):
+                aliases = ", ".join(f"@{alias} (version {number})" for alias, number in model.aliases.items())
+                return f"{name} has {aliases or 'no alias yet'}; promote a model, or name one of these"
+            names = [each.name for each in self.client.search_registered_models(max_results=5)]
+        there = f"it has {', '.join(names)}" if names else "it is empty"
+        return f"{there}; correct the name, or run anadil promote"
+
+
+def registered(version: Any) -> RegisteredModel:
+    """MLflow's version of a model as ours."""
+    tags = {str(key): str(value) for key, value in version.tags.items()}
+    return RegisteredModel(
+        name=str(version.name),
+        version=str(version.version),
+        aliases=tuple(sorted(map(str, version.aliases or ()))),
+        uri=tags.get(URI_TAG, str(version.source)).removeprefix("file://"),
+        digest=tags.get(DIGEST_TAG, ""),
+        kind=tags.get(KIND_TAG, ""),
+        scores=tags.get(SCORES_TAG, ""),
+        source=str(version.source),
+        tags=tags,
+    )
+
+
+def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registry:
+    """The registry at an address.
+
+    Args:
+        tracking: The MLflow server or database; left out, MLFLOW_TRACKING_URI.
+        makes: Whether a database file that is not there is made.
+
+    Raises:
+        DataError: It is not there.
+        RecipeError: No address is given, or one that no recipe may name.
+        PreflightError: MLflow is not installed, or the server is one of MLflow 2.
+        RetryableError: The server does not answer.
+    """
+    uri = tracking or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not uri or uri == "off":
+        raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
+    if fault := tracking_fault(uri):
+        raise RecipeError(f"tracking.uri: {masked(uri)}: {fault}")
+    file = uri.removeprefix("sqlite:///")
+    if file != uri and not makes and not Path(file).exists():
+        raise DataError(f"tracking.uri: {uri}: no such database; promote a model first, or correct the path")
+    if uri.startswith("http"):
+        _refuse_old_server(uri)
+    # A person waits: a server that is away should be told in seconds, not minutes.
+    os.environ.update(TIMEOUTS | QUIET | os.environ)
+    try:
+        from mlflow import MlflowClient
+    except ImportError:
+        raise PreflightError("mlflow is not installed; run pip install 'anadil[tracking]'") from None
+    with registry_errors(uri), _alone_at(file if file != uri else ""):
+        # It prints the stack of what it then raises, and each table that it makes.
+        logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_registered_models(max_results=1)
+        return Registry(uri, client)
+
+
+def _alone_at(database: str) -> AbstractContextManager[object]:
+    """A lock for the time in which a database file is opened: two processes that make its tables fail both."""
+    if not database:
+        return nullcontext()
+    name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"anadil-{name}.lock", mode=0o666)
+
+
+def _refuse_old_server(uri: str) -> None:
+    request = urllib.request.Request(f"{uri.rstrip('/')}/version")  # noqa: S310  scheme is checked
+    try:
+        with urllib.request.urlopen(request, timeout=VERSION_TIMEOUT_S) as answer:  # noqa: S310
+            text = answer.read(64).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        return  # MLflow's own client says what is wrong
+    major = re.match(r"(\d+)\.", text)
+    if major and int(major[1]) < OLDEST_SERVER:
+        raise PreflightError(
+            f"{masked(uri)}: a server of MLflow {text}; this program needs {OLDEST_SERVER} or newer: upgrade the server"
+        )
+
+
+@contextmanager
+def registry_errors(uri: str) -> Iterator[None]:
+    """Turn errors of MLflow and of database drivers into ours; secrets in addresses are masked.
+
+    Raises:
+        PreflightError: The registry refuses, or can only be read.
+        RetryableError: The registry does not answer.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except ImportError as error:
+        raise PreflightError(
+            f"{masked(uri)}: the driver of this database is not installed ({error.name}); run pip install "
+            f"{DRIVERS.get(str(error.name), error.name)}"
+        ) from None
+    except (MlflowException, ConnectionError, TimeoutError) as error:
+        raise _translated(error, uri) from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"sqlalchemy", "alembic", "requests", "urllib3"}:
+            raise
+        raise _translated(error, uri) from None
+
+
+def _translated(error: Exception, uri: str) -> PreflightError | RetryableError:
+    where, text = masked(uri), _short(error)
+    status = error.get_http_status_code() if hasattr(error, "get_http_status_code") else 0
+    if READ_ONLY.search(str(error)):
+        return PreflightError(f"{where}: the registry can only be read ({text}); ask for the right to write")
+    if status in (401, 403):
+        return PreflightError(
+            f"{where}: the registry refuses you ({text}); set MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN"
+        )
+    if "database schema" in str(error) or "alembic" in str(error):
+        return PreflightError(f"{where}: {text}; save a copy of the database, then run mlflow db upgrade")
+    if AWAY.search(str(error)) or status >= 500 or isinstance(error, OSError):
+        return RetryableError(
+            f"{where}: the registry does not answer ({text}); start it, and run the same command"
+        )
+    return PreflightError(
+        f"{where}: the registry refuses: {text}; check the address, the name and your rights"
+    )
+
+
+def _short(error: Exception) -> str:
+    """The first line of a message, masked: drivers add their statements, clients the whole request."""
+    text = str(error).strip()
+    if text.startswith("{"):
+        text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
+    first = masked(text).splitlines()[0] if text else type(error).__name__
+    return first if len(first) <= 300 else f"{first[:300]}..."

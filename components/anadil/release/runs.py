@@ -1,0 +1,332 @@
+"""The runs of a work directory and of a store: state, recipe, age, time, cost, deciding score.
+
+Each run has a record (`runtime.run_record`), so that a thousand runs on S3 take two listings and a read of
+each that is shown. Runs of earlier releases left the statuses of their steps only; those are read instead.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.uri import MANIFEST, absolute, join
+from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
+from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
+from anadil.core.stages import FLOW, STAGES
+from anadil.plan.instances import machines, plain_name
+from anadil.release.notebook import html_table, text_table
+from anadil.runtime.run_record import NotedStep, RunRecord, State, read_record, record_uri
+from anadil.runtime.step_status import StepStatus
+
+WORK = "anadil-work"
+"""Default work directory of `anadil run`."""
+READERS = 8
+"""Records that are read at a time; boto3's client keeps ten connections."""
+OLD = "made by an earlier release, which did not note how runs ended"
+MIN_PREFIX = 4
+COLUMNS = ("id", "state", "recipe", "age", "time", "cost", "bits per byte", "released", "stage")
+NUMBERS = (3, 4, 5, 6)
+"""Columns that hold numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run, as a list shows it."""
+
+    id: str
+    state: State | Literal["damaged"]
+    recipe: str
+    """What the user called it; of a run on a cluster, language and base model."""
+    started: datetime
+    updated: datetime
+    stage: str
+    """Where it is, or where it ended."""
+    progress: str
+    """Steps that are finished, of all: `3 of 6`."""
+    seconds: float
+    """Of computing, in all steps."""
+    dollars: float | None
+    """What the machines of the steps with a model cost by the table of prices; None where it does not know them."""
+    base_bits_per_byte: float | None
+    bits_per_byte: float | None
+    """Of the adapted model, on the held-out text of the run."""
+    released: str
+    """Candidate that the gate released, or `none`; empty before `evaluate`."""
+    message: str
+    """Why it ended; what is damaged."""
+    place: str
+    """Work directory or root whose record this is."""
+    root: str
+    """Where its artifacts lie."""
+    artifacts: dict[str, str]
+    """Artifact word -> URI."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields as JSON has them; times in ISO 8601, UTC."""
+        times = {name: getattr(self, name).isoformat(timespec="seconds") for name in ("started", "updated")}
+        return asdict(self) | times
+
+    def _repr_html_(self) -> str:
+        return RunList([self])._repr_html_()
+
+
+class RunList(list[Run]):
+    """Runs, the latest first; notebooks show it as a table."""
+
+    hidden: int = 0
+    """Older runs that were left out."""
+
+    def rows(self, now: float | None = None) -> list[tuple[str, ...]]:
+        """Cells of a table under `COLUMNS`.
+
+        Args:
+            now: Seconds since 1970 by which ages are told; left out, the clock's.
+        """
+        return [_cells(run, time.time() if now is None else now) for run in self]
+
+    def __str__(self) -> str:
+        return "\n".join(text_table(COLUMNS, self.rows(), NUMBERS))
+
+    def _repr_html_(self) -> str:
+        more = f"{self.hidden:,} older runs are not shown." if self.hidden else ""
+        return html_table("Runs", COLUMNS, self.rows(), NUMBERS, note=more)
+
+
+def list_runs(
+    work: str | Path | None = WORK, root: str | None = None, *, limit: int | None = None
+) -> RunList:
+    """The runs of a work directory and of a store, the latest first.
+
+    A run that another process is in the midst of is listed as it stands; one whose record is damaged is listed
+    as such. Nothing is written.
+
+    Args:
+        work: Work directory of `anadil run`; None: none.
+        root: `storage.root` of runs elsewhere: a directory or an `s3://` URI.
+        limit: Most runs to read; left out, all.
+
+    Raises:
+        RecipeError: A file stands in the place of a directory.
+        DataError: The store does not exist.
+        PreflightError: It is not one that we speak, or grants nothing.
+        RetryableError: It does not answer.
+
+    Example:
+        >>> anadil.list_runs("anadil-work")[0].bits_per_byte  # doctest: +SKIP
+        1.36
+    """
+    found = [trace for place in _places(work, root) for trace in _traces(place)]
+    latest = sorted(found, key=lambda each: (each.when, each.run), reverse=True)
+    wanted = latest if limit is None else latest[:limit]
+    with ThreadPoolExecutor(READERS) as pool:
+        read = [run for run in pool.map(_run, wanted) if run]
+    runs: dict[str, Run] = {}
+    for run in sorted(read, key=lambda each: each.updated):
+        runs[run.id] = run  # of one that both places know, what was written last
+    listed = RunList(sorted(runs.values(), key=lambda each: (each.started, each.id), reverse=True))
+    listed.hidden = len(latest) - len(wanted)
+    return listed
+
+
+def find_run(name: str, work: str | Path | None = WORK, root: str | None = None) -> Run:
+    """A run by its id, or by an id's beginning of four characters or more that no other has.
+
+    Raises:
+        DataError: There is none.
+        RecipeError: Several begin so.
+    """
+    places = _places(work, root)
+    known = [trace for place in places for trace in _traces(place)]
+    exact = [trace for trace in known if trace.run == name]
+    near = exact or [trace for trace in known if len(name) >= MIN_PREFIX and trace.run.startswith(name)]
+    read = [run for trace in near if (run := _run(trace))]
+    if len(several := sorted({run.id for run in read})) > 1:
+        raise RecipeError(f"run {name}: several begin so ({', '.join(several[:5])}); write more of it")
+    if not read:
+        where = " and ".join(places) or "nowhere"
+        raise DataError(
+            f"{name}: neither a work directory nor an artifact nor a run of {where}; `anadil list` shows the "
+            "runs, --work and --root say where to look"
+        )
+    return max(read, key=lambda each: each.updated)
+
+
+def _places(work: str | Path | None, root: str | None) -> list[str]:
+    given = {"--work": str(work) if work is not None else "", "--root": root or ""}
+    for key, place in given.items():
+        if place and "://" not in place:
+            storage.check_directory(Path(place), key)
+    # `absolute` would take the slashes of a URI that has nothing else for those at its end.
+    return list(dict.fromkeys(p if p.endswith("://") else absolute(p) for p in given.values() if p))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trace:
+    """What a listing shows of a run."""
+
+    place: str
+    run: str
+    when: float
+    """When its record was written; of a run without one that of its directory, which S3 does not know."""
+    has_record: bool
+
+
+def _traces(place: str) -> list[_Trace]:
+    names = storage.store(place).listed(join(place, "runs"))
+    records = {
+        name.removesuffix(".json"): when
+        for name, when in names.items()
+        if name.endswith(".json") and not name.startswith(".")
+    }
+    folders = {name[:-1]: when for name, when in names.items() if name.endswith("/")}
+    return [
+        _Trace(place=place, run=run, when=when, has_record=run in records)
+        for run, when in (folders | records).items()
+    ]
+
+
+def _run(trace: _Trace) -> Run | None:
+    """A run as its record says; None where a directory is of no run."""
+    place, run = trace.place, trace.run
+    try:
+        record = read_record(record_uri(place, run)) if trace.has_record else _old_record(place, run)
+        return _from_record(place, record) if record else None
+    except DataError as error:
+        moment = datetime.fromtimestamp(trace.when, UTC)
+        return Run(
+            id=run, state="damaged", recipe="", started=moment, updated=moment, stage="", progress="", seconds=0,
+            dollars=None, base_bits_per_byte=None, bits_per_byte=None, released="", message=str(error),
+            place=place, root="", artifacts={},
+        )  # fmt: skip
+
+
+def _from_record(place: str, record: RunRecord) -> Run:
+    done = [name for name, step in record.steps.items() if step.status == "finished"]
+    scores = record.steps.get("evaluate")
+    figures = scores.figures if scores else {}
+    failed = [step.message for step in record.steps.values() if step.exit_code]
+    return Run(
+        id=record.id,
+        state=record.state,
+        recipe=record.recipe,
+        started=datetime.fromtimestamp(record.started, UTC),
+        updated=datetime.fromtimestamp(record.updated, UTC),
+        stage=next(reversed(record.steps), ""),
+        progress=f"{len(done)} of {len(record.stages)}",
+        seconds=round(sum(_seconds(record).values()), 1),
+        dollars=_dollars(record),
+        base_bits_per_byte=number(figures.get("base_bits_per_byte")),
+        bits_per_byte=number(figures.get("bits_per_byte")),
+        released=str(figures.get("released") or ""),
+        message=record.message or next(iter(failed), ""),
+        place=place,
+        root=record.root or place,
+        artifacts={STAGES[name].writes: step.uri for name, step in record.steps.items() if step.uri},
+    )
+
+
+def _seconds(record: RunRecord) -> dict[str, float]:
+    """Stage -> how long it took, of one that still runs how long it has."""
+    since = time.time() - record.updated if record.state == "running" else 0.0
+    return {
+        name: step.seconds + (max(0.0, since) if step.status == "running" else 0.0)
+        for name, step in record.steps.items()
+    }
+
+
+def _dollars(record: RunRecord) -> float | None:
+    price = _prices().get(plain_name(record.instance))
+    if price is None:
+        return None
+    hours = {name: seconds / 3600 for name, seconds in _seconds(record).items() if STAGES[name].uses_model}
+    return sum(
+        each * price * (record.nodes if STAGES[name].distributed else 1) for name, each in hours.items()
+    )
+
+
+@cache
+def _prices() -> dict[str, float]:
+    """Machine type -> USD an hour, on demand."""
+    return {each.name: each.on_demand for each in machines() if each.on_demand is not None}
+
+
+def _old_record(place: str, run: str) -> RunRecord | None:
+    """What the statuses of the steps tell of a run without a record; None where there is none."""
+    folder = join(place, "runs", run)
+    store = storage.store(folder)
+    files = {name.removesuffix(".json"): when for name, when in store.listed(folder).items()}
+    steps: dict[str, NotedStep] = {}
+    for stage in (stage.name for stage in FLOW if stage.name in files):
+        uri = f"{folder}/{stage}.json"
+        try:
+            status = TypeAdapter(StepStatus).validate_json(store.read(uri))
+        except ValidationError as error:
+            raise DataError(
+                f"{uri}: not the status of a step ({error.errors()[0]['msg']}); remove it"
+            ) from None
+        noted = {name: value for name, value in asdict(status).items() if name != "stage"}
+        figures = _old_figures(status.uri, place) if stage == "evaluate" else {}
+        steps[stage] = NotedStep(**noted, figures=figures)
+    if not steps:
+        return None
+    updated = max(files[stage] for stage in steps)
+    ended = "report" in steps or any(step.exit_code for step in steps.values())
+    return RunRecord(
+        id=run, recipe="", started=updated - sum(step.seconds for step in steps.values()), updated=updated,
+        stages=(*steps, *(() if "report" in steps else ("report",))), root=place, steps=steps,
+        exit_code=None if ended else Stopped.exit_code, message="" if ended else OLD,
+    )  # fmt: skip
+
+
+def _old_figures(uri: str, root: str) -> dict[str, bool | float | int | str]:
+    """Figures of scores; none where they are gone or damaged, which is no reason to list no run."""
+    with suppress(AnadilError):
+        manifest = artifact.read_manifest(moved(uri, root)) if uri else None
+        return manifest.figures if manifest else {}
+    return {}
+
+
+def moved(uri: str, root: str) -> str:
+    """Where an artifact lies of a run whose directory was moved or copied since."""
+    if not uri or "://" in uri or (Path(uri) / MANIFEST).is_file():
+        return uri
+    beside = join(root, *uri.rstrip("/").split("/")[-2:])
+    return beside if (Path(beside) / MANIFEST).is_file() else uri
+
+
+def _cells(run: Run, now: float) -> tuple[str, ...]:
+    score = human_figure(run.bits_per_byte) if run.bits_per_byte is not None else DASH
+    if run.base_bits_per_byte is not None:
+        score = f"{human_figure(run.base_bits_per_byte)} to {score}"
+    silent = now - run.updated.timestamp()
+    where = " ".join(filter(None, (run.stage, f"({run.progress})" if run.progress else "")))
+    if run.state == "running" and silent > 3600:
+        where += f", last sign {human_seconds(silent)} ago"
+    if run.state in ("failed", "stopped", "damaged", "budget reached") and run.message:
+        where = ": ".join(filter(None, (where, one_line(run.message, 80))))
+    return (
+        run.id,
+        run.state,
+        one_line(run.recipe, 40),
+        age(now - run.started.timestamp()),
+        human_seconds(run.seconds),
+        human_dollars(run.dollars),
+        score,
+        run.released or DASH,
+        where,
+    )
+
+
+def age(seconds: float) -> str:
+    """How long ago, in one unit: `12 min`, `3 h`, `5 d`."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,56 @@
+"""Templates of this folder, filled; text from outside stays text in HTML, Markdown and YAML."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jinja2
+import yaml
+from markupsafe import Markup, escape
+
+from anadil.core.format import one_line
+
+MARKDOWN_SIGNS = "\\`*_[]|#!~"
+MAX_VALUE = 500
+"""Characters of a text in front matter."""
+
+
+def render_template(template: str, view: dict[str, object]) -> str:
+    """Fill a template of this folder; text from outside is escaped whatever it is."""
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cell"] = markdown_cell
+    environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    style = Markup((folder / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
+    return environment.get_template(template).render(view, style=style)
+
+
+def markdown_cell(text: str) -> Markup:
+    """Text that is only text in Markdown, on one line."""
+    flat = " ".join(str(text).split())
+    marked = "".join(f"\\{sign}" if sign in MARKDOWN_SIGNS else sign for sign in flat)
+    return escape(marked)
+
+
+def front_matter(fields: Mapping[str, object]) -> Markup:
+    """What stands between the two `---` at the beginning of a card, as the Hugging Face hub reads it.
+
+    Every text is put on one line, so that none can hold the `---` that ends the block; empty fields are left out.
+    """
+    kept = {name: _plain(value) for name, value in fields.items() if value not in (None, "", [], {})}
+    text = yaml.safe_dump(kept, allow_unicode=True, sort_keys=False, width=10_000)
+    return Markup(text)  # noqa: S704  YAML is no HTML; the dumper has quoted what has to be
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return one_line(value, MAX_VALUE) if isinstance(value, str) else value

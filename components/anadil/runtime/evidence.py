@@ -1,0 +1,193 @@
+"""What a finished artifact tells MLflow: the data that it was made from, the model that it is, its small files.
+
+It follows from the stage's row in `core/stages.py`, the manifests and what lies in the directory, so that no
+stage speaks of datasets or models itself.
+"""
+
+import getpass
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from anadil import __version__
+from anadil.artifacts.artifact import Manifest
+from anadil.core.stages import Stage
+from anadil.recipe.sections import Recipe
+from anadil.runtime.environment import image_name
+from anadil.runtime.mlflow_spool import Dataset, Tracker
+from anadil.text.metrics import deciding_scores
+
+CORPUS_SCHEMA = dict.fromkeys(("id", "text", "source", "url", "lang"), "string")
+"""Columns of a corpus."""
+CONTEXTS = {"evaluate": "evaluation", "finetune": "finetuning", "clean": "raw"}
+"""Stage -> what MLflow calls the use of its data; any other trains."""
+CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
+"""Kind of artifact -> candidate of the scores that it is."""
+LEARNT = ("loss", "validation_loss", "tokens", "trained_tokens")
+"""Figures of training that say how far a model has learned."""
+PAGES = ("report.html", "report.md", "metrics.json", "model_card.md", "data_card.md")
+NOTE_TAG = "mlflow.note.content"
+"""What MLflow's page shows as the description."""
+MAX_FILES = 50
+"""Most outside files that are shown one by one; a crawl of thousands stands in the manifest."""
+
+
+def run_tags(recipe: Recipe, stage: Stage) -> dict[str, str]:
+    """Words by which runs are found: version, user, commit, machines, the image of the stage that speaks."""
+    tags = {
+        "anadil.version": __version__,
+        "anadil.language": recipe.language_code,
+        "anadil.instance": recipe.cluster.instance or "",
+        f"anadil.image.{stage.name}": recipe.cluster.image_of(stage.name) if image_name() else "",
+        "mlflow.source.name": "anadil",
+        "mlflow.source.type": "PROJECT",
+        "mlflow.source.git.commit": _commit(),
+    }
+    with suppress(OSError, KeyError):  # a container's user may have a number and no name
+        tags["mlflow.user"] = getpass.getuser()
+    return {name: value for name, value in tags.items() if value}
+
+
+def stage_tags(stage: Stage) -> dict[str, str]:
+    """The same of one stage, whose image is one of its own."""
+    image = image_name()
+    return {"anadil.version": __version__, "anadil.stage": stage.name} | (
+        {"anadil.image": image} if image else {}
+    )
+
+
+def _commit() -> str:
+    """Commit of the directory from which the run is started: there the recipe lies."""
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "rev-parse", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+    return ""
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The recipe as YAML, without what is the default."""
+    settings = recipe.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)
+
+
+def tell_inputs(
+    tracker: Tracker,
+    stage: Stage,
+    inputs: Mapping[str, Manifest],
+    uris: Mapping[str, str],
+    origin: Mapping[str, str],
+) -> None:
+    """Name the data and the models that a stage reads.
+
+    Args:
+        tracker: Of the stage.
+        stage: Its row.
+        inputs: Artifact word -> manifest.
+        uris: Artifact word -> where it lies.
+        origin: What decides the result; it names outside files with their digests.
+    """
+    datasets = [*_corpora(stage, inputs, uris), *_outside(stage, origin)]
+    if datasets:
+        tracker.inputs(datasets)
+    for word, candidate in CANDIDATES.items():
+        if word in inputs:
+            tracker.model(candidate, uris[word], inputs[word].digest, word)
+
+
+def _corpora(stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str]) -> Iterator[Dataset]:
+    context = CONTEXTS.get(stage.name, "training")
+    if corpus := inputs.get("corpus"):
+        yield Dataset(
+            name="corpus", uri=uris["corpus"], digest=corpus.digest, context=context, schema=CORPUS_SCHEMA,
+            rows=corpus.records.get("train", 0) + corpus.records.get("heldout", 0),
+        )  # fmt: skip
+
+
+def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
+    """Outside files, such as chats and questions; more than can be looked at are left out."""
+    named = [
+        (name.removeprefix("file "), digest) for name, digest in origin.items() if name.startswith("file ")
+    ]
+    for place, digest in named if len(named) <= MAX_FILES else ():
+        uri, _, key = place.partition(" of ")
+        # What an S3 server calls a version is no digest of content, but tells it apart as well.
+        name = Path(urlsplit(uri).path if "://" in uri else uri.partition(":")[2] or uri).name
+        context = CONTEXTS.get(stage.name, "training")
+        is_for_scores = key.startswith("evaluate.")
+        yield Dataset(
+            name=name or uri,
+            uri=uri,
+            digest=digest.strip('"'),
+            context="evaluation" if is_for_scores else context,
+        )
+
+
+def tell_result(
+    tracker: Tracker,
+    stage: Stage,
+    result: Manifest,
+    uri: str,
+    folder: Path,
+    inputs: Mapping[str, Manifest],
+    uris: Mapping[str, str],
+    read: Mapping[str, Path],
+) -> None:
+    """Name the model that was made, link scores to what they are of, keep the pages.
+
+    Args:
+        tracker: Of the stage.
+        stage: Its row.
+        result: Manifest of what it made.
+        uri: Where that will lie.
+        folder: Where it lies now.
+        inputs: Artifact word -> manifest, of what it read.
+        uris: Artifact word -> where that lies.
+        read: Artifact word -> local directory of it.
+    """
+    if stage.writes in CANDIDATES:
+        figures = {
+            f"{stage.name}_{name}": float(value)
+            for name, value in result.figures.items()
+            if name in LEARNT and isinstance(value, int | float)
+        }
+        data = next(iter([*_corpora(stage, inputs, uris), *_outside(stage, result.origin)]), None)
+        tracker.model(
+            CANDIDATES[stage.writes], uri, result.digest, stage.writes, figures, is_new=True, dataset=data
+        )
+    scores = folder if stage.writes == "scores" else read.get("scores")
+    if scores and (scores / "scores.json").is_file():
+        _tell_scores(tracker, scores / "scores.json", stage, inputs, uris)
+    pages = (
+        {name: folder / name for name in PAGES if (folder / name).is_file()}
+        if stage.writes == "report"
+        else {}
+    )
+    if pages:
+        tracker.files(pages)
+        tracker.run_tags({NOTE_TAG: _lead(folder / "report.md")})
+
+
+def _lead(path: Path) -> str:
+    """What the report says first, as Markdown: the verdict and the figures before and after."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return text.partition("\n## ")[0].partition("\n")[2].strip()
+
+
+def _tell_scores(
+    tracker: Tracker, path: Path, stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str]
+) -> None:
+    """Give each model its scores, on the corpus that holds the held-out text."""
+    tracker.files({"scores.json": path})
+    scores = json.loads(path.read_text(encoding="utf-8"))
+    heldout = next(_corpora(stage, inputs, uris), None)
+    deciding = deciding_scores(scores)
+    for word, candidate in CANDIDATES.items():
+        if word in inputs:
+            own = {name: value for name, value in deciding.items() if name.endswith(f"/{candidate}")}
+            tracker.model(candidate, uris[word], inputs[word].digest, word, own, dataset=heldout)

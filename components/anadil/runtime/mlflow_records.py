@@ -1,0 +1,299 @@
+"""What stands on an MLflow server of one run: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
+
+import copy
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from anadil.runtime.mlflow_spool import FILES
+
+log = logging.getLogger(__name__)
+
+KIND_TAG = "mlflow.experimentKind"
+KIND = "custom_model_development"
+"""What makes MLflow's pages open an experiment as one of training and not of chat applications.
+Source: ExperimentKind in the pages of MLflow 3.17."""
+SPOOL_TAG = "anadil.spool"
+"""Of a run: whose lines it holds. A sender that was killed between making a run and noting it finds it by this."""
+RUN_TAG = "anadil.run"
+"""Of a parent run: the pipeline run whose steps have senders of their own."""
+DIGEST_TAG, URI_TAG, KIND_OF_ARTIFACT_TAG = "anadil.sha256", "anadil.uri", "anadil.kind"
+NOTE_TAG = "mlflow.note.content"
+"""What a page shows as the description."""
+CONTEXT_TAG = "mlflow.data.context"
+EXTERNAL_TAG = "mlflow.model.isExternal"
+"""Says that the weights lie elsewhere. Source: mlflow.utils.mlflow_tags."""
+READY = "READY"
+BAD_REQUEST, NOT_FOUND = 400, 404
+NEVER_TAKEN = frozenset((400, 403, 413))
+"""Answers to a file that another try would not change; 413 is what a gateway says of one that is too large."""
+SOURCES = {"s3": "s3", "http": "http", "https": "http", "hf": "hugging_face"}
+"""Scheme of a place -> MLflow's name of the kind of source; any other is a path."""
+
+
+class Records:
+    """The runs, datasets and models of one spool."""
+
+    def __init__(self, spool: Path) -> None:
+        from mlflow import MlflowClient
+
+        self.client: Any = MlflowClient()
+        self.spool = spool
+        self._path = spool / "sent.json"
+        self.state: dict[str, Any] = {"id": uuid4().hex, "parent": None}
+        for part in ("runs", "offsets", "ended", "finals", "models", "made", "uploads"):
+            self.state[part] = {}
+        if self._path.is_file():
+            self.state.update(json.loads(self._path.read_text(encoding="utf-8")))
+        # What this process has handed over; remembered only with the offset of its lines, so that
+        # a server that goes away in between loses nothing.
+        self._finals: dict[str, dict[str, Any]] = copy.deepcopy(self.state["finals"])
+
+    def save(self) -> None:
+        """Keep the ids of what was made."""
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps(self.state), encoding="utf-8")
+        draft.replace(self._path)
+
+    def save_lines(self, name: str, offset: int) -> None:
+        """Note that the lines of a file up to a byte were handed over."""
+        self.state["offsets"][name] = offset
+        self.state["finals"] = copy.deepcopy(self._finals)
+        self.save()
+
+    def fresh(self, owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values that were not sent before: final figures are said by several places, and shown once."""
+        known = self._finals.setdefault(owner, {})
+        new = {name: value for name, value in values.items() if known.get(name) != value}
+        known.update(new)
+        return new
+
+    def ensure_parent(self, experiment: str, name: str, shared: str) -> None:
+        """Find or make the run that the stages stand below."""
+        # Kubeflow Pipelines' MLflow plugin opens the run itself and names it here.
+        if given := os.environ.get("MLFLOW_RUN_ID"):
+            self.state["parent"] = self.state["parent"] or given
+            self.state["given"] = True
+        if self.state["parent"]:
+            return
+        experiment_id = self._experiment(experiment)
+        key, value = (RUN_TAG, shared) if shared else (SPOOL_TAG, self.state["id"])
+        found = self._find_run(experiment_id, key, value)
+        if found:
+            self.client.update_run(found, status="RUNNING")
+        tags = {key: value}
+        self.state["parent"] = (
+            found or self.client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+        )
+        self.save()
+
+    def _experiment(self, name: str) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            place = _artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
+            return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
+        if KIND_TAG not in found.tags:
+            self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
+        return str(found.experiment_id)
+
+    @property
+    def experiment_id(self) -> str:
+        """Of the parent, which may be in another experiment than the recipe's."""
+        if not self.state.get("experiment"):
+            self.state["experiment"] = self.client.get_run(self.state["parent"]).info.experiment_id
+        return str(self.state["experiment"])
+
+    def _find_run(self, experiment_id: str, key: str, value: str) -> str:
+        words = value.replace("'", "")
+        runs = self.client.search_runs([experiment_id], f"tags.`{key}` = '{words}'", max_results=1)
+        return str(runs[0].info.run_id) if runs else ""
+
+    def run(self, stage: str, start_ms: int | None = None) -> str:
+        """Id of a stage's run, which is made where there is none."""
+        runs: dict[str, str] = self.state["runs"]
+        if stage not in runs:
+            spool = f"{self.state['id']}/{stage}"
+            found = self._find_run(self.experiment_id, SPOOL_TAG, spool)
+            tags = {"mlflow.parentRunId": self.state["parent"], SPOOL_TAG: spool}
+            runs[stage] = (
+                found
+                or self.client.create_run(
+                    self.experiment_id, start_time=start_ms, tags=tags, run_name=stage
+                ).info.run_id
+            )
+            self.save()
+        return runs[stage]
+
+    def log_inputs(self, stage: str, datasets: list[dict[str, Any]]) -> None:
+        """Link data to a stage and to the whole run; what is linked already stays."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = []
+        for each in datasets:
+            scheme = urlsplit(each["uri"]).scheme
+            columns = [
+                {"type": kind, "name": name, "required": True} for name, kind in each["schema"].items()
+            ]
+            dataset = Dataset(
+                name=each["name"],
+                digest=each["digest"],
+                source_type=each["source"] or SOURCES.get(scheme, "local"),
+                source=json.dumps({"uri": each["uri"]}),
+                schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
+                profile=json.dumps({"num_rows": each["rows"]}) if each["rows"] is not None else None,
+            )
+            inputs.append(DatasetInput(dataset, [InputTag(CONTEXT_TAG, each["context"])]))
+        for run in (self.run(stage), self.state["parent"]):
+            self.unless_refused(self.client.log_inputs, run, inputs)
+
+    def log_model(self, stage: str, line: dict[str, Any]) -> None:
+        """Find or make a model by its digest, and link it to the stage that made or read it, with its figures."""
+        from mlflow.exceptions import MlflowException
+
+        if self.state.get("without models"):
+            return
+        try:
+            self.unless_refused(self._log_model, stage, line)
+        except MlflowException as error:
+            if error.get_http_status_code() != NOT_FOUND:
+                raise
+            self.client.get_experiment(self.experiment_id)  # raises where nothing is there
+            self.state["without models"] = True
+            log.warning(
+                "this server knows no models of runs, as MLflow 2 does not: they are left out; MLflow 3 takes them"
+            )
+
+    def _log_model(self, stage: str, line: dict[str, Any]) -> None:
+        from mlflow.entities import LoggedModelInput, LoggedModelOutput
+
+        model, run, parent = self._model(stage, line), self.run(stage), self.state["parent"]
+        if line["new"]:
+            self.state["made"][line["digest"]] = model
+        for each in (run, parent):
+            if line["new"]:
+                self.client.log_outputs(each, [LoggedModelOutput(model, step=0)])
+            elif each == run or line["digest"] not in self.state["made"]:  # it is not both to one run
+                self.client.log_inputs(each, models=[LoggedModelInput(model)])
+        self._log_scores(run, model, line)
+
+    def _log_scores(self, run: str, model: str, line: dict[str, Any]) -> None:
+        from mlflow.entities import Metric
+
+        name, digest = line["dataset"] or (None, None)
+        metrics = [
+            Metric(
+                key, float(value), line["time"], 0, model_id=model, run_id=run,
+                dataset_name=name, dataset_digest=digest,
+            )
+            for key, value in self.fresh(f"model {line['digest']}", line["metrics"]).items()
+        ]  # fmt: skip
+        if metrics:
+            self.client.log_batch(run, metrics)
+
+    def _model(self, stage: str, line: dict[str, Any]) -> str:
+        models: dict[str, str] = self.state["models"]
+        digest = line["digest"]
+        if digest not in models:
+            found = self.client.search_logged_models(
+                [self.experiment_id], filter_string=f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=1
+            )
+            model = found[0] if found else self._new_model(stage, line)
+            if str(model.status) != READY:
+                self._finish_model(model)
+            models[digest] = str(model.model_id)
+            self.save()
+        return models[digest]
+
+    def _new_model(self, stage: str, line: dict[str, Any]) -> Any:
+        tags = {
+            DIGEST_TAG: line["digest"], URI_TAG: line["uri"], KIND_OF_ARTIFACT_TAG: line["artifact"],
+            EXTERNAL_TAG: "true", NOTE_TAG: f"The {line['artifact']} lies at `{line['uri']}`; MLflow holds no copy of it.",
+        }  # fmt: skip
+        return self.client.create_logged_model(
+            self.experiment_id, name=line["name"], source_run_id=self.run(stage) if line["new"] else None,
+            tags=tags, params={"uri": line["uri"], "digest": line["digest"]}, model_type=line["artifact"],
+        )  # fmt: skip
+
+    def _finish_model(self, model: Any) -> None:
+        """Give it the file that MLflow asks for before it registers one whose weights lie elsewhere."""
+        from mlflow.models.utils import get_external_mlflow_model_spec
+
+        name = f"MLmodel of {model.model_id}"
+        place = self.spool / FILES / name
+        place.parent.mkdir(exist_ok=True)
+        get_external_mlflow_model_spec(model).save(str(place))
+        self.state["uploads"][name] = {"file": name, "model": model.model_id, "name": "MLmodel"}
+        self.client.finalize_logged_model(model.model_id, "READY")
+
+    def add_files(self, files: Mapping[str, str]) -> None:
+        """Remember small files that are to become artifacts of the parent run."""
+        for name, file in self.fresh("files", files).items():
+            self.state["uploads"][name] = {"file": file, "name": name}
+
+    def upload(self) -> Exception | None:
+        """Hand over the files that wait; why one could not be, if another try may help.
+
+        An artifact store that is away holds up no number.
+        """
+        from mlflow.exceptions import MlflowException
+
+        uploads: dict[str, dict[str, str]] = self.state["uploads"]
+        for key, each in list(uploads.items()):
+            try:
+                self._upload(each)
+            except Exception as error:  # noqa: BLE001  each store's client has errors of its own
+                status = error.get_http_status_code() if isinstance(error, MlflowException) else 0
+                if status not in NEVER_TAKEN:
+                    return error
+                log.warning("left out: %s: %s", each["name"], error)
+            del uploads[key]
+            self.save()
+        return None
+
+    def _upload(self, each: dict[str, str]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, each["name"])
+            shutil.copyfile(self.spool / FILES / each["file"], path)
+            if "model" in each:
+                self.client.log_model_artifacts(each["model"], folder)
+            else:
+                self.client.log_artifact(self.state["parent"], str(path))
+
+    def unless_refused(self, call: Callable[..., object], *values: object, quiet: bool = False) -> bool:
+        """Make a call; what the server will never take is left out, so that it does not block the rest.
+
+        Args:
+            call: Of the client.
+            values: Its arguments.
+            quiet: Whether to say nothing of a refusal.
+
+        Returns:
+            Whether the server took it.
+        """
+        from mlflow.exceptions import MlflowException, RestException
+
+        try:
+            call(*values)
+        except MlflowException as error:
+            status = error.get_http_status_code()
+            # A page instead of JSON may come from a gateway whose server is away.
+            if status != BAD_REQUEST and not (status == NOT_FOUND and isinstance(error, RestException)):
+                raise
+            if not quiet:
+                log.warning("left out: %s", error)
+            return False
+        return True
+
+
+def _artifact_place(uri: str) -> str | None:
+    """Where artifacts of a database on this machine lie: beside it, and not below wherever the sender was started."""
+    if not uri.startswith("sqlite:///"):
+        return None  # the server decides
+    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlflow-artifacts").as_uri()

@@ -1,0 +1,271 @@
+"""The record of a run: which recipe, how far it came, what its steps took and gave.
+
+It is one small file, `<storage.root>/runs/<run>.json`, so that a list of many runs is one listing and a read
+of each; `runs/<run>/recipe.json` beside it is the resolved recipe. `anadil run` begins and ends it, each step
+notes itself in it. Steps of a run follow one another, so that no two write at the same time.
+"""
+
+import functools
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from anadil.artifacts import storage
+from anadil.artifacts.uri import join
+from anadil.core import errors
+from anadil.core.errors import AnadilError, DataError
+from anadil.core.log import masked
+from anadil.core.stages import FLOW, STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+
+log = logging.getLogger(__name__)
+
+State = Literal["running", "finished", "failed", "stopped", "budget reached"]
+STOPPED = (errors.INTERRUPTED, errors.Stopped.exit_code)
+MAX_MESSAGE_CHARS = 2_000
+RECIPE_FILE = "recipe.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedStep:
+    """What a run's record says of one step."""
+
+    status: Literal["running", "finished", "failed", "stopped"]
+    exit_code: int = 0
+    message: str = ""
+    """Why it failed."""
+    uri: str = ""
+    """The artifact."""
+    seconds: float = 0
+    figures: dict[str, bool | float | int | str] = field(default_factory=dict)
+    """The stage's line of figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run."""
+
+    id: str
+    recipe: str
+    """What the user called the recipe; on a cluster, where nobody says, its language and base model."""
+    started: float
+    """Seconds since 1970."""
+    updated: float
+    """When it was last written."""
+    stages: tuple[str, ...]
+    """Those that the run has, in order."""
+    root: str = ""
+    """`storage.root`."""
+    instance: str = ""
+    """`cluster.instance`: what its hours cost."""
+    nodes: int = 1
+    process: str = ""
+    """Host, id and start of the `anadil run` that drives it; empty on a cluster."""
+    steps: dict[str, NotedStep] = field(default_factory=dict)
+    exit_code: int | None = None
+    """Of the whole run; None while it goes on, and where nobody was left to say."""
+    message: str = ""
+    """Why it ended."""
+
+    @property
+    def state(self) -> State:
+        """Where the run stands."""
+        if self.exit_code is not None:
+            return state_of(self.exit_code)
+        if codes := [step.exit_code for step in self.steps.values() if step.exit_code]:
+            return state_of(codes[-1])
+        last = self.steps.get(self.stages[-1]) if self.stages else None
+        if last and last.status == "finished":
+            return "finished"
+        return "stopped" if is_gone(self.process) else "running"
+
+
+def state_of(exit_code: int) -> State:
+    """What an exit code of the contract means for a run."""
+    if exit_code == errors.BudgetReached.exit_code:
+        return "budget reached"
+    return "finished" if not exit_code else "stopped" if exit_code in STOPPED else "failed"
+
+
+def record_uri(root: str, run: str) -> str:
+    """Where the record of a run lies."""
+    return join(root, "runs", f"{run}.json")
+
+
+def read_record(uri: str) -> RunRecord:
+    """The record of a run.
+
+    Raises:
+        DataError: It is not there, or is none.
+    """
+    try:
+        return _adapter().validate_json(storage.store(uri).read(uri))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        raise DataError(f"{uri}: not the record of a run ({reason}); remove it") from None
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[RunRecord]:
+    """Made once: it takes longer than a record."""
+    return TypeAdapter(RunRecord)
+
+
+def new_record(recipe: Recipe, run: str, *, name: str = "", until: str = "", process: str = "") -> RunRecord:
+    """A record of a run that begins now.
+
+    Args:
+        recipe: What it runs.
+        run: Its id.
+        name: What the user called the recipe.
+        until: Last stage; left out, the last of the flow.
+        process: As `this_process` gives it.
+    """
+    flow = FLOW[: FLOW.index(STAGES[until]) + 1] if until else FLOW
+    now = time.time()
+    model = recipe.base.model.rstrip("/").rpartition("/")[2]
+    return RunRecord(
+        id=run, recipe=name or f"{recipe.language_code} {model}", started=now, updated=now, root=recipe.storage.root or "",
+        stages=tuple(stage.name for stage in flow if stage.name == until or not is_left_out(stage, recipe)),
+        instance=recipe.cluster.instance or "", nodes=recipe.cluster.nodes, process=process,
+    )  # fmt: skip
+
+
+def note_step(recipe: Recipe, run: str, stage: str, step: NotedStep) -> None:
+    """Put a step into the record of its run; what cannot be written fails no step."""
+    root = recipe.storage.root
+    if not root or stage not in STAGES:  # a pod of a parallel loop is a part of a step
+        return
+    uri = record_uri(root, run)
+    with _no_failure(uri):
+        found = _known(uri)
+        record = found or new_record(recipe, run)
+        if not found:
+            _write_recipe(root, run, recipe)
+        step = replace(step, message=masked(step.message)[:MAX_MESSAGE_CHARS])
+        _write(uri, replace(record, steps=record.steps | {stage: step}))
+
+
+def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
+    """Say in the record of a run how the whole of it ended; of a run without a record nothing is said."""
+    uri = record_uri(root, run)
+    with _no_failure(uri):
+        if record := _known(uri):
+            message = masked(message)[:MAX_MESSAGE_CHARS]
+            _write(uri, replace(record, exit_code=exit_code, message=message or record.message))
+
+
+def end_left_run(root: str, run: str, message: str) -> None:
+    """Say of a run whose record still says that it runs that it has failed: its last step left no word."""
+    uri = record_uri(root, run)
+    with _no_failure(uri):
+        record = _known(uri)
+    if record and record.state == "running":
+        end_run(root, run, errors.AnadilError.exit_code, message)
+
+
+def recipe_name(name_or_path: str) -> str:
+    """What a list calls a recipe that was given by name, by path or as JSON text."""
+    return "" if name_or_path.lstrip().startswith("{") else Path(name_or_path).stem
+
+
+@contextmanager
+def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) -> Iterator[list[int]]:
+    """Keep the record of a run that this process drives, in its storage root and in the work directory.
+
+    Args:
+        recipe: Its `storage.root` must be set.
+        work: Work directory of the run.
+        run: Id of the run.
+        name: What the user called the recipe.
+        until: Last stage.
+
+    Yields:
+        A list that takes the run's exit code.
+    """
+    root = str(recipe.storage.root)
+    begun = new_record(recipe, run, name=name, until=until, process=this_process())
+    for place in dict.fromkeys((root, str(work))):
+        with _no_failure(record_uri(place, run)):
+            _write_recipe(place, run, recipe)
+            _write(record_uri(place, run), begun)
+    codes: list[int] = []
+    ended = errors.BUG
+    try:
+        yield codes
+        ended = codes[-1] if codes else 0
+    except KeyboardInterrupt:
+        ended = errors.INTERRUPTED
+        raise
+    except AnadilError as error:
+        ended = error.exit_code
+        raise
+    finally:
+        end_run(root, run, ended)
+        if root != str(work):
+            with _no_failure(record_uri(root, run)):
+                last = _known(record_uri(root, run)) or replace(begun, exit_code=ended)
+                _write(record_uri(str(work), run), last)
+
+
+def this_process() -> str:
+    """What tells this process from every other one, also after its id was given to another."""
+    return f"{socket.gethostname()} {os.getpid()} {_start_of(os.getpid())}"
+
+
+def is_gone(process: str) -> bool:
+    """Whether a process of this machine has ended; of another machine's nobody here knows."""
+    host, _, rest = process.partition(" ")
+    number, _, start = rest.partition(" ")
+    return host == socket.gethostname() and number.isdigit() and _start_of(int(number)) != start
+
+
+def _start_of(number: int) -> str:
+    """When a process began, in ticks since the machine did; empty where there is none. Source: proc(5)."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _known(uri: str) -> RunRecord | None:
+    return read_record(uri) if storage.store(uri).exists(uri) else None
+
+
+def _write(uri: str, record: RunRecord) -> None:
+    content = asdict(replace(record, updated=time.time()))
+    storage.store(uri).write(uri, json.dumps(content, ensure_ascii=False).encode(errors="replace"))
+
+
+def _write_recipe(root: str, run: str, recipe: Recipe) -> None:
+    uri = join(root, "runs", run, RECIPE_FILE)
+    storage.store(uri).write(uri, recipe.model_dump_json(indent=1).encode(errors="replace"))
+
+
+@contextmanager
+def _no_failure(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (AnadilError, OSError) as error:
+        # The run goes on as it would; only the list of runs knows less.
+        log.warning("%s: cannot be written: %s", uri, error)
+
+
+def recipe_of(root: str, run: str) -> Mapping[str, object]:
+    """The resolved recipe of a run; empty where it was not kept."""
+    uri = join(root, "runs", run, RECIPE_FILE)
+    with suppress(ValueError):
+        found = json.loads(storage.store(uri).read(uri)) if storage.store(uri).exists(uri) else {}
+        return found if isinstance(found, dict) else {}
+    return {}

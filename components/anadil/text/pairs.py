@@ -1,0 +1,76 @@
+"""Pairs of answers to one question, of which people or a model preferred one, out of rows of the usual layouts.
+
+`chosen` and `rejected` are each a text, a message, or a list of messages. A list that begins with the user or a system
+turn is the whole chat (UltraFeedback, Capybara); else the question is in `prompt` or another column of a question, or in
+`conversations` (LLaMA-Factory). Texts with turns of `Human:` and `Assistant:` (hh-rlhf) are whole chats, too.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anadil.text.chats import LISTS, ROLES, Chat, Message, Refusal, messages_of, question_of
+
+SIDES = ("chosen", "rejected")
+SPEAKERS = {"Human": "user", "Assistant": "assistant"}
+TURN = re.compile(r"\n\n(Human|Assistant):")
+"""What begins a turn in a text. Source: Anthropic's hh-rlhf, README."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two chats that differ in their last answer alone."""
+
+    chosen: Chat
+    rejected: Chat
+
+    @property
+    def place(self) -> str:
+        """`file:line` that it came from."""
+        return self.chosen.place
+
+
+def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]] | Refusal:
+    """The messages of the chosen and of the rejected chat of a row, or why there are none."""
+    asked = next((turns for key in LISTS if isinstance(turns := row.get(key), list)), None) or question_of(
+        row
+    )
+    sides: list[tuple[Message, ...]] = []
+    for name in SIDES:
+        turns = _turns(row.get(name), asked)
+        if turns is None:
+            return Refusal("no_pair", "" if row.get(name) is not None else f"no {name}")
+        found = messages_of({**{key: row[key] for key in row if key not in LISTS}, "messages": turns})
+        if isinstance(found, Refusal):
+            return found
+        sides.append(found)
+    chosen, rejected = sides
+    if chosen[:-1] != rejected[:-1]:
+        return Refusal("other_question")
+    return Refusal("same_answer") if chosen[-1] == rejected[-1] else (chosen, rejected)
+
+
+def _turns(side: object, asked: list[object] | None) -> list[object] | None:
+    """All turns of one side, which are not looked at yet; None where nothing says what it answers."""
+    if isinstance(side, str):
+        parts = TURN.split(side)
+        if asked is None and len(parts) > 1 and not parts[0].strip():
+            return [
+                {"role": SPEAKERS[speaker], "content": text}
+                for speaker, text in zip(parts[1::2], parts[2::2], strict=True)
+            ]
+        answer: list[object] = [{"role": "assistant", "content": side}]
+    elif isinstance(side, Mapping):
+        answer = [side]
+    elif isinstance(side, list) and side:
+        if not _is_answer(side[0]):
+            return side
+        answer = side
+    else:
+        return None
+    return None if asked is None else [*asked, *answer]
+
+
+def _is_answer(turn: object) -> bool:
+    role = turn.get("role", turn.get("from")) if isinstance(turn, Mapping) else None
+    return isinstance(role, str) and ROLES.get(role.strip().casefold()) == "assistant"

@@ -1,0 +1,354 @@
+"""Two runs side by side: what is compared, what is not and why, and what a person sees."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.cli import main
+from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.release.compare import Comparison, compare
+from anadil.release.score_pairs import ScorePair
+from tests.kit import compared_run
+from tests.kit.compared_run import make_run, recipe, scores
+
+HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+
+
+def pair(found: Comparison, candidate: str, measure: str) -> ScorePair:
+    return next(each for each in found.scores if (each.candidate, each.measure) == (candidate, measure))
+
+
+def both(root: Path, a: Any = None, b: Any = None) -> Comparison:
+    make_run(root, "run-a", **(a or {}))
+    make_run(root, "run-b", **(b or {}))
+    return compare("run-a", "run-b", work=root)
+
+
+def test_the_same_text_is_compared_document_by_document(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"scores": scores(better=0.1)})
+
+    text = pair(found, "adapted", "bits_per_byte")
+    assert found.text == "same"
+    assert text.difference == pytest.approx(-0.1, abs=1e-9)
+    assert text.low is not None
+    assert text.low == pytest.approx(
+        -0.1, abs=1e-6
+    )  # each document moved by as much: the interval is a point
+    assert (text.better, text.clear, text.unsure, text.num_documents) == ("b", True, False, 120)
+    assert found.verdict[0].startswith("B is better on held-out text (adapted model)")
+
+
+def test_texts_that_have_documents_in_common_are_compared_on_those(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"scores": scores(better=0.1, text="other")})
+
+    text, fertility = (pair(found, "adapted", each) for each in ("bits_per_byte", "fertility"))
+    assert found.text == "partly the same"
+    assert (text.num_documents, text.unsure) == (60, True)
+    assert text.difference == pytest.approx(-0.1, abs=1e-9)
+    assert fertility.difference is None
+    assert fertility.why_not == "only a part of the text is common"
+    assert "those of the documents that both scored" in " ".join(found.notes)
+
+
+def test_other_texts_are_not_compared_and_it_is_said_why(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"scores": scores(better=0.1, text="other", first=500)})
+
+    text = pair(found, "adapted", "bits_per_byte")
+    assert found.text == "different"
+    assert text.a is not None
+    assert text.b is not None
+    assert (text.difference, text.better, text.why_not) == (None, None, "other held-out text")
+    assert not any("held-out text" in each for each in found.verdict)
+    assert "bits per byte can be compared on the same text only" in " ".join(found.notes)
+    assert "not comparable: other held-out text" in str(found)
+
+
+def test_ids_that_users_gave_make_no_two_texts_the_same(tmp_path: Path) -> None:
+    mine, others = scores(), scores(text="other", first=500)
+    for table in (mine, others):
+        for place, document in enumerate(table["documents"]):
+            document |= {"id": str(place), "num_bytes": 900}
+
+    assert both(tmp_path, {"scores": mine}, {"scores": others}).text == "different"
+
+
+def test_other_tokenizers_are_compared_in_bits_per_byte(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"tokenizer": "two", "scores": scores(better=0.1)})
+
+    pretraining, finetuning = found.curves
+    assert found.same["tokenizer"] is False
+    assert pair(found, "adapted", "bits_per_byte").better == "b"
+    assert (pretraining.unit, len(pretraining.lines)) == ("bits per byte", 2)
+    assert finetuning.lines == ()
+    assert "nats per token of one are not those of the other" in finetuning.why_not
+    assert "losses per token cannot" in " ".join(found.notes)
+
+
+def test_other_languages_are_told_apart(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"recipe": recipe(language="tr")})
+
+    assert "The languages differ (az and tr)" in " ".join(found.notes)
+    assert pair(found, "adapted", "fertility").why_not == "other language, which counts words otherwise"
+
+
+def test_a_recipe_s_keys_that_differ_have_both_values(tmp_path: Path) -> None:
+    other = recipe(
+        pretrain={"phases": [{"trains": "all", "steps": 7, "lr": 0.1}]}, storage={"root": "/data/leyla/runs"}
+    )
+    found = both(
+        tmp_path,
+        {"recipe": recipe(pretrain={"phases": [{"trains": "all", "steps": 9, "lr": 0.1}]})},
+        {"recipe": other},
+    )
+
+    changes = {each.key: (each.a, each.b, each.decides) for each in found.recipe}
+    assert changes == {
+        "pretrain.phases.0.steps": (9, 7, True),
+        "storage.root": (None, "/data/leyla/runs", False),
+    }  # fmt: skip
+    assert "/data/leyla" not in found.page()
+
+
+def test_a_key_of_a_later_release_has_the_value_that_changes_nothing(tmp_path: Path) -> None:
+    make_run(tmp_path, "run-a")
+    make_run(tmp_path, "run-b")
+    for name in ("run-a", "run-b"):
+        path = tmp_path / "runs" / name / "recipe.json"
+        kept = json.loads(path.read_text())
+        kept["finetune"]["rslora"] = False
+        if name == "run-a":
+            del kept["finetune"]["rslora"]
+        path.write_text(json.dumps(kept))
+
+    assert compare("run-a", "run-b", work=tmp_path).recipe == ()
+
+
+def test_a_question_that_one_run_has_trained_on_counts_for_neither(tmp_path: Path) -> None:
+    seen = scores(better=0.1)
+    for question in seen["questions"]["listed"][:20]:
+        question["seen"] = True
+
+    found = both(tmp_path, b={"scores": seen})
+
+    assert pair(found, "finetuned", "questions.bits_per_byte").num_documents == 100
+    assert "20 questions were seen in training by one of the runs only" in " ".join(found.notes)
+
+
+def test_shares_are_of_the_same_prompts_or_not_compared(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"scores": scores(num_prompts=3)})
+
+    assert pair(found, "adapted", "output_language.own").why_not == "other prompts"
+
+
+def test_a_share_that_is_not_clearly_another_says_so(tmp_path: Path) -> None:
+    other = scores()
+    other["candidates"]["adapted"]["output_language"] |= {"own": 0.75}
+
+    own = pair(both(tmp_path, b={"scores": other}), "adapted", "output_language.own")
+
+    assert own.difference == pytest.approx(-0.125)
+    assert (own.clear, own.better) == (False, None)
+
+
+def test_curves_of_both_runs_share_an_axis(tmp_path: Path) -> None:
+    lines = [{"step": step, "loss": 5.0, "validation_bits_per_byte": 1.2} for step in (1, 2)]
+    found = both(tmp_path, b={"training": lines})
+
+    pretraining, finetuning = found.curves
+    assert [line.label for line in pretraining.lines] == ["A", "B", "B validation"]
+    assert [line.label for line in finetuning.lines] == ["A", "A validation", "B", "B validation"]
+    assert pretraining.lines[2].points == ((1.0, 1.2), (2.0, 1.2))
+
+
+@pytest.mark.parametrize("word", ["scores", "model", "adapter"])
+def test_an_artifact_stands_for_its_run(tmp_path: Path, word: str) -> None:
+    make_run(tmp_path, "run-a", record=False)
+    make_run(tmp_path, "run-b", record=False, scores=scores(better=0.1))
+    names = [str(tmp_path / word / f"run-{each}-{word}") for each in "ab"]
+
+    found = compare(*names, work=None)
+
+    assert found.a.uris.keys() == {"corpus", "tokenizer", "model", "adapter", "scores"}
+    assert pair(found, "adapted", "bits_per_byte").better == "b"
+    assert found.same == {
+        "corpus": True,
+        "tokenizer": True,
+        "model": False,
+        "adapter": False,
+        "scores": False,
+    }
+
+
+def test_a_work_directory_stands_for_its_latest_run_wherever_it_was_moved(tmp_path: Path) -> None:
+    make_run(tmp_path / "before", "run-a")
+    (tmp_path / "before").rename(tmp_path / "after")
+
+    found = compare(str(tmp_path / "after"), str(tmp_path / "after"))
+
+    assert found.a.label == "smoke run-a"
+    assert "Both have the same scores" in " ".join(found.notes)
+    assert found.verdict[0].startswith("A and B are the same on held-out text")
+
+
+def test_a_work_directory_of_artifacts_alone_stands_for_its_newest_scores(tmp_path: Path) -> None:
+    make_run(tmp_path, "run-a", record=False)
+
+    assert (
+        compare(str(tmp_path), str(tmp_path)).a.label
+        == "scores/" + compare(str(tmp_path), str(tmp_path)).a.manifests["scores"].key
+    )
+
+
+def test_runs_of_a_store_are_compared_without_fetching_weights(tmp_path: Path, bucket: str) -> None:
+    from anadil.artifacts import s3
+
+    root = make_run(tmp_path / "here", "run-a", record=False)
+    client = s3.s3_client()
+    for file in root.rglob("*"):
+        if file.is_file():
+            client.upload_file(str(file), bucket.removeprefix("s3://"), file.relative_to(root).as_posix())
+    read: list[str] = []
+    client.meta.events.register(
+        "before-parameter-build.s3.GetObject", lambda params, **_: read.append(params["Key"])
+    )
+
+    found = compare(f"{bucket}/scores/run-a-scores", f"{bucket}/model/run-a-model", work=None)
+
+    assert found.text == "same"
+    assert not any(key.endswith(("weights", "tokenizer.json")) for key in read)
+
+
+def test_a_run_without_scores_is_compared_as_far_as_it_came(tmp_path: Path) -> None:
+    found = both(tmp_path, b={"without": ("scores", "adapter")})
+
+    assert "B has no scores here" in " ".join(found.notes)
+    assert pair(found, "adapted", "bits_per_byte").why_not.startswith("a run has no scores")
+    assert found.curves[0].unit == "nats per token"
+    assert "B" in {line.label for line in found.curves[0].lines}
+
+
+def test_a_file_that_is_not_what_its_manifest_says_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path, "run-a")
+    (tmp_path / "scores" / "run-a-scores" / "scores.json").write_text("{}")
+
+    with pytest.raises(IntegrityError, match=r"scores\.json: differs from its manifest"):
+        compare("run-a", "run-a", work=tmp_path)
+
+
+def test_a_page_is_inert_and_loads_nothing(tmp_path: Path) -> None:
+    hostile = scores(text="same")
+    for table in hostile["candidates"].values():
+        for line in table["generations"]:
+            line |= {"text": HOSTILE, "prompt": HOSTILE + line["prompt"]}
+    found = both(tmp_path, {"scores": hostile, "name": HOSTILE}, {"scores": hostile})
+
+    page = found.page()
+
+    assert not {"script", "img", "iframe", "link"} & set(re.findall(r"<(\w+)", page))
+    assert "default-src 'none'" in page
+    assert not re.search(r'(?:src|href)="(?!#)', page)
+    assert "script>alert" not in found._repr_html_().replace("&lt;script&gt;", "").replace(
+        "&amp;lt;script&amp;gt;", ""
+    )
+
+
+def test_a_page_shows_answers_curves_and_what_differs(tmp_path: Path) -> None:
+    page = both(tmp_path, b={"scores": scores(better=0.1), "recipe": recipe(seed=5)}).page()
+
+    for words in (
+        "A finetuned",
+        "B finetuned",
+        "Continued pre-training",
+        "adapted, bits per byte",
+        ">seed<",
+        "2 min",
+    ):
+        assert words in page or words == "2 min"
+    assert "The same artifact" not in page
+
+
+def test_a_comparison_is_a_table_json_or_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both(tmp_path / "w", b={"scores": scores(better=0.1)})
+    words = ["compare", "run-a", "run-b", "--work", str(tmp_path / "w")]
+    page = tmp_path / "deep" / "page.html"
+
+    assert main.main([*words, "--out", str(page)]) == 0
+    table = capsys.readouterr()
+    assert main.main([*words, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+
+    assert "B is better on held-out text" in table.out
+    assert f"wrote {page}" in table.err
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert data["heldout_text"] == "same"
+    assert data["scores"][0].keys() >= {"a", "b", "difference", "low", "high", "better", "why_not"}
+    assert {each["kind"] for each in data["answers"]} == {"answer", "continuation"}
+    assert data["same_artifacts"]["tokenizer"] is True
+
+
+def test_a_stage_s_time_and_price_stand_in_both_columns(tmp_path: Path) -> None:
+    rented = recipe(cluster={"instance": "p5.48xlarge", "nodes": 2})
+
+    found = both(tmp_path, {"recipe": rented}, {"recipe": rented, "figures": {"seconds": 120.0}})
+
+    pretrain = next(each for each in found.costs if each.stage == "pretrain")
+    assert (pretrain.a_seconds, pretrain.b_seconds) == (60.0, 120.0)
+    assert pretrain.a_dollars is not None
+    assert pretrain.b_dollars == pytest.approx(2 * pretrain.a_dollars)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["run-a", "run-z"], 3, "run-z: neither a work directory nor an artifact nor a run of"),
+        (["run-", "run-a"], 2, "several begin so (run-a, run-b)"),
+        (["run-a", "{root}/corpus/run-a-corpus"], 3, "a corpus is a part of many runs"),
+        (["run-a", "{root}/empty"], 3, "neither an artifact nor a work directory with a run"),
+        (["run-a", "gs://bucket/scores/1"], 4, "storage gs:// is not supported"),
+        (["run-a", "run-b", "--out", "{root}"], 2, "is a directory; give the name of a file"),
+        (["run-a", "run-b", "--out", "{root}/file/page.html"], 2, "is a file, not a directory"),
+        (["run-a", "failed"], 3, "nothing that it made is there: failed, no text"),
+        (["run-a", "{root}/scores/run-b-scores/scores.json"], 0, ""),
+    ],
+)
+def test_a_wrong_name_is_told(
+    words: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "run-a")
+    make_run(tmp_path, "run-b")
+    make_run(tmp_path, "failed", without=tuple(compared_run.STAGES))
+    path = tmp_path / "runs" / "failed.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"exit_code": 3, "message": "no text"}))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+
+    ended = main.main(["compare", *(word.format(root=tmp_path) for word in words), "--work", str(tmp_path)])
+
+    said = capsys.readouterr().err
+    assert ended == code
+    assert told in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_a_damaged_manifest_ends_a_comparison_with_exit_code_5(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "run-a")
+    (tmp_path / "model" / "run-a-model" / "manifest.json").write_text("{")
+
+    assert main.main(["compare", "run-a", "run-a", "--work", str(tmp_path)]) == IntegrityError.exit_code
+    assert "no manifest of this program" in capsys.readouterr().err
+
+
+def test_errors_are_those_of_the_contract(tmp_path: Path) -> None:
+    make_run(tmp_path, "run-a")
+    make_run(tmp_path, "run-b")
+
+    with pytest.raises(DataError):
+        compare("nothing", "run-a", work=tmp_path)
+    with pytest.raises(RecipeError):
+        compare("run-", "run-a", work=tmp_path)

@@ -1,0 +1,339 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
+from anadil.model.load import encode_texts, load_tokenizer
+from anadil.release import gguf_tensors
+from anadil.release.gguf_file import write_gguf
+from anadil.release.gguf_vocabulary import read_vocabulary
+from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_REGEX
+from tests.kit.families import make_family
+from tests.kit.llama_3 import SCALED, UNICODE_16, make_llama_3, mixed_documents
+from tests.kit.llama_cpp import opened
+from tests.kit.marks import slow
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama_3(tmp_path_factory.mktemp("made") / "model")
+
+
+def write(directory: Path, out: Path, precision: str | None = None) -> Path:
+    write_gguf(directory, out, name="test", precision=precision)
+    return out
+
+
+def by_transformers(directory: Path, ids: torch.Tensor) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(input_ids=ids[None]).logits[0].numpy()
+
+
+def some_ids(number: int = 200) -> torch.Tensor:
+    return torch.randint(0, 880, (number,), generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        slow({"tie_word_embeddings": False, "num_key_value_heads": 4, "head_dim": 32}),
+        slow({"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}, "attention_bias": True}),
+        slow(
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}, "mlp_bias": True}
+        ),
+        slow({"rope_parameters": {**SCALED, "original_max_position_embeddings": 64, "factor": 8.0}}),
+        slow({"num_key_value_heads": 1, "head_dim": 16, "rms_norm_eps": 1e-2}),
+    ],
+)
+def test_llama_cpp_computes_the_logits_of_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", **changes)
+    ids = some_ids()
+
+    with opened(write(directory, tmp_path / "m.gguf")) as model:
+        theirs = model.logits(ids.tolist())
+
+    ours = by_transformers(directory, ids)
+    assert np.abs(ours).max() > 1
+    assert np.abs(ours - theirs).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind", "difference"), [("fp16", "F16", 0.01), ("bf16", "BF16", 0.1), ("q8_0", "Q8_0", 0.5)]
+)
+def test_fewer_bits_give_a_smaller_file_of_nearly_the_same_model(
+    precision: str, kind: str, difference: float, made: Path, tmp_path: Path
+) -> None:
+    whole, file = write(made, tmp_path / "whole.gguf"), write(made, tmp_path / "m.gguf", precision)
+    ids = some_ids(64)
+
+    with opened(file) as model:
+        theirs = model.logits(ids.tolist())
+
+    types = {each.name: each.tensor_type.name for each in gguf.GGUFReader(file).tensors}
+    assert types["blk.0.attn_q.weight"] == types["token_embd.weight"] == kind
+    assert types["blk.0.attn_norm.weight"] == types["rope_freqs.weight"] == "F32"
+    assert file.stat().st_size < 0.6 * whole.stat().st_size
+    assert np.abs(by_transformers(made, ids) - theirs).max() < difference
+
+
+def test_a_model_in_bf16_stays_in_bf16(tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", torch.bfloat16)
+
+    reader = gguf.GGUFReader(write(directory, tmp_path / "m.gguf"))
+
+    (embedding,) = [each for each in reader.tensors if each.name == "token_embd.weight"]
+    weights = AutoModelForCausalLM.from_pretrained(directory).get_input_embeddings().weight
+    assert embedding.tensor_type.name == "BF16"
+    assert embedding.data.tobytes() == weights.detach().view(torch.int16).numpy().tobytes()
+
+
+def test_llama_cpp_cuts_a_thousand_documents_into_our_tokens(made: Path, tmp_path: Path) -> None:
+    documents = mixed_documents(1_000)
+    tokenizer = load_tokenizer(made)
+    ours = encode_texts(tokenizer, documents)
+    plain: Any = AutoTokenizer.from_pretrained(made)
+    whole = plain(documents[:100]).input_ids
+
+    with opened(write(made, tmp_path / "m.gguf")) as model:
+        theirs = [model.encode(document) for document in documents]
+        with_bos = [model.encode(document, special=True, parse=True) for document in documents[:100]]
+
+    assert sum(map(len, ours)) > 50_000
+    assert theirs == ours
+    assert with_bos == whole
+
+
+def test_letters_new_in_unicode_16_are_the_only_ones_cut_otherwise(made: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(made)
+    # A mark is joined to the letter behind it; behind a sign it belongs to that.
+    points = [chr(each) for each in (*range(0x40, 0x3000), *range(0x10000, 0x10200)) if each != 0x094D]
+    points += ["\u1c89", "\U00013712", "\U00010d40"]
+    texts = [f"{each}\u094d\u0926" for each in points]
+    ours = encode_texts(tokenizer, texts)
+
+    with opened(write(made, tmp_path / "m.gguf")) as model:
+        differ = [
+            each for each, text, ids in zip(points, texts, ours, strict=True) if model.encode(text) != ids
+        ]
+
+    assert "\U00013712" in differ
+    assert all(UNICODE_16.match(each) for each in differ)
+
+
+def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: Path, tmp_path: Path) -> None:
+    tokenizer: Any = load_tokenizer(made)
+    ids = {role: getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    end = tokenizer.convert_tokens_to_ids("<|eot_id|>")
+    chat = [{"role": "user", "content": "Salam!"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+    with opened(write(made, tmp_path / "m.gguf")) as model:
+        assert model.special == ids | {"eot": end}
+        assert model.ends(end)
+        assert model.ends(ids["eos"])
+        assert not model.ends(ids["bos"])
+        assert model.template() == tokenizer.chat_template
+        # As llama.cpp's server does it: the template's own BOS, none of the tokenizer.
+        assert model.encode(text, parse=True).count(ids["bos"]) == 1
+        assert model.encode("<|eot_id|>", parse=False) != [end]
+
+
+def test_rows_of_the_embedding_without_a_token_are_filled_up(tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", vocab_size=960)
+
+    file = write(directory, tmp_path / "m.gguf")
+
+    vocabulary = read_vocabulary(directory, 960)
+    assert (vocabulary.tokens[-1], vocabulary.types[-1]) == ("[PAD959]", int(gguf.TokenType.UNUSED))
+    with opened(file) as model:
+        assert model.num_tokens == 960
+
+
+def test_weights_in_several_files_are_read_by_their_index(made: Path, tmp_path: Path) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(made)
+    model.save_pretrained(tmp_path / "model", max_shard_size="200KB")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "model" / name).write_bytes((made / name).read_bytes())
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 2
+
+    file = write(tmp_path / "model", tmp_path / "m.gguf")
+
+    ids = some_ids(32)
+    with opened(file) as loaded:
+        assert np.abs(by_transformers(made, ids) - loaded.logits(ids.tolist())).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma3_text", "mistral"])
+def test_another_architecture_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    directory = make_family(tmp_path / kind, kind)
+
+    with pytest.raises(
+        PreflightError, match=f"model type '{kind}' is not written as GGUF, only llama.*--format hf"
+    ):
+        write(directory, tmp_path / "m.gguf")
+
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(QWEN_REGEX), BYTES]}},
+            "another expression",
+        ),
+        ({"pre_tokenizer": {**BYTES, "use_regex": True}}, "another expression"),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(f"{LLAMA_3_REGEX}|x"), BYTES]}},
+            "another",
+        ),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(GPT_2_REGEX), BYTES]}},
+            "another expression",
+        ),
+        ({"normalizer": {"type": "NFC"}}, "it normalizes texts"),
+    ],
+)
+def test_a_tokenizer_that_llama_cpp_has_not_is_refused_with_the_reason(
+    change: dict[str, Any], message: str, made: Path, tmp_path: Path
+) -> None:
+    directory = changed(made, tmp_path / "model", lambda content: content.update(change))
+
+    with pytest.raises(PreflightError, match=rf"{message}.*export with --format hf"):
+        write(directory, tmp_path / "m.gguf")
+
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def changed(made: Path, folder: Path, change: Any) -> Path:
+    """The model with another tokenizer.json."""
+    folder.mkdir()
+    for file in made.iterdir():
+        (folder / file.name).symlink_to(file)
+    content = json.loads((made / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_merges_that_do_not_make_every_token_are_refused_where_whole_pieces_are_not_tokens(
+    made: Path, tmp_path: Path
+) -> None:
+    def unmerge(content: Any) -> None:
+        content["model"]["ignore_merges"] = False
+        content["model"]["merges"] = content["model"]["merges"][:-1]
+
+    same = changed(made, tmp_path / "same", lambda content: content["model"].update(ignore_merges=False))
+
+    write(same, tmp_path / "m.gguf")
+    with pytest.raises(PreflightError, match="its merges do not make the token"):
+        write(changed(made, tmp_path / "other", unmerge), tmp_path / "n.gguf")
+
+
+def test_a_tokenizer_without_a_byte_and_one_with_too_many_tokens_are_refused(
+    made: Path, tmp_path: Path
+) -> None:
+    def drop(content: Any) -> None:
+        content["model"]["vocab"].pop("ÿ")
+
+    def add(content: Any) -> None:
+        last = dict(content["added_tokens"][-1])
+        size = Tokenizer.from_file(str(made / "tokenizer.json")).get_vocab_size()
+        content["added_tokens"].append({**last, "content": "<|more|>", "id": size})
+
+    with pytest.raises(PreflightError, match="no token for some bytes"):
+        write(changed(made, tmp_path / "bytes", drop), tmp_path / "m.gguf")
+    with pytest.raises(DataError, match=r"'<\|more\|>' has id 888, and the model's embedding has 888 rows"):
+        write(changed(made, tmp_path / "tokens", add), tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ({"hidden_act": "gelu"}, PreflightError, "hidden_act 'gelu', and llama.cpp computes silu"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+            PreflightError,
+            "rotation scaled by 'yarn'",
+        ),
+        ({"num_hidden_layers": 4}, DataError, r"9 tensors are missing, the first blk\.3\.attn_k\.weight"),
+        ({"num_hidden_layers": 3, "tie_word_embeddings": False}, DataError, "1 tensors are missing"),
+        ({"vocab_size": 960}, DataError, "vocab_size of config.json is 960, and the embedding has 888 rows"),
+    ],
+)
+def test_a_llama_that_would_be_computed_otherwise_is_refused(
+    config: dict[str, Any], error: type[AnadilError], message: str, made: Path, tmp_path: Path
+) -> None:
+    directory = changed(made, tmp_path / "model", lambda _: None)
+    content = {**json.loads((made / "config.json").read_text()), **config}
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(content))
+
+    with pytest.raises(error, match=message):
+        write(directory, tmp_path / "m.gguf")
+
+
+def test_a_tensor_that_no_llama_has_and_a_damaged_file_are_refused(made: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(made / "model.safetensors")
+    for name in ("norm", "cut"):
+        changed(made, tmp_path / name, lambda _: None)
+        (tmp_path / name / "model.safetensors").unlink()
+    tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(64)
+    save_file(tensors, tmp_path / "norm/model.safetensors")
+    (tmp_path / "cut/model.safetensors").write_bytes((made / "model.safetensors").read_bytes()[:10_000])
+
+    with pytest.raises(PreflightError, match=r"holds model\.layers\.0\.self_attn\.q_norm\.weight"):
+        write(tmp_path / "norm", tmp_path / "m.gguf")
+    with pytest.raises(IntegrityError, match="damaged safetensors"):
+        write(tmp_path / "cut", tmp_path / "m.gguf")
+
+
+def test_numbers_that_fp16_cannot_hold_are_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"model\.x: holds numbers beyond 65,504"):
+        gguf_tensors.packed(torch.tensor([[1.0, 1e6]]), gguf.GGMLQuantizationType.F16, "model.x")
+
+
+def test_version_4s_spelling_of_the_rotation_gives_the_same_file(made: Path, tmp_path: Path) -> None:
+    directory = changed(made, tmp_path / "model", lambda _: None)
+    config = json.loads((made / "config.json").read_text())
+    assert {"rope_theta", "rope_scaling", "torch_dtype"} <= config.keys()
+    old = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(old))
+
+    assert write(directory, tmp_path / "a.gguf").read_bytes() == write(made, tmp_path / "b.gguf").read_bytes()
+
+
+def test_a_tensor_at_a_time_is_in_memory(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer holds descriptions of tensors, and gets the numbers of one after the other."""
+    held: list[int] = []
+
+    class Writer(gguf.GGUFWriter):
+        def write_tensor_data(self, tensor: Any, tensor_endianess: Any = None) -> None:
+            held.append(sum(each.tensor is not None for part in self.tensors for each in part.values()))
+            super().write_tensor_data(tensor, tensor_endianess)
+
+    monkeypatch.setattr("anadil.release.gguf_file.GGUFWriter", Writer)
+
+    write(made, tmp_path / "m.gguf")
+
+    assert held == [0] * 30  # of three layers

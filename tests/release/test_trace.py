@@ -1,0 +1,316 @@
+"""From a model back to every document: chains by verified digests, and where they break."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts import artifact, storage
+from anadil.clean.executors.engines import ENGINES
+from anadil.cli import main
+from anadil.core.errors import DataError, IntegrityError
+from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.release import trace_rows
+from anadil.release.trace import Trace, trace
+from anadil.release.trace_page import trace_page
+from anadil.release.training_summary import listed_domains, training_summary
+from anadil.runtime.execute import execute
+from tests.kit.clean_inputs import texts
+from tests.kit.texts import TURKISH
+from tests.report.test_page import HOSTILE, Page
+
+PLANTED = 1_000
+LICENCES = ("CC BY 4.0", "own work", None)
+Json = dict[str, Any]
+
+
+def row(place: int, text: str) -> Json:
+    """A planted document, at an address of its own."""
+    licence = LICENCES[place % 3]
+    named = {} if licence is None else {"license": licence}
+    return {"text": text, "url": f"https://host{place % 40}.example/{place}"} | named
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus by the real stage, and a model and an adapter that name it; a directory with `raw/` and `root/`."""
+    folder = tmp_path_factory.mktemp("trace")
+    raw = folder / "raw"
+    raw.mkdir()
+    own = [row(place, text) for place, text in enumerate(texts(PLANTED))]
+    for number in range(2):
+        lines = [*own[number::2], {"text": TURKISH, "url": "https://tr.example/"}]
+        (raw / f"{number}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+        )
+    (raw / "chats.jsonl").write_text("{}\n", encoding="utf-8")
+    told = {
+        "clean": {"inputs": [f"{raw}/0.jsonl", f"{raw}/1.jsonl"], "heldout_fraction": 0.05},
+        "storage": {"root": str(folder / "root")},
+        "tracking": {"uri": "off"},
+    }
+    recipe = parse_recipe(json.dumps(told), "recipe")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENGINES, "processes", "tests.kit.clean_stage")
+        corpus = execute(STAGES["clean"], recipe, {}, (), None)
+    origin = {"input corpus": corpus.manifest.digest, "recipe base.model": '"org/base-1B"'}
+    dumped = recipe.model_dump(mode="json") | {"base": {"model": "org/base-1B", "revision": None}}
+    model = seal(folder / "root/model", "model", origin, dumped, "model.safetensors")
+    chats = str(raw / "chats.jsonl")
+    more = {"input model": model, f"file {chats}": storage.LocalStore().fingerprint(chats)}
+    more[f"file {chats} of evaluate.questions"] = more[f"file {chats}"]
+    seal(folder / "root/adapter", "adapter", more, dumped, "merged/model.safetensors")
+    return folder
+
+
+def seal(place: Path, kind: str, origin: dict[str, str], told: Json, weights: str) -> str:
+    """An artifact of a stage that costs too much here; its digest."""
+    out = place / artifact.origin_key(origin)
+    (out / weights).parent.mkdir(parents=True)
+    (out / weights).write_bytes(random.Random(kind).randbytes(10_000))
+    return artifact.seal(out, kind=kind, origin=origin, recipe=told).digest
+
+
+@pytest.fixture
+def copied(made: Path, tmp_path: Path) -> Path:
+    """One to break; its recipe still names the other root, which is away."""
+    root = tmp_path / "copy"
+    shutil.copytree(made / "root", root)
+    return root
+
+
+def only(place: Path) -> Path:
+    """The one artifact in a directory."""
+    (found,) = (each for each in place.iterdir() if each.suffix == "")
+    return found
+
+
+def adapter_of(root: Path) -> str:
+    return str(only(root / "adapter"))
+
+
+@pytest.fixture(scope="module")
+def found(made: Path) -> Trace:
+    questions = [f"https://host{place % 40}.example/{place}" for place in range(PLANTED)]
+    return trace(adapter_of(made / "root"), documents=[*questions, "0.jsonl:501", "nobody"])
+
+
+def test_every_one_of_a_thousand_planted_documents_is_found_and_the_chain_is_verified(found: Trace) -> None:
+    planted = found.documents[:PLANTED]
+
+    assert (found.breaks, found.gaps) == ((), ())
+    assert [each.word for each in found.links] == ["adapter", "model", "corpus"]
+    assert {each.state for each in planted} == {"trained on", "held out"}
+    assert sum(each.state == "trained on" for each in planted) == found.stats["records"]["train"]
+    assert all(each.question == each.url and len(each.id) == 32 for each in planted)
+    sources = {f"{place % 2}.jsonl:{place // 2 + 1}" for place in range(PLANTED)}
+    assert {each.source for each in planted} == sources
+
+
+def test_a_dropped_document_names_its_rule_and_a_strange_one_is_not_found(found: Trace) -> None:
+    dropped, strange = found.documents[PLANTED:]
+
+    assert (dropped.state, dropped.reason) == ("dropped", "language")
+    assert strange.state == "not found"
+
+
+def test_files_are_told_with_documents_licences_and_rules(made: Path, found: Trace) -> None:
+    corpus = found.corpora[0]
+    first = corpus.files[0]
+
+    assert [file.uri for file in found.files if file.key == "clean.inputs"] == [
+        f"{made}/raw/{n}.jsonl" for n in (0, 1)
+    ]
+    assert {(file.key, file.state) for file in found.files if file.read_by == "adapter"} == {
+        ("finetune.inputs", "verified"), ("evaluate.questions", "verified")
+    }  # fmt: skip
+    assert (first.name, first.documents, first.dropped) == ("0.jsonl", PLANTED // 2, {"language": 1})
+    assert sum(file.licences["CC BY 4.0"] for file in corpus.files) == 334
+    assert sum(file.words for file in corpus.files) == found.stats["words_out"]
+    assert corpus.num_hosts == 40
+
+
+def test_questions_may_be_ids_sources_and_lines_of_a_file(made: Path, tmp_path: Path, found: Trace) -> None:
+    first, second, third = found.documents[:3]
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(f"{json.dumps({'url': first.url})}\n\n{second.source}\n", encoding="utf-8")
+
+    answers = trace(adapter_of(made / "root"), documents=[str(asked), third.id]).documents
+
+    assert [each.id for each in answers] == [first.id, second.id, third.id]
+    asked.write_text('{"name": "x"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"asked\.jsonl:1: names no document"):
+        trace(adapter_of(made / "root"), documents=[str(asked)])
+
+
+@pytest.mark.parametrize("start", ["merged", "export"])
+def test_a_merged_directory_and_an_export_lead_to_their_artifact(
+    made: Path, tmp_path: Path, start: str
+) -> None:
+    adapter = adapter_of(made / "root")
+    uri = f"{adapter}/merged"
+    if start == "export":
+        uri = str(tmp_path / "hub")
+        shutil.copytree(f"{adapter}/merged", uri)
+
+    assert trace(uri, roots=[str(made / "root")]).uri == adapter
+
+
+def test_an_export_of_nobody_and_other_artifacts_are_refused(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+
+    with pytest.raises(DataError, match="no artifact with these weights lies below the storage roots"):
+        trace(str(tmp_path), roots=[str(made / "root")])
+    with pytest.raises(DataError, match="holds a corpus, not a model"):
+        trace(str(only(made / "root/corpus")))
+
+
+def flip(path: Path) -> None:
+    """Change one byte, and nothing else."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["adapter/*/merged/model.safetensors", "model/*/model.safetensors", "corpus/*/train/part-00000.jsonl.zst", "corpus/*/stats/part-00000.parquet"],
+)  # fmt: skip
+def test_one_changed_byte_is_named_and_ends_with_exit_code_5(
+    copied: Path, broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = copied.glob(broken)
+    flip(path)
+
+    assert main.main(["trace", adapter_of(copied), "--document", "nobody"]) == 5
+
+    out, err = capsys.readouterr()
+    assert "CHANGED" in out
+    assert f"{path}: differs from its manifest" in err
+    assert ("unknown        nobody" in out) == broken.startswith(("corpus", "model"))
+
+
+def test_a_manifest_that_names_other_sources_than_it_was_made_from_is_told(copied: Path) -> None:
+    path = only(copied / "corpus") / "manifest.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("/0.jsonl", "/9.jsonl"), encoding="utf-8")
+
+    with pytest.raises(IntegrityError, match="its key is not that of what it says that it was made from"):
+        trace(adapter_of(copied)).check()
+
+
+def test_a_changed_source_file_is_told_and_one_that_is_gone_is_known_by_its_digest(
+    made: Path, copied: Path
+) -> None:
+    first, second = made / "raw/0.jsonl", made / "raw/1.jsonl"
+    content = first.read_bytes()
+    try:
+        first.write_bytes(content + b"\n")
+        second.rename(made / "away")
+        found = trace(adapter_of(copied))
+    finally:
+        first.write_bytes(content)
+        (made / "away").rename(second)
+
+    assert [text.partition(": ")[0] for text in found.breaks] == [str(first)]
+    assert [file.state for file in found.files if file.key == "clean.inputs"] == ["changed", "missing"]
+
+
+def test_where_the_chain_ends_is_told_with_the_digest_that_is_missing(
+    made: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "anadil.release.trace._roots", lambda place, _manifest, more: [str(Path(place).parents[1]), *more]
+    )
+    away = copied.parent / "away/corpus"
+    away.parent.mkdir()
+    (copied / "corpus").rename(away)
+
+    assert main.main(["trace", adapter_of(copied)]) == 3
+    err = capsys.readouterr().err
+    assert "the model was made from the corpus" in err
+    assert "--root" in err
+    assert main.main(["trace", adapter_of(copied), "--root", str(away.parent)]) == 0
+
+
+def test_the_command_writes_page_summary_and_list(
+    made: Path, found: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, summary, listed = (tmp_path / name for name in ("p.html", "s.md", "l.jsonl"))
+    more = ["--out", str(page), "--summary", str(summary), "--list", str(listed)]
+
+    assert main.main(["trace", adapter_of(made / "root"), "-o", "json", *more]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    rows = [json.loads(line) for line in listed.read_text(encoding="utf-8").splitlines()]
+    assert told["links"][-1]["word"] == "corpus"
+    assert len(rows) == found.stats["records"]["train"] < PLANTED
+    assert {"id", "source", "url"} == rows[0].keys()
+    assert "The chain holds" in page.read_text(encoding="utf-8")
+    assert "TO BE FILLED IN" in summary.read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.jsonl", "p.html", "s.md"]
+
+
+def test_the_page_is_whole_fetches_nothing_and_names_no_place_of_a_machine(made: Path, found: Trace) -> None:
+    page = Page(trace_page(found))
+
+    assert (page.mistakes, page.open) == ([], [])
+    assert "script" not in page.tags
+    assert {link[1:] for link in page.named("href")} <= set(page.named("id"))
+    assert str(made) not in trace_page(found)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_of_documents_stays_text(found: Trace, text: str) -> None:
+    corpus = found.corpora[0]
+    hostile = replace(
+        found,
+        files=(replace(found.files[0], name=text, key="clean.inputs"),),
+        corpora=(
+            replace(
+                corpus,
+                files=(replace(corpus.files[0], name=text, licences={text: 3}, dropped={text: 1}),),
+                hosts=(replace(corpus.hosts[0], host=text),),
+                words_by_licence={text: 9},
+            ),
+        ),
+        documents=(replace(found.documents[0], question=text, source=text),),
+    )
+
+    page, summary = Page(trace_page(hostile)), training_summary(hostile)
+
+    assert page.mistakes == []
+    assert set(page.tags) <= set(Page(trace_page(found)).tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "<script>" not in summary
+    assert "<svg" not in summary
+
+
+def test_the_summary_lists_a_tenth_of_the_domains_and_of_small_providers_a_twentieth(found: Trace) -> None:
+    assert len(listed_domains(found).hosts) == 4
+    assert len(listed_domains(found, is_sme=True).hosts) == 2
+    assert 0.05 < listed_domains(found, is_sme=True).share < 0.1
+
+
+def test_hosts_are_counted_on_disk_whatever_the_pieces(
+    made: Path, found: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_rows, "BATCH_ROWS", 7)
+    corpus = str(only(made / "root/corpus"))
+    manifest = artifact.finished_manifest(corpus, "corpus")
+
+    assert trace_rows.sum_rows(corpus, manifest) == found.corpora[0]
+
+
+def test_help_of_the_command_loads_nothing_heavy() -> None:
+    code = "import sys; from anadil.cli.main import command_parser; command_parser('trace'); print('pyarrow' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,272 @@
+"""Model card and data card: the hub takes their front matter, the licence follows the base, text stays text."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from anadil.artifacts import artifact
+from anadil.core.errors import DataError, IntegrityError
+from anadil.recipe.sections import Recipe
+from anadil.report.data_card import card_of_corpus, data_card
+from anadil.report.licence import licence_files, licence_of
+from anadil.report.model_card import model_card, model_name
+from anadil.report.run import run
+from tests.kit import report_run
+
+HOSTILE = (
+    "---\nlicense: mit\n---\n# Owned",
+    '"\n---\nlicense: mit\n',
+    "[a](javascript:alert(1)) <script>alert(1)</script>",
+    "| x |\n| --- |\n```sh\nrm -rf\n```",
+    "\u2028--- {{7*7}} {% raw %}\x00\x1b[31m",
+)
+Json = dict[str, Any]
+
+
+def recipe(**more: Any) -> Json:
+    """A resolved recipe as manifests hold it."""
+    return Recipe.model_validate({"language": "az", **more}).model_dump(mode="json")
+
+
+def run_of(root: Path, *, base: str = "tiny", scores: Json | None = None, **more: Any) -> dict[str, str]:
+    """A corpus, a model, an adapter and scores as a run leaves them; the URI of each."""
+    told = recipe(base={"model": base}, **more)
+    counts = report_run.corpus() | {
+        "by_source": {"web.jsonl": {"in": 18_400, "kept": 13_856, "words": 4_182_331, "bytes": 1, "dropped": {}}},
+        "hosts": {"news.example.az": {"in": 9, "kept": 8, "words": 836_466, "bytes": 9}},
+        "by_licence": {
+            "CC BY 4.0": {"kept": 8_000, "words": 4_000_000, "bytes": 1},
+            "": {"kept": 5_856, "words": 182_331, "bytes": 1},
+        },
+    }  # fmt: skip
+    corpus = sealed(
+        root / "corpus/0a", "corpus", {"file /raw/web.jsonl": "1f" * 32}, told, {"stats.json": counts}
+    )
+    training = {"steps": 300, "tokens": 1_228_800, "phases": [{"trains": "all", "steps": 300, "lr": 0.0024}]}
+    model = sealed(
+        root / "model/0a", "model", {"input corpus": digest(corpus)}, told, {"training.json": training}
+    )
+    adapter = sealed(
+        root / "adapter/0a",
+        "adapter",
+        {"input model": digest(model)},
+        told,
+        {"mask_audit.json": report_run.audit()},
+    )
+    origin = {"input model": digest(model), "input adapter": digest(adapter)}
+    files = {"scores.json": report_run.scores() if scores is None else scores}
+    judged = sealed(root / "scores/0a", "scores", origin, told, files)
+    return {"corpus": corpus, "model": model, "adapter": adapter, "scores": judged}
+
+
+def sealed(folder: Path, kind: str, origin: dict[str, str], told: Json, files: Json) -> str:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    artifact.seal(folder, kind=kind, origin=origin, recipe=told)
+    return str(folder)
+
+
+def digest(uri: str) -> str:
+    found = artifact.read_manifest(uri)
+    assert found is not None
+    return found.digest
+
+
+def fields(card: str) -> Json:
+    """The front matter, as the hub cuts it out."""
+    match = re.match(r"^---[\r\n]+([\S\s]*?)[\r\n]+---(\r\n|\r|\n|$)", card)
+    assert match is not None
+    found = yaml.safe_load(match[1])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_hubs_own_reader_takes_the_card_of_a_model(tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    uris = run_of(tmp_path, report={"licences": {"wikimedia/wikipedia": "CC BY-SA 3.0"}})
+
+    data: Any = ModelCard(model_card(uris["adapter"])).data
+
+    assert data.language == ["az"]
+    assert data.license == "apache-2.0"
+    assert data.datasets == ["wikimedia/wikipedia"]
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
+    assert "base_model" not in data.to_dict()
+    values = {(each.dataset_type, each.metric_type): each.metric_value for each in data.eval_results}
+    assert values["held-out", "bits_per_byte"] == 1.8021
+    assert values["belebele_azj_Latn", "acc"] == 0.34
+
+
+def test_the_hubs_own_reader_takes_the_card_of_a_corpus(tmp_path: Path) -> None:
+    from huggingface_hub import DatasetCard
+
+    data: Any = DatasetCard(data_card(run_of(tmp_path)["corpus"])).data
+
+    assert data.language == ["az"]
+    assert data.license == "cc-by-4.0"
+    assert data.size_categories == ["10K<n<100K"]
+
+
+def test_a_data_card_tells_of_sources_domains_licences_and_dropped_documents(tmp_path: Path) -> None:
+    card = data_card(run_of(tmp_path)["corpus"])
+
+    assert "| web.jsonl | 18,400 | 13,856 | 4,182,331 | 100 % |" in card
+    assert "| news.example.az | 9 | 8 | 836,466 | 20.0 % |" in card
+    assert "| CC BY 4.0 | 8,000 | 4,000,000 | 95.6 % |" in card
+    assert "| not stated | 5,856 | 182,331 | 4.36 % |" in card
+    assert "| language | 1,804 | 9.80 % | drops |" in card
+    assert "| short | 1,263 | — | only counted |" in card
+    assert "Personal data was not looked for" in card
+    assert f"| web.jsonl | {'1f' * 32} |" in card
+    assert "/raw/" not in card
+
+
+def test_a_data_card_tells_which_personal_data_was_replaced(tmp_path: Path) -> None:
+    uri = run_of(tmp_path, clean={"pii": True})["corpus"]
+    manifest = artifact.finished_manifest(uri, "corpus")
+
+    card = card_of_corpus(manifest, report_run.corpus() | {"personal_data": {"EMAIL": 1_234}})
+
+    assert "Placeholders written: EMAIL 1,234." in card
+
+
+def test_the_model_card_finds_what_the_model_was_made_from(tmp_path: Path) -> None:
+    uris = run_of(tmp_path)
+
+    card = model_card(uris["model"])
+
+    assert "| bits per byte of held-out text | 2.913 | 1.745 |" in card
+    assert "| web.jsonl |" in card
+    assert "| continued pre-training, steps | 300 |" in card
+    assert digest(uris["corpus"]) in card
+    alone = tmp_path / "elsewhere/model/0a"
+    alone.parent.mkdir(parents=True)
+    Path(uris["model"]).rename(alone)
+    assert "The corpus was not at hand" in model_card(str(alone))
+
+
+def test_scores_of_another_model_are_refused(tmp_path: Path) -> None:
+    ours = run_of(tmp_path)
+    others = sealed(tmp_path / "scores/0b", "scores", {"input model": "00" * 32}, {}, {"scores.json": {}})
+
+    with pytest.raises(DataError, match="the scores are not of this model"):
+        model_card(ours["model"], others)
+
+
+def test_changed_counts_are_refused(tmp_path: Path) -> None:
+    uri = run_of(tmp_path)["corpus"]
+    path = Path(uri) / "stats.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("18400", "18401"), encoding="utf-8")
+
+    with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest"):
+        data_card(uri)
+
+
+@pytest.mark.parametrize(
+    ("base", "licence", "name"),
+    [
+        ("meta-llama/Llama-3.2-1B", "llama3.2", "Llama-3.2-1B-az"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1", "Llama-3.1-8B-Instruct-az"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3.3", "Llama-3.3-70B-Instruct-az"),
+        ("meta-llama/Meta-Llama-3-8B", "llama3", "Llama-3-8B-az"),
+        ("/models/Llama-3.2-3B", "llama3.2", "Llama-3.2-3B-az"),
+        ("TinyLlama/TinyLlama-1.1B", "unknown", "TinyLlama-1.1B-az"),
+        ("Qwen/Qwen3-0.6B", "unknown", "Qwen3-0.6B-az"),
+    ],
+)
+def test_the_licence_follows_the_base_and_unknown_is_said_as_unknown(
+    tmp_path: Path, base: str, licence: str, name: str
+) -> None:
+    card = model_card(run_of(tmp_path, base=base)["model"])
+
+    assert fields(card)["license"] == licence
+    assert f"# {name}\n" in card
+    assert ("**Built with" in card) == licence.startswith("llama")
+    assert ("Copyright © Meta Platforms" in card) == licence.startswith("llama")
+    assert ("Unknown. Neither" in card) == (licence == "unknown")
+    assert fields(card).get("base_model") == (None if base.startswith("/") else base)
+
+
+@pytest.mark.parametrize(
+    ("files", "licence", "name"),
+    [
+        ({"README.md": "---\nlicense: llama3.2\n---\n# x"}, "llama3.2", "Llama 3.2 Community License"),
+        ({"LICENSE.txt": "LLAMA 3.1 COMMUNITY LICENSE AGREEMENT\n..."}, "llama3.1", "Llama 3.1 Community License"),
+        ({"LICENSE": "Apache License\n   Version 2.0, January 2004"}, "apache-2.0", "apache-2.0"),
+        ({"README.md": "---\nlicense: gemma\n---\n"}, "gemma", "gemma"),
+        (
+            {"README.md": "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n", "LICENSE": "Qwen"},
+            "other",
+            "qwen-research",
+        ),
+        ({"LICENSE": "Do as we say."}, "other", "see LICENSE of the base"),
+        ({"README.md": "---\nlicense: [broken\n---\n"}, "unknown", ""),
+        ({"README.md": "no front matter"}, "unknown", ""),
+    ],
+)  # fmt: skip
+def test_what_the_bases_own_files_say_is_taken_first(
+    tmp_path: Path, files: dict[str, str], licence: str, name: str
+) -> None:
+    for file, text in files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+
+    found = licence_of(str(tmp_path))
+
+    assert (found.id, found.name) == (licence, name)
+
+
+def test_a_name_that_the_licence_asks_for_is_put_first() -> None:
+    licence = licence_of("someone/my-base", "Llama 3.2 Community License")
+
+    assert licence.id == "llama3.2"
+    assert model_name("someone/my-base", "az", licence, "adapter") == "Llama-my-base-az-chat"
+
+
+def test_licence_policy_and_notice_of_the_base_lie_beside_the_weights(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE.txt").write_text("LLAMA 3.2 COMMUNITY LICENSE AGREEMENT", encoding="utf-8")
+    (tmp_path / "USE_POLICY.md").write_text("policy", encoding="utf-8")
+
+    found = licence_files(str(tmp_path))
+
+    assert set(found) == {"LICENSE.txt", "USE_POLICY.md", "NOTICE"}
+    assert b"Llama 3.2 Community License, Copyright" in found["NOTICE"]
+    assert licence_files("Qwen/Qwen3-0.6B") == {}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_of_users_breaks_out_of_neither_front_matter_nor_markdown(tmp_path: Path, text: str) -> None:
+    told = {"report": {"licences": {"base": text, "text": text, "chats": text, text: text}}}
+    scores = report_run.scores()
+    scores["tasks"] = {text: {"finetuned": {"metric": text, "value": 0.3}}}
+    uris = run_of(tmp_path, base=f"/models/{text}".replace("\x00", ""), scores=scores, **told)
+    counts = report_run.corpus() | {
+        "by_source": {text: {"in": 1}},
+        "hosts": {text: {}},
+        "by_licence": {text: {}},
+    }
+    manifest = artifact.finished_manifest(uris["corpus"], "corpus")
+
+    for card in (model_card(uris["adapter"]), card_of_corpus(manifest, counts | {"dropped": {text: 3}})):
+        head, body = fields(card), card.split("\n---\n", maxsplit=1)[1]
+        assert head["license"] in ("other", ["other"])
+        assert "<script>" not in body
+        assert not re.search(r"(?<!\\)\]\(", body)
+        assert "\n---\n" not in body
+        assert "Owned" not in [line.lstrip("# ") for line in body.splitlines() if line.startswith("#")]
+        assert [line for line in body.splitlines() if line.startswith("```")] in (["```python", "```"], [])
+
+
+def test_the_report_stage_writes_both_cards_beside_its_page(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path)
+
+    run(job)
+
+    card = (job.out / "model_card.md").read_text(encoding="utf-8")
+    assert fields(card)["model-index"][0]["name"] == "tiny-az-chat"
+    assert "Azerbaijani corpus" in (job.out / "data_card.md").read_text(encoding="utf-8")
