@@ -76,6 +76,9 @@ def test_a_run_has_its_scores_tags_and_files_and_a_child_for_each_stage(
     assert sorted(runs) == ["evaluate", "pretrain", "report"]
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
+    # By the lines, not by the time at which they are sent.
+    assert parent.info.start_time == runs["pretrain"].info.start_time
+    assert parent.info.end_time == runs["report"].info.end_time
     assert parent.data.metrics["bits_per_byte/adapted"] == 1.36
     assert parent.data.params["language"] == "az"
     assert PASSWORD not in json.dumps(parent.data.to_dictionary())

@@ -24,7 +24,7 @@ from anadil.text.metrics import deciding_scores
 
 CORPUS_SCHEMA = dict.fromkeys(("id", "text", "source", "url", "lang"), "string")
 """Columns of a corpus."""
-CONTEXTS = {"evaluate": "evaluation", "finetune": "finetuning", "clean": "raw"}
+CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finetuning", "clean": "raw"}
 """Stage -> what MLflow calls the use of its data; any other trains."""
 CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
 """Kind of artifact -> candidate of the scores that it is."""
