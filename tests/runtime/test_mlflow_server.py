@@ -183,6 +183,29 @@ def test_a_server_that_is_killed_while_a_run_goes_on_loses_nothing(
     assert sorted(files) == ["recipe.yaml", "report.html", "report.md", "scores.json"]
 
 
+def test_figures_of_a_model_arrive_though_the_server_went_away_after_the_model_was_linked(
+    mlflow_server: MlflowServer, tmp_path: Path
+) -> None:
+    away = True
+
+    def no_figures(request: Request) -> Reply | None:
+        return (
+            Reply(status=503) if away and b"model_id" in request.content and "batch" in request.path else None
+        )
+
+    spool = write_run(tmp_path, "linked")
+    with proxy(mlflow_server.uri, no_figures) as (uri, _):
+        with pytest.raises(Exception, match="503"):
+            send(spool, uri, "linked")
+        away = False
+        send(spool, uri, "linked")
+
+    adapted = models_of(mlflow_server.client(), "linked")["adapted"]
+    assert sorted(each.key for each in adapted.metrics) == [
+        "bits_per_byte/adapted", "fertility/adapted", "pretrain_loss",
+    ]  # fmt: skip
+
+
 def test_an_artifact_store_that_is_away_holds_up_no_number_and_gets_its_files_later(
     mlflow_server: MlflowServer, tmp_path: Path
 ) -> None:

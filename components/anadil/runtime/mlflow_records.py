@@ -177,10 +177,13 @@ class Records:
         if line["new"]:
             self.state["made"][line["digest"]] = model
         for each in (run, parent):
+            # A link that is there already is refused, and its figures may not be there yet.
             if line["new"]:
-                self.client.log_outputs(each, [LoggedModelOutput(model, step=0)])
+                self.unless_refused(
+                    self.client.log_outputs, each, [LoggedModelOutput(model, step=0)], quiet=True
+                )
             elif each == run or line["digest"] not in self.state["made"]:  # it is not both to one run
-                self.client.log_inputs(each, models=[LoggedModelInput(model)])
+                self.unless_refused(self.client.log_inputs, each, None, [LoggedModelInput(model)], quiet=True)
         self._log_scores(stage, run, model, line)
 
     def _log_scores(self, stage: str, run: str, model: str, line: dict[str, Any]) -> None:
