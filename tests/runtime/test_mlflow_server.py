@@ -100,6 +100,8 @@ def test_what_was_read_is_linked_with_digest_source_and_schema(sent: tuple[Mlflo
         assert corpus.digest == artifacts("whole")["corpus"].digest[:36]
         assert (corpus.source_type, json.loads(corpus.source)) == ("s3", {"uri": "s3://bucket/corpus/1"})
         assert "text" in corpus.schema
+        columns = json.loads(data["questions.jsonl"].schema)["mlflow_colspec"]
+        assert {"name": "messages", "type": "array", "required": True} in columns
         assert json.loads(corpus.profile) == {"num_rows": 363}
     assert len(runs["pretrain"].inputs.dataset_inputs) == 1
 
