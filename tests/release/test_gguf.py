@@ -96,6 +96,16 @@ def test_a_model_in_bf16_stays_in_bf16(tmp_path: Path) -> None:
     assert embedding.data.tobytes() == weights.detach().view(torch.int16).numpy().tobytes()
 
 
+def test_a_model_in_bf16_becomes_one_in_fp32_with_the_same_numbers(tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", torch.bfloat16)
+    ids = some_ids()
+
+    with opened(write(directory, tmp_path / "m.gguf", "fp32")) as model:
+        theirs = model.logits(ids.tolist())
+
+    assert np.abs(by_transformers(directory, ids) - theirs).max() < 1e-4
+
+
 def test_llama_cpp_cuts_a_thousand_documents_into_our_tokens(made: Path, tmp_path: Path) -> None:
     documents = mixed_documents(1_000)
     tokenizer = load_tokenizer(made)
