@@ -96,7 +96,7 @@ def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
     ]
 
     assert codes == [0, 0, 0]
-    assert [each for each in names(tmp_path / "azeri") if each != "README.md"] == ["Modelfile", "azeri.gguf"]
+    assert {"Modelfile", "azeri.gguf"} <= set(names(tmp_path / "azeri"))
     assert names(tmp_path / "files") == ["Modelfile", "a.gguf", "b.Modelfile", "b.gguf"]
     assert (tmp_path / "files/b.Modelfile").read_text().startswith("FROM ./b.gguf\n")
     with opened(tmp_path / "files/b.gguf") as model:
