@@ -157,6 +157,29 @@ def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: P
         assert model.encode("<|eot_id|>", parse=False) != [end]
 
 
+@pytest.mark.slow
+def test_llama_cpps_own_server_writes_a_chat_into_our_tokens(made: Path, tmp_path: Path) -> None:
+    import xllamacpp
+
+    tokenizer: Any = load_tokenizer(made)
+    chat = [{"role": "system", "content": "Qısa."}, {"role": "user", "content": "Bakı haradadır?"}]
+    ours = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    settings = xllamacpp.CommonParams()
+    settings.model.path, settings.n_ctx, settings.n_parallel = str(write(made, tmp_path / "m.gguf")), 256, 1
+    settings.cpuparams.n_threads, settings.warmup = 1, False
+
+    answer = xllamacpp.Server(settings).handle_chat_completions(
+        {"messages": chat, "max_tokens": 1, "verbose": True}
+    )
+
+    text = answer["__verbose"]["prompt"]
+    assert answer["usage"]["prompt_tokens"] == len(ours)
+    assert text in (
+        written := tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    )
+    assert written.removesuffix(text) in ("", tokenizer.bos_token)  # put before it as a token, once
+
+
 def test_rows_of_the_embedding_without_a_token_are_filled_up(tmp_path: Path) -> None:
     directory = make_llama_3(tmp_path / "model", vocab_size=960)
 
