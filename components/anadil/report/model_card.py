@@ -38,9 +38,9 @@ MEASURES = (
     ("bits_per_byte", "bits_per_byte", "bits per byte of held-out text"),
     ("fertility", "fertility", "tokens per word"),
     ("words_in_context", "words_in_context", "words in the context"),
-    ("questions.bits_per_byte", "answers_bits_per_byte", "bits per byte of held-out answers"),
-    ("questions.chrf", "chrf", "chrF of held-out answers"),
-    ("questions.exact", "exact_match", "held-out answers word for word"),
+    ("questions.bits_per_byte", "answers_bits_per_byte", "bits per byte of answers to unseen questions"),
+    ("questions.chrf", "chrf", "chrF of answers to unseen questions"),
+    ("questions.exact", "exact_match", "unseen questions answered word for word"),
 )
 """Path in a candidate's scores, the name of the metric in front matter, what the row is called."""
 SHARES = ("questions.exact",)
