@@ -111,7 +111,7 @@ def test_a_version_tells_its_run_scores_gate_and_digests(
     assert linked == [{"name": name, "version": 1}]
     assert json.loads(version.tags["anadil.gate"])[1]["name"] == "adapted.bits_per_byte"
     assert version.tags["anadil.scores_sha256"] == made.scores_manifest.whole_digest
-    assert "adapted.bits_per_byte" in version.description
+    assert "How to use it" in version.description, "the model card"
 
 
 def test_a_failure_at_any_write_leaves_nothing(registry: Registry, name: str, tmp_path: Path) -> None:

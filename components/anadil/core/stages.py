@@ -203,7 +203,7 @@ FLOW = (
     Stage(
         name="tasks",
         image="tasks",
-        rooms=("model",),
+        rooms=("model", "plan"),
         reads=("model", "adapter"),
         optional=("adapter",),
         writes="tasks",

@@ -25,6 +25,7 @@ from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
+from anadil.plan.kept import plan_files
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
@@ -36,7 +37,7 @@ from anadil.pretrain.focus import similar_tokens
 from anadil.pretrain.loop import PROFILE, SCORE, Training, training_origin
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.tensorboard import FOLDER
-from anadil.pretrain.metrics.throughput import rates_of
+from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.metrics.training_log import FILE
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import ParallelModel, compute_dtype
@@ -49,6 +50,7 @@ from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import validation_of
 from anadil.recipe.pretrain import Pretrain
 from anadil.runtime.job import Figures, Job
+from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +81,20 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         log.warning(
             "tokenizer.trial is set, but no trial is given: the tokenizer is the one that was chosen by cost"
         )
+    if processes.is_first and job.recipe.cluster.instance:
+        _tell_cost(job)
     training, state = train(job, processes, device)
     figures = _write(training.job, training, state) if processes.is_first else {}
     processes.wait()
     return figures
+
+
+def _tell_cost(job: Job) -> None:
+    """Keep with the run what its machines cost, and the plan for them."""
+    if (price := usd_per_hour(job.recipe.cluster)) is not None:
+        job.tracker.run_tags({"anadil.usd_per_hour": price})
+    if SPOOL_VARIABLE not in os.environ:  # `anadil run` keeps the plan for the machine that it runs on
+        job.tracker.files(plan_files(job.recipe, job.recipe.language_code, here=False))
 
 
 def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, State]:

@@ -181,12 +181,14 @@ class Records:
                 self.client.log_outputs(each, [LoggedModelOutput(model, step=0)])
             elif each == run or line["digest"] not in self.state["made"]:  # it is not both to one run
                 self.client.log_inputs(each, models=[LoggedModelInput(model)])
-        self._log_scores(run, model, line)
+        self._log_scores(stage, run, model, line)
 
-    def _log_scores(self, run: str, model: str, line: dict[str, Any]) -> None:
+    def _log_scores(self, stage: str, run: str, model: str, line: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
         name, digest = line["dataset"] or (None, None)
+        # MLflow shows them with the run too; said again as the stage's own, they would be points of a curve.
+        self.fresh(stage, line["metrics"])
         metrics = [
             Metric(
                 key, float(value), line["time"], 0, model_id=model, run_id=run,
