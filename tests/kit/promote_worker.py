@@ -1,13 +1,12 @@
 """Promotions from several processes at once: `python -m tests.kit.promote_worker TRACKING NAME PROCESSES MODEL...`.
 
-Each process promotes its share of the models to champion; each model has its scores beside it, in `scores/`.
+Each process promotes its share of the models to champion; their scores lie beside them.
 """
 
 import os
 import sys
-from pathlib import Path
 
-from anadil.release.gate_verdict import check_promotable
+from anadil.release.gate_verdict import check_promotable, find_scores, read_model
 from anadil.release.promotion import promote
 from anadil.release.registry import open_registry
 
@@ -16,8 +15,8 @@ def work(tracking: str, name: str, models: list[str]) -> None:
     """Promote models one after another."""
     registry = open_registry(tracking)
     for model in models:
-        root = Path(model).parents[1]
-        promote(registry, name, check_promotable(str(root / "scores"), model), "champion", "anadil")
+        scores = find_scores(model, read_model(model), None)
+        promote(registry, name, check_promotable(scores, model), "champion", "anadil")
 
 
 def main(tracking: str, name: str, processes: int, models: list[str]) -> int:

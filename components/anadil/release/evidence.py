@@ -19,6 +19,7 @@ from anadil.release.gate_verdict import Promotable
 from anadil.release.registry import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
 from anadil.report.model_card import model_card
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
+from anadil.runtime.mlflow_records import artifact_place
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
     """Where MLflow loads a model from; weights stay where they are.
 
     A server takes no path, unless it lies below a run's own artifacts: others could read its disk by it. So the run
-    gets a small directory that names the path, with the tokenizer. Whoever loads the model has to see the path.
+    or its logged model gets a small directory that names the path, with the tokenizer. Whoever loads the model has to see the path.
 
     Args:
         registry: Where the version will be.
@@ -59,7 +60,8 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
     inside = mlmodel_directory(model.manifest.kind)
     directory = join(model.uri, inside) if inside else model.uri
     loads = (f"{inside}/{MLMODEL}" if inside else MLMODEL) in model.manifest.files
-    run, model_id = _run_of(registry, model), _logged_model_of(registry, model)
+    logged = _logged_model_of(registry, model)
+    run = (logged.source_run_id if logged else None) or _run_of(registry, model)
     if "://" in model.uri or (loads and not registry.is_server):
         if not loads:
             log.warning(
@@ -67,28 +69,36 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
                 "anadil chat and anadil export can",
                 directory,
             )
-        return Source(source=directory, run_id=run, model_id=model_id if run else None)
+        return Source(source=directory, run_id=run, model_id=logged.model_id if logged and run else None)
     if run is None:
         made = run = _new_run(registry, model, experiment)
         undo.append(lambda: registry.client.delete_run(made))
-    return _by_reference(registry, model, Path(directory), run, undo)
+    return _by_reference(registry, model, Path(directory), run, logged, undo)
 
 
-def _by_reference(registry: Registry, model: Promotable, directory: Path, run: str, undo: Undo) -> Source:
-    path = f"{FOLDER}/{model.manifest.digest[:16]}"
-    undo.append(lambda: _remove_artifacts(registry, run, path))
+def _by_reference(
+    registry: Registry, model: Promotable, directory: Path, run: str, logged: Any, undo: Undo
+) -> Source:
+    client, path = registry.client, f"{FOLDER}/{model.manifest.digest[:16]}"
+    root = logged.artifact_location if logged else client.get_run(run).info.artifact_uri
+    undo.append(lambda: _remove_artifacts(registry, root, path))
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
-        _write_reference(directory, model, Path(folder))
-        registry.client.log_artifacts(run, folder, path)
+        _write_reference(directory, model, Path(folder) / path)
+        if logged:
+            client.log_model_artifacts(logged.model_id, folder)
+        else:
+            client.log_artifacts(run, folder)
     log.info(
-        "%s: a path, which MLflow's server does not take: the run got what names it, and the weights stay there; "
-        "who loads the model has to see that path (with storage.root on S3 everybody does)",
+        "%s: a path, which MLflow's server does not take: it got what names it, and the weights stay there; who loads "
+        "the model has to see that path (with storage.root on S3 everybody does)",
         directory,
     )
-    return Source(source=f"runs:/{run}/{path}", run_id=run, model_id=None)
+    source = join(root, path) if logged else f"runs:/{run}/{path}"
+    return Source(source=source, run_id=run, model_id=logged.model_id if logged else None)
 
 
 def _write_reference(directory: Path, model: Promotable, folder: Path) -> None:
+    folder.mkdir(parents=True)
     if (directory / "config.json").is_file():
         write_mlmodel(directory, chats=model.manifest.kind == "adapter", out=folder)
     scores = Path(model.scores) / "scores.json"
@@ -98,19 +108,31 @@ def _write_reference(directory: Path, model: Promotable, folder: Path) -> None:
 
 
 def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
-    client = registry.client
-    found = client.get_experiment_by_name(experiment)
-    number = found.experiment_id if found else client.create_experiment(experiment)
+    client, number = registry.client, _experiment(registry, experiment)
     tags = {DIGEST_TAG: model.manifest.digest, "anadil.artifact": model.uri}
     run = client.create_run(number, tags=tags, run_name=f"promote {model.manifest.kind}").info.run_id
     client.set_terminated(run)
     return str(run)
 
 
-def _remove_artifacts(registry: Registry, run: str, path: str) -> None:
+def _experiment(registry: Registry, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if found := registry.client.get_experiment_by_name(name):
+        return str(found.experiment_id)
+    try:
+        place = artifact_place(registry.uri)
+        return str(registry.client.create_experiment(name, artifact_location=place))
+    except MlflowException as error:
+        found = registry.client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+            raise
+        return str(found.experiment_id)  # another process has just made it
+
+
+def _remove_artifacts(registry: Registry, root: str, path: str) -> None:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    root = registry.client.get_run(run).info.artifact_uri
     get_artifact_repository(root, tracking_uri=registry.uri).delete_artifacts(path)
 
 
@@ -144,7 +166,8 @@ def _run_of(registry: Registry, model: Promotable) -> str | None:
     return None
 
 
-def _logged_model_of(registry: Registry, model: Promotable) -> str | None:
+def _logged_model_of(registry: Registry, model: Promotable) -> Any:
+    """MLflow's model of a run; None where there is none."""
     from mlflow.exceptions import MlflowException
 
     client = registry.client
@@ -156,7 +179,7 @@ def _logged_model_of(registry: Registry, model: Promotable) -> str | None:
     except MlflowException as error:  # such as a server of another maker
         log.info("no logged model is linked: %s", error)
         return None
-    return str(found[0].model_id) if found else None
+    return found[0] if found else None
 
 
 def tags_of(model: Promotable) -> dict[str, str]:

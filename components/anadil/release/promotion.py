@@ -29,6 +29,8 @@ REPLACED_TAG = "anadil.replaced"
 """Of a version: the number of the champion that it replaced."""
 PROMOTED_TAG = "anadil.promoted"
 LEFT_TAG = "anadil.rolled_back"
+LINKS_TAG = "mlflow.modelVersions"
+"""Of a logged model: the versions that were made of it. Source: mlflow 3.17, utils/mlflow_tags.py."""
 
 Check = Callable[[], None]
 
@@ -193,6 +195,8 @@ def _create(
     if registry.model(name) is None:
         undo.append(lambda: client.delete_registered_model(name))
         client.create_registered_model(name, description="Models that passed their gate, by anadil promote.")
+    if source.model_id:
+        undo.append(_linked_before(registry, source.model_id))
     made = client.create_model_version(
         name, source.source, run_id=source.run_id, tags=tags, description=description,
         model_id=source.model_id, await_creation_for=0,
@@ -201,6 +205,20 @@ def _create(
     version = registry.by_number(name, str(made.version))
     assert version is not None
     return version
+
+
+def _linked_before(registry: Registry, model_id: str) -> Callable[[], None]:
+    """What lets a logged model name the versions that it names now, and no new one."""
+    client = registry.client
+    links = client.get_logged_model(model_id).tags.get(LINKS_TAG)
+
+    def restore() -> None:
+        if links is None:
+            client.delete_logged_model_tag(model_id, LINKS_TAG)
+        else:
+            client.set_logged_model_tags(model_id, {LINKS_TAG: links})
+
+    return restore
 
 
 def _move(

@@ -255,9 +255,18 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     with registry_errors(uri), _alone_at(file if file != uri else ""):
         # It prints the stack of what it then raises, and each table that it makes.
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+        if not uri.startswith(("http", "arn:", "sqlite:")):
+            _connect_once(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_registered_models(max_results=1)
         return Registry(uri, client)
+
+
+def _connect_once(uri: str) -> None:
+    """Find out whether a database answers; MLflow tries for 100 s."""
+    from sqlalchemy import create_engine
+
+    create_engine(uri).connect().close()
 
 
 def _alone_at(database: str) -> AbstractContextManager[object]:
@@ -269,7 +278,10 @@ def _alone_at(database: str) -> AbstractContextManager[object]:
 
 
 def _refuse_old_server(uri: str) -> None:
-    request = urllib.request.Request(f"{uri.rstrip('/')}/version")  # noqa: S310  scheme is checked
+    # urllib takes no user and password in an address; this page asks for none.
+    scheme, _, rest = uri.rstrip("/").partition("://")
+    host, slash, path = rest.partition("/")
+    request = f"{scheme}://{host.rpartition('@')[2]}{slash}{path}/version"
     try:
         with urllib.request.urlopen(request, timeout=VERSION_TIMEOUT_S) as answer:  # noqa: S310
             text = answer.read(64).decode(errors="replace").strip()

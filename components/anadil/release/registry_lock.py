@@ -101,8 +101,10 @@ def _create(registry: Registry, lock: str, owner: str) -> bool:
         try:
             registry.client.create_registered_model(lock, tags={OWNER_TAG: owner}, description=DESCRIPTION)
         except MlflowException as error:
-            # SQLite lets one write at a time, and says so to the others.
-            if error.error_code == "RESOURCE_ALREADY_EXISTS" or "database is locked" in str(error):
+            # It was there, and may be gone again before MLflow looks what it is that was there. SQLite lets one
+            # write at a time, and says so to the others.
+            codes = ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")
+            if error.error_code in codes or "database is locked" in str(error):
                 return False
             raise
     return True

@@ -27,7 +27,7 @@ from anadil.report.data_card import (
 )
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
-from anadil.report.licence import Licence, licence_of
+from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.read import Json, base_name, field, last_part, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.report.verdict import candidates_of, gate_verdict
@@ -96,6 +96,11 @@ def model_card(model: str, scores: str | None = None) -> str:
     if manifest is None or manifest.kind not in CANDIDATES:
         raise DataError(f"{model}: no finished model or adapter there; give the URI of one")
     return card_of_model(_facts(model, manifest, scores))
+
+
+def licence_files_of(manifest: Manifest) -> dict[str, bytes]:
+    """Name -> content of the files that belong beside the weights of a model or adapter: see `licence_files`."""
+    return licence_files(str(field(manifest.recipe, "base.model") or ""), _stated(manifest.recipe))
 
 
 def card_of_model(facts: ModelFacts) -> str:

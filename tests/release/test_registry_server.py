@@ -1,0 +1,357 @@
+"""Promotion, refusal and a step back against real MLflow servers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.artifacts.mlmodel import META, write_mlmodel
+from anadil.artifacts.storage import store
+from anadil.cli import main
+from anadil.core.errors import DataError, IntegrityError, RetryableError
+from anadil.release import registry_lock
+from anadil.release.gate_verdict import Promotable, check_promotable
+from anadil.release.promotion import promote, roll_back
+from anadil.release.registry import Registry, open_registry, resolve
+from anadil.runtime.champion import DIGEST_TAG
+from tests.kit.mlflow_server import MlflowServer
+from tests.kit.promotable import model, scores
+
+pytestmark = [
+    pytest.mark.slow,  # MLflow takes seconds to import
+    pytest.mark.filterwarnings("ignore"),  # its own
+]
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A registered model of the test's own, on a server that tests share."""
+    return f"az-{request.node.name[:60].replace('[', '-').replace(']', '')}"
+
+
+@pytest.fixture
+def registry(mlflow_server: MlflowServer) -> Registry:
+    return open_registry(mlflow_server.uri)
+
+
+def passed(folder: Path, text: str = "weights", kind: str = "model") -> Promotable:
+    """A model that passed its gate, in a directory of its own."""
+    made = model(folder / kind / "1", text, kind)
+    return check_promotable(str(scores(folder / "scores/1", made)), str(made))
+
+
+def aliases(registry: Registry, name: str) -> dict[str, str]:
+    found = registry.model(name)
+    return {alias: str(number) for alias, number in found.aliases.items()} if found else {}
+
+
+def state(registry: Registry, name: str) -> tuple[object, ...]:
+    """All that a promotion may leave behind."""
+    client = registry.client
+    experiments = client.search_experiments()
+    runs = client.search_runs([each.experiment_id for each in experiments])
+    return (
+        sorted(each.name for each in client.search_registered_models()),
+        sorted(each.version for each in client.search_model_versions(f"name = '{name}'")),
+        aliases(registry, name),
+        sorted(each.info.run_id for each in runs),
+    )
+
+
+def test_champion_challenger_previous_and_the_way_back(
+    registry: Registry, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = passed(tmp_path / "1"), passed(tmp_path / "2", "more weights")
+    server = ["--name", name, "--set", f"tracking.uri={registry.uri}"]
+
+    assert main.main(["promote", first.uri, *server]) == 0
+    assert aliases(registry, name) == {"champion": "1"}
+    assert main.main(["promote", second.uri, *server]) == 0
+    assert aliases(registry, name) == {"champion": "1", "challenger": "2"}
+    assert main.main(["promote", f"models:/{name}@challenger", "--as", "champion", *server]) == 0
+    assert aliases(registry, name) == {"champion": "2", "previous": "1"}
+    assert main.main(["promote", second.uri, *server]) == 0
+    assert aliases(registry, name) == {"champion": "2", "previous": "1"}, "equal bytes stay one version"
+    assert main.main(["promote", "--rollback", *server]) == 0
+    assert aliases(registry, name) == {"champion": "1", "previous": "2"}
+    out, err = capsys.readouterr()
+    assert f"{name} version 2 is champion\n{name} version 1 is previous" in out
+    assert "version 1, which is replaced, was not compared with; evaluate again for that" in err
+
+
+def test_a_version_tells_its_run_scores_gate_and_digests(
+    registry: Registry, name: str, tmp_path: Path
+) -> None:
+    made = passed(tmp_path, name)
+    experiment = registry.client.create_experiment(name)
+    run = registry.client.create_run(experiment, tags={"anadil.artifact": made.uri}).info.run_id
+    logged = registry.client.create_logged_model(
+        experiment, name="adapted", source_run_id=run, tags={DIGEST_TAG: made.manifest.digest}
+    )
+
+    promote(registry, name, made, None, "anadil")
+
+    found = resolve(f"models:/{name}@champion", registry.uri)
+    assert (found.uri, found.digest, found.kind) == (made.uri, made.manifest.digest, "model")
+    assert (found.scores, found.aliases) == (made.scores, ("champion",))
+    assert found == resolve(f"models:/{name}/1", registry.uri)
+    version = registry.client.get_model_version(name, "1")
+    assert version.run_id == run
+    linked = json.loads(registry.client.get_logged_model(logged.model_id).tags["mlflow.modelVersions"])
+    assert linked == [{"name": name, "version": 1}]
+    assert json.loads(version.tags["anadil.gate"])[1]["name"] == "adapted.bits_per_byte"
+    assert version.tags["anadil.scores_sha256"] == made.scores_manifest.whole_digest
+    assert "How to use it" in version.description, "the model card"
+
+
+def test_a_failure_at_any_write_leaves_nothing(registry: Registry, name: str, tmp_path: Path) -> None:
+    calls = (
+        "create_run", "log_artifacts", "create_registered_model", "create_model_version",
+        "set_model_version_tag", "set_registered_model_alias", "delete_registered_model_alias",
+    )  # fmt: skip
+    client = registry.client
+
+    def failing(number: int) -> Any:
+        """The client, of which one write is not answered; the lock's own is left out."""
+        wrapped, count = mock.Mock(wraps=client), iter(range(100))
+
+        def call(which: str) -> Callable[..., object]:
+            def run(*values: Any, **options: Any) -> object:
+                if "promotion-lock" not in str(values[0]) and next(count) == number:
+                    raise ConnectionError("reset by peer")
+                return getattr(client, which)(*values, **options)
+
+            return run
+
+        for which in calls:
+            setattr(wrapped, which, call(which))
+        return wrapped
+
+    first, second = passed(tmp_path / "1"), passed(tmp_path / "2", "more weights")
+    for made, alias in ((first, None), (second, "challenger"), (second, "champion")):
+        before, tried = state(registry, name), 0
+        while tried < 20:
+            try:
+                promote(Registry(registry.uri, failing(tried)), name, made, alias, name)
+            except RetryableError:
+                assert state(registry, name) == before, f"write {tried}"
+                tried += 1
+            else:
+                break
+        assert tried >= 3
+    assert resolve(f"models:/{name}@champion", registry.uri).digest == second.manifest.digest
+    assert resolve(f"models:/{name}@previous", registry.uri).digest == first.manifest.digest
+    assert set(aliases(registry, name)) == {"champion", "previous"}
+
+
+def test_a_champion_that_is_gone_or_changed_is_replaced_by_name_alone_and_never_gone_back_to(
+    registry: Registry, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = (passed(tmp_path / str(number), f"weights {number}") for number in range(3))
+    server = ["--name", name, "--set", f"tracking.uri={registry.uri}"]
+    promote(registry, name, first, None, "anadil")
+    promote(registry, name, second, "champion", "anadil")
+    (Path(first.uri) / "model.safetensors").write_text("other b 0")  # of the same length
+
+    assert main.main(["promote", "--rollback", *server]) == 5
+    assert "model.safetensors: differs from its manifest" in capsys.readouterr().err
+    assert aliases(registry, name) == {"champion": "2", "previous": "1"}
+    shutil.rmtree(first.uri)
+    assert main.main(["promote", "--rollback", *server]) == 5
+    assert "the artifact is gone, or not visible on this host" in capsys.readouterr().err
+    shutil.rmtree(second.uri)
+    assert main.main(["promote", third.uri, *server]) == 5
+    assert "--as champion replaces it, --rollback goes back to the one before" in capsys.readouterr().err
+    assert aliases(registry, name) == {"champion": "2", "previous": "1"}
+    assert main.main(["promote", third.uri, "--as", "champion", *server]) == 0
+    assert aliases(registry, name) == {"champion": "3", "previous": "1"}, "no broken one becomes previous"
+
+
+def test_a_file_mlmodel_that_was_exchanged_is_noticed(registry: Registry, name: str, tmp_path: Path) -> None:
+    first, second = passed(tmp_path / "1"), passed(tmp_path / "2", "more")
+    promote(registry, name, first, None, "anadil")
+    promote(registry, name, second, "champion", "anadil")
+    place = Path(first.uri)
+    (place / "MLmodel").write_text("flavors: {python_function: {loader_module: evil}}")
+    sealed = artifact.seal(place, kind="model", origin={"stage": "pretrain"}, varying=["MLmodel"])
+
+    assert sealed.digest == first.manifest.digest
+    with pytest.raises(IntegrityError, match="holds other bytes than were promoted"):
+        roll_back(registry, name)
+
+
+def test_without_a_champion_before_there_is_no_way_back(
+    registry: Registry, name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="nothing to go back to"):
+        roll_back(registry, name)
+    promote(registry, name, passed(tmp_path), None, "anadil")
+    with pytest.raises(DataError, match=rf"nothing to go back to; {name} has @champion \(version 1\)"):
+        roll_back(registry, name)
+
+
+def test_promotions_of_several_processes_at_once_are_all_in_one_line(
+    registry: Registry, name: str, tmp_path: Path
+) -> None:
+    models = [passed(tmp_path / str(number), f"weights {number}").uri for number in range(12)]
+    worker = [sys.executable, "-m", "tests.kit.promote_worker", registry.uri, name, "4", *models]
+
+    subprocess.run(worker, cwd=Path(__file__).parents[2], check=True, timeout=300)
+
+    found = aliases(registry, name)
+    line = [found["champion"]]
+    while before := registry.client.get_model_version(name, line[-1]).tags.get("anadil.replaced"):
+        line.append(before)
+    assert sorted(map(int, line)) == list(range(1, 13)), "each replaced another"
+    assert found == {"champion": line[0], "previous": line[1]}
+    assert registry.model(f"{name}.promotion-lock") is None
+
+
+def test_the_lock_of_a_process_that_was_killed_is_taken_over(
+    registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_lock, "LEASE_S", 1.0)
+    monkeypatch.setattr(registry_lock, "CALL_S", -5.0)
+    monkeypatch.setattr(registry_lock, "SETTLE_S", 0.1)
+    lock = f"{name}.promotion-lock"
+    registry.client.create_registered_model(lock, tags={registry_lock.OWNER_TAG: "a dead process"})
+
+    promote(registry, name, passed(tmp_path), None, "anadil")
+
+    assert aliases(registry, name) == {"champion": "1"}
+    assert registry.model(lock) is None
+    with registry_lock.exclusive(registry, name) as check:
+        check()
+        registry.client.set_registered_model_tag(lock, registry_lock.OWNER_TAG, "another")
+        with pytest.raises(RetryableError, match="took so long that another may have begun"):
+            check()
+    assert registry.model(lock) is not None, "it is the other's"
+
+
+def test_on_postgresql_and_s3_a_version_is_the_model_where_it_lies(
+    mlflow_server_on_postgres: MlflowServer, bucket: str, name: str, tmp_path: Path
+) -> None:
+    registry = open_registry(mlflow_server_on_postgres.uri)
+    first, second = passed(tmp_path / "1", kind="adapter"), passed(tmp_path / "2", "more", "adapter")
+    for number, made in enumerate((first, second), start=1):
+        for kind, local in (("adapter", made.uri), ("scores", made.scores)):
+            store(bucket).put_directory(Path(local), f"{bucket}/{kind}/{number}")
+        uri = f"{bucket}/adapter/{number}"
+        promote(registry, name, check_promotable(f"{bucket}/scores/{number}", uri), "champion", "anadil")
+
+    assert registry.client.get_model_version(name, "2").source == f"{bucket}/adapter/2/merged"
+    assert resolve(f"models:/{name}@previous", registry.uri).uri == f"{bucket}/adapter/1"
+    store(bucket).write(f"{bucket}/adapter/1/model.safetensors", b"other")
+    with pytest.raises(IntegrityError, match=r"size differs|differs from its manifest"):
+        roll_back(registry, name)
+    store(bucket).write(f"{bucket}/adapter/1/model.safetensors", b"weights")
+    assert roll_back(registry, name).version == "1"
+    assert aliases(registry, name) == {"champion": "1", "previous": "2"}
+
+
+LOAD = """
+import sys, mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+said = mlflow.transformers.load_model(sys.argv[2])([{"role": "user", "content": "Salam"}], max_new_tokens=2)
+served = mlflow.pyfunc.load_model(sys.argv[2]).predict({"messages": [{"role": "user", "content": "Salam"}], "max_tokens": 2})
+print(said[0]["generated_text"][-1]["role"], served[0]["choices"][0]["message"]["role"])
+"""
+
+
+@pytest.mark.parametrize("through", ["server", pytest.param("database", marks=pytest.mark.matrix)])
+def test_the_champion_loads_in_a_fresh_process_from_another_directory(
+    through: str, registry: Registry, name: str, tmp_path: Path
+) -> None:
+    from tests.evaluate.conftest import save_model
+
+    merged = save_model(tmp_path / "adapter/1/merged", chat=True)
+    written = write_mlmodel(merged, chats=True)
+    files = [f"merged/{file}" for file in written]
+    adapter = tmp_path / "adapter/1"
+    artifact.seal(adapter, kind="adapter", origin={"stage": "finetune"}, varying=files)
+    made = check_promotable(str(scores(tmp_path / "scores/1", adapter)), str(adapter))
+    if through == "database":
+        registry = open_registry(f"sqlite:///{tmp_path}/mlflow.db")
+    promote(registry, name, made, None, "anadil")
+    (tmp_path / "elsewhere").mkdir()
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, registry.uri, f"models:/{name}@champion"], check=False, timeout=300,
+        cwd=tmp_path / "elsewhere", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "assistant assistant"
+    # A client that loads from a path leaves a note there, which is no damage.
+    assert (merged / META).exists() is (through == "database")
+    promote(registry, name, made, "champion", "anadil")
+    assert resolve(f"models:/{name}@champion", registry.uri).version == "1"
+
+
+@pytest.fixture
+def old_server() -> Iterator[str]:
+    """What says that it is MLflow 2."""
+
+    class Old(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"2.22.1")
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Old)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://user:hunter2-hunter2@127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_registry_that_is_away_old_or_cannot_be_written_is_said_without_its_password(
+    old_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = passed(tmp_path / "1")
+    database = tmp_path / "mlflow.db"
+    open_registry(f"sqlite:///{database}")
+    cases = (
+        ("http://user:hunter2-hunter2@127.0.0.1:9", 138, "the registry does not answer"),
+        ("postgresql+psycopg2://user:hunter2-hunter2@127.0.0.1:9/x", 138, "the registry does not answer"),
+        (old_server, 4, "a server of MLflow 2.22.1; this program needs 3 or newer: upgrade the server"),
+        (f"sqlite:///file:{database}?mode=ro&uri=true", 4, "the registry can only be read"),
+        ("nonsense://user:hunter2-hunter2@host", 4, "is no address of MLflow"),
+    )
+    for uri, code, reason in cases:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert main.main(["promote", made.uri, "--name", "az"]) == code, uri
+        said = " ".join(capsys.readouterr().err.split())
+        assert reason in said
+        assert "hunter2" not in said
+
+
+def test_names_that_are_not_there_are_told_with_those_that_are(
+    registry: Registry, name: str, tmp_path: Path
+) -> None:
+    promote(registry, name, passed(tmp_path), None, "anadil")
+
+    for uri in (f"models:/{name}@previous", f"models:/{name}/9"):
+        with pytest.raises(
+            DataError, match=rf"not in the registry at http.*{name} has @champion \(version 1\)"
+        ):
+            resolve(uri, registry.uri)
+    with pytest.raises(DataError, match=r"not in the registry at http.*; it has .*; correct the name"):
+        resolve("models:/none@champion", registry.uri)
+    with pytest.raises(DataError, match="no such database; promote a model first"):
+        resolve(f"models:/{name}@champion", f"sqlite:///{tmp_path}/none.db")
+    assert not (tmp_path / "none.db").exists()
