@@ -1,8 +1,7 @@
 """Teach a foundation model a language: raw text in, an adapted model and a report out.
 
-In Python, such as in a notebook, this module offers what the command line does after a run:
-`anadil.run`, `anadil.load_recipe`, `anadil.list_runs`, `anadil.compare`. Each is loaded when it is used.
-`__init__.pyi` has their types.
+To Python, such as a notebook, this module offers what the command line does around a run: run, list, compare,
+trace, ask. Each function is loaded when it is used; `__init__.pyi` has the types.
 """
 
 import importlib
@@ -10,12 +9,17 @@ import importlib
 __version__ = "0.1.0"
 
 OFFERED = {
+    "Chat": "anadil.release.chat",
+    "ChatSettings": "anadil.release.chat",
     "compare": "anadil.release.compare",
+    "find_model": "anadil.release.model_source",
     "list_runs": "anadil.release.runs",
     "load_recipe": "anadil.recipe.load",
+    "open_chat": "anadil.release.chat",
     "run": "anadil.release.start_run",
+    "trace": "anadil.release.trace",
 }
-"""Function -> module that holds it."""
+"""Name -> module that holds it."""
 
 
 def __getattr__(name: str) -> object:

@@ -209,7 +209,9 @@ def run_here(
     if uri:
         steps.spool = spool
         spool.mkdir(parents=True, exist_ok=True)
-        Tracker(spool / f"{RUN}.jsonl").files(files)
+        tracker = Tracker(spool / f"{RUN}.jsonl")
+        tracker.run_tags({"anadil.run": run_id})
+        tracker.files(files)
     if runner == "docker":
         local.init(
             local.DockerRunner(

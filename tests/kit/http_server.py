@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         self.send(self.server.reply(request))  # type: ignore[attr-defined]  # set by `http_server`
 
-    do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815  the names that http.server calls
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815  the names that http.server calls
 
     def send(self, reply: Reply) -> None:
         """Send an answer."""

@@ -352,3 +352,12 @@ def test_errors_are_those_of_the_contract(tmp_path: Path) -> None:
         compare("nothing", "run-a", work=tmp_path)
     with pytest.raises(RecipeError):
         compare("run-", "run-a", work=tmp_path)
+
+
+def test_a_secret_in_a_recipe_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghij")
+    found = both(
+        tmp_path, b={"recipe": recipe(clean={"inputs": ["https://leyla:hf_abcdefghij@host/a.jsonl"]})}
+    )
+
+    assert "hf_abcdefghij" not in json.dumps(found.to_dict()["recipe"]) + found.page() + str(found)

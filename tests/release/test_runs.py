@@ -84,6 +84,7 @@ def test_a_run_in_progress_is_running_and_its_time_goes_on(tmp_path: Path) -> No
         "now": "running", "killed": "stopped", "far": "running",
     }  # fmt: skip
     assert found["now"].stage == "tokenizer"
+    assert "run the same command again" in found["killed"].message
 
 
 def test_damaged_records_stand_beside_whole_ones(tmp_path: Path) -> None:

@@ -83,10 +83,11 @@ def test_a_run_whose_process_is_gone_is_stopped(tmp_path: Path) -> None:
 
     states = [
         new_record(recipe, "r", process=process).state
-        for process in (gone.strip(), this_process(), "elsewhere 1 77")
+        for process in (gone.strip(), this_process(), "elsewhere 1 77", f"{this_process()}0")
     ]
 
-    assert states == ["stopped", "running", "running"]
+    # The last has the id of this process and another start: the id was given away since.
+    assert states == ["stopped", "running", "running", "stopped"]
     assert not is_gone("")
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from anadil.cli.doctor.local import require_packages
 from anadil.cli.output import add_output_option, print_table
-from anadil.core.errors import INTERRUPTED, AnadilError, Stopped
+from anadil.core.errors import INTERRUPTED, Stopped
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
 from anadil.recipe.load import load_recipe
-from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.run_record import recipe_name
 
@@ -72,6 +71,10 @@ def _run(options: argparse.Namespace) -> int:
     look_at_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
         look_at_base(recipe, chats=STAGES["finetune"] in stages).say()
+    if STAGES["tasks"] in stages and recipe.evaluate.tasks:
+        from anadil.preflight.tasks import look_at_tasks
+
+        look_at_tasks(recipe).say()
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 
@@ -81,10 +84,12 @@ def _run(options: argparse.Namespace) -> int:
         storage = recipe.storage.model_copy(update={"root": str(work)})
         recipe = recipe.model_copy(update={"storage": storage})
     work.mkdir(parents=True, exist_ok=True)
+    from anadil.plan.kept import plan_files
     from anadil_pipelines.laptop import run_here
 
-    files = _plan(recipe, options) if STAGES["pretrain"] in stages else {}
-    steps = run_here(recipe, work, options.runner, options.until, recipe_name(options.recipe), files)
+    name = recipe_name(options.recipe)
+    files = plan_files(recipe, name, here=True) if STAGES["pretrain"] in stages else {}
+    steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
@@ -100,20 +105,3 @@ def _run(options: argparse.Namespace) -> int:
     for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db", steps.spool):
         log.info("%s", line)
     return 0
-
-
-def _plan(recipe: Recipe, options: argparse.Namespace) -> dict[str, str]:
-    """The plan for this machine, to be kept with the run; of a type that is not planned there is none."""
-    import json
-
-    from anadil.plan.instances import this_machine
-    from anadil.plan.model_shape import NotPlannedError
-    from anadil.plan.plan import PlanRequest, build_plan, choose_layout
-
-    try:
-        request = PlanRequest(name=Path(options.recipe).stem, recipe=recipe, machine=this_machine(), nodes=1)
-        plan = build_plan(request, choose_layout(request))
-    except (AnadilError, NotPlannedError) as error:
-        log.debug("no plan is kept: %s", error)
-        return {}
-    return {"plan.json": json.dumps(plan.as_json(), indent=1, ensure_ascii=False)}

@@ -14,6 +14,11 @@ from datetime import UTC, datetime
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)")
+URL_TOKEN = re.compile(
+    r"([?&;][\w.-]*(?:token|secret|password|signature|credential|api[_-]?key|sig)=)[^&;#\s'\"]+",
+    re.IGNORECASE,
+)
+"""A query's value that signs in whoever has it, such as that of a presigned URL of S3."""
 MAX_LINE_BYTES = 16_000
 """A container runtime splits log lines at 16 KiB; a split line is no JSON."""
 
@@ -100,8 +105,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def masked(text: str) -> str:
-    """The text with `***` for passwords in URLs and values of secret environment variables."""
+    """The text with `***` for passwords and tokens in URLs and values of secret environment variables."""
     for name, value in os.environ.items():
         if len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS):
             text = text.replace(value, "***")
-    return URL_PASSWORD.sub(r"\1:***", text)
+    return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(r"\1:***", text))

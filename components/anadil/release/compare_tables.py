@@ -7,7 +7,7 @@ from html import escape
 
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, one_line
 from anadil.release.compare import Comparison, shown_figure
-from anadil.release.notebook import html_table, text_table
+from anadil.release.notebook import html_page, html_table, text_table
 from anadil.release.score_pairs import ScorePair
 
 WIDTH = 110
@@ -106,8 +106,7 @@ def notebook_html(found: Comparison) -> str:
     if found.scores:
         parts.append(html_table("Scores", SCORE_COLUMNS, score_rows(found), SCORE_NUMBERS))
     parts.append(html_table("Time and cost", COST_COLUMNS, cost_rows(found), COST_NUMBERS))
-    frame = f'<iframe title="Comparison" srcdoc="{escape(found.page())}" style="width:100%;height:640px;border:0"></iframe>'
-    parts.append(f"<details><summary>Curves and answers</summary>{frame}</details>")
+    parts.append(html_page(found.page(), "Curves and answers"))
     return "\n".join(parts)  # fmt: skip
 
 

@@ -100,6 +100,9 @@ def _failure(hub_id: str, error: Exception) -> AnadilError:
     """What an error of the client means for who uploads."""
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, Exception):  # "Error while uploading ..."
+        return _failure(hub_id, cause)
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, LocalTokenNotFoundError):
         return PreflightError(f"--push {hub_id}: no token; {TOKEN}")

@@ -55,3 +55,9 @@ def html_table(
         f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{told}"
     )
+
+
+def html_page(page: str, label: str) -> str:
+    """A whole page, folded, in a frame of its own, so that its style stays there."""
+    frame = f'<iframe title="{escape(label)}" srcdoc="{escape(page)}" style="width:100%;height:640px;border:0"></iframe>'
+    return f"<details><summary>{escape(label)}</summary>{frame}</details>"

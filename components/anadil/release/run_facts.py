@@ -3,17 +3,16 @@
 Only small files are read, each checked against its manifest; no weights are fetched.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import artifacts_below, read_table, read_verified, root_of
 from anadil.artifacts.uri import absolute, join
-from anadil.core.errors import DataError, IntegrityError
+from anadil.core.errors import DataError
 from anadil.core.stages import FLOW, NEW_KEYS
 from anadil.release.runs import Run, find_run, list_runs, moved
 from anadil.report.read import Json, list_of, table_of
@@ -112,11 +111,11 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
         raise DataError(
             f"{uri}: a {manifest.kind} is a part of many runs; give a {', '.join(NAMED)} or a run"
         )
-    root = uri.rstrip("/").rpartition("/")[0].rpartition("/")[0]
+    roots = [root_of(uri)]
     found = {manifest.kind: uri}
     wanted = [manifest]
     if manifest.kind in ("adapter", "model"):
-        for scores, of in _all(root, "scores"):
+        for scores, of in artifacts_below(roots, "scores"):
             same = {"model": manifest.origin.get("input model")} if manifest.kind == "adapter" else {}
             wants = {
                 word: digest for word, digest in (same | {manifest.kind: manifest.digest}).items() if digest
@@ -128,20 +127,12 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
     while wanted:
         origin = wanted.pop().origin
         for word in (word for word in WORDS if f"input {word}" in origin and word not in found):
-            for place, each in _all(root, word):
+            for place, each in artifacts_below(roots, word):
                 if origin[f"input {word}"] in (each.digest, each.whole_digest):
                     found[word] = place
                     wanted.append(each)
                     break
     return found
-
-
-def _all(root: str, word: str) -> Iterator[tuple[str, Manifest]]:
-    """Artifacts of a kind below a root, the newest first; damaged ones are nobody's neighbours."""
-    for uri in reversed(storage.store(root).directories(join(root, word))):
-        with suppress(IntegrityError):
-            if manifest := artifact.read_manifest(uri):
-                yield uri, manifest
 
 
 def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
@@ -160,15 +151,14 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
         found = {key.removeprefix("input "): text for key, text in inputs.items() if key.startswith("input ")}
         digests = {key: text for key, text in found.items() if key in WORDS} | digests
 
-    def read(word: str, file: str) -> str:
-        manifest = manifests.get(word)
-        return _checked(uris[word], manifest, file) if manifest and file in manifest.files else ""
-
     def lines(word: str) -> list[Json]:
-        return [table_of(json.loads(line)) for line in read(word, "training.jsonl").splitlines() if line]
+        if word not in manifests or "training.jsonl" not in manifests[word].files:
+            return []
+        content = read_verified(uris[word], manifests[word], "training.jsonl")
+        return [table_of(json.loads(line)) for line in content.splitlines() if line]
 
     def table(word: str, file: str) -> Json:
-        return table_of(json.loads(read(word, file) or "{}"))
+        return read_table(uris[word], manifests[word], file) if word in manifests else {}
 
     return RunFacts(
         name=name, run=run, uris=dict(uris), manifests=manifests, digests=digests,
@@ -176,23 +166,6 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
         training=lines("model"), training_summary=table("model", "training.json"),
         finetuning=lines("adapter"), finetuning_summary=table("adapter", "training.json"),
     )  # fmt: skip
-
-
-def _checked(uri: str, manifest: Manifest, file: str) -> str:
-    """The text of a file of an artifact.
-
-    Raises:
-        IntegrityError: It is gone, or not what the manifest says.
-    """
-    try:
-        content = storage.store(uri).read(join(uri, file))
-    except DataError:
-        raise IntegrityError(
-            f"{uri}/{file}: missing, but its manifest names it; {artifact.remedy_of(uri)}"
-        ) from None
-    if hashlib.sha256(content).hexdigest() != manifest.files[file]["sha256"]:
-        raise IntegrityError(f"{uri}/{file}: differs from its manifest; {artifact.remedy_of(uri)}")
-    return content.decode(errors="replace")
 
 
 def flat(recipe: Mapping[str, object]) -> dict[str, object]:

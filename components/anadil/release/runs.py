@@ -225,11 +225,17 @@ def _from_record(place: str, record: RunRecord) -> Run:
         base_bits_per_byte=number(figures.get("base_bits_per_byte")),
         bits_per_byte=number(figures.get("bits_per_byte")),
         released=str(figures.get("released") or ""),
-        message=record.message or next(iter(failed), ""),
+        message=record.message or next(iter(failed), "") or _left(record),
         place=place,
         root=record.root or place,
         artifacts={STAGES[name].writes: step.uri for name, step in record.steps.items() if step.uri},
     )
+
+
+def _left(record: RunRecord) -> str:
+    """What to say of a run that nobody ended."""
+    gone = record.exit_code is None and record.state == "stopped"
+    return "its process is gone; run the same command again to resume" if gone else ""
 
 
 def _seconds(record: RunRecord) -> dict[str, float]:

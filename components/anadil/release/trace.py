@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import DataError, IntegrityError
+from anadil.release.notebook import html_page, html_table
 from anadil.release.registry import resolve
 from anadil.release.trace_chain import DIGITS, BaseFiles, Chain, Link, SourceFile, sha256_of
 from anadil.release.trace_rows import (
@@ -82,6 +84,16 @@ class Trace:
             for name in ("links", "files", "corpora", "documents")
         }
         return {**shown, "breaks": list(self.breaks), "gaps": list(self.gaps), "base": asdict(self.base), **tables}  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from anadil.release.trace_page import answer, trace_page
+
+        files = html_table(
+            "Source files",
+            ("file", "state", "named by"),
+            [(each.name, each.state, each.key) for each in self.files],
+        )
+        return f"<p>{escape(answer(self))}</p>{files}{html_page(trace_page(self), 'The whole chain')}"
 
     def list_documents(self) -> Iterator[Json]:
         """Id, source and URL of every document that the model was trained on, one at a time."""

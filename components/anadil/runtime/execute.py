@@ -273,11 +273,11 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
         if rank > 0:
             return Manifest(kind=planned.stage.writes, key=planned.key, origin=planned.origin, files={})
         figures["seconds"] = round(time.monotonic() - started, 1)
-        tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
         manifest = _seal(planned, job, figures)
         evidence.tell_result(
             tracker, planned.stage, manifest, planned.target, job.out, manifests, job.uris, job.inputs
         )
+        tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
         tracker.end("FINISHED")
     return manifest
 

@@ -97,7 +97,7 @@ class Records:
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            place = _artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
+            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
             return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
         if KIND_TAG not in found.tags:
             self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
@@ -181,12 +181,14 @@ class Records:
                 self.client.log_outputs(each, [LoggedModelOutput(model, step=0)])
             elif each == run or line["digest"] not in self.state["made"]:  # it is not both to one run
                 self.client.log_inputs(each, models=[LoggedModelInput(model)])
-        self._log_scores(run, model, line)
+        self._log_scores(stage, run, model, line)
 
-    def _log_scores(self, run: str, model: str, line: dict[str, Any]) -> None:
+    def _log_scores(self, stage: str, run: str, model: str, line: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
         name, digest = line["dataset"] or (None, None)
+        # MLflow shows them with the run too; said again as the stage's own, they would be points of a curve.
+        self.fresh(stage, line["metrics"])
         metrics = [
             Metric(
                 key, float(value), line["time"], 0, model_id=model, run_id=run,
@@ -292,7 +294,7 @@ class Records:
         return True
 
 
-def _artifact_place(uri: str) -> str | None:
+def artifact_place(uri: str) -> str | None:
     """Where artifacts of a database on this machine lie: beside it, and not below wherever the sender was started."""
     if not uri.startswith("sqlite:///"):
         return None  # the server decides

@@ -25,8 +25,12 @@ LONGEST_PAUSE_S = 15.0
 """Between two tries to reach a server; shorter than a run's patience at its end."""
 PROBE_S = 5.0
 """How long a server has to answer at all, before MLflow's client is loaded, which takes seconds of CPU time."""
-LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-"""Of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries again itself."""
+LIMITS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
+}  # fmt: skip
+"""Of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries
+again itself. It neither prints the address, which may hold a password, nor tells others of its use."""
 SIGN_IN = frozenset((401, 403))
 
 
@@ -52,7 +56,8 @@ class Sender:
         self.records.ensure_parent(self.experiment, self.name, self.shared)
         while True:
             closed = is_closed()
-            sent = sum(self._send_file(path) for path in sorted(self.spool.glob("*.jsonl")))
+            # Whole files, in the order of the stages: what makes a model is sent before what reads it.
+            sent = sum(self._send_whole(path) for path in sorted(self.spool.glob("*.jsonl"), key=_began))
             trouble = self.records.upload()
             if closed and not sent:
                 break
@@ -73,6 +78,12 @@ class Sender:
         status = next((s for s in ("FAILED", "KILLED") if s in ended.values()), "FINISHED")
         if not self.state.get("given"):
             self.client.set_terminated(self.state["parent"], status)
+
+    def _send_whole(self, path: Path) -> int:
+        total = 0
+        while sent := self._send_file(path):
+            total += sent
+        return total
 
     def _send_file(self, path: Path) -> int:
         offset = int(self.state["offsets"].get(path.name, 0))
@@ -140,6 +151,15 @@ class Sender:
         half = len(metrics) // 2
         for part in (metrics[:half], metrics[half:]) if half else ():
             self._log_batch(run, part)
+
+
+def _began(path: Path) -> tuple[int, str]:
+    """When a stage began, in ms, by its first line; what is of no stage comes first."""
+    with path.open("rb") as file:
+        try:
+            return int(json.loads(file.readline()).get("time", 0)), path.name
+        except ValueError:
+            return 0, path.name
 
 
 def main() -> int:

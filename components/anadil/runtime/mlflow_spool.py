@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,8 @@ PATIENCE_S = 20.0
 """How long the end of a run waits for a sender that is not done, while the server answers."""
 SILENCE_S = 1.5
 """How long the end of a run waits for the server to answer at all."""
+LOOK_EVERY_S = 3.0
+"""How often it is looked meanwhile whether the server still answers."""
 RUN = "run"
 """Name of the file with what concerns the whole run and no stage of it."""
 FILES = "files"
@@ -315,11 +317,12 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
 
 def _end(process: "subprocess.Popen[bytes]", uri: str) -> int:
     """The exit code of a sender that has all lines; one that would only wait for a silent server is ended."""
-    try:
-        return process.wait(PATIENCE_S if process.poll() is not None or answers(uri, SILENCE_S) else 0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < deadline and answers(uri, SILENCE_S):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY_S)
+    process.kill()  # nothing happens to one that is done
+    return process.wait()
 
 
 def has_unsent(spool: Path) -> bool:

@@ -12,11 +12,13 @@ SAGEMAKER = "https://{region}.experiments.sagemaker.aws"
 """Where SageMaker's managed MLflow answers. Source: sagemaker-mlflow 0.5, SageMakerMLflowHostMetadataProvider."""
 SAGEMAKER_VARIABLE = "SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT"
 """Names another place; the plugin's own."""
+QUESTION = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=anadil"
+"""What is asked: it needs the database, behind a gateway that answers by itself too."""
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 def answers(uri: str, within_s: float) -> bool:
-    """Whether a server is there; a file is.
+    """Whether a server is there and does what it is asked; a file is.
 
     A thread looks, because the resolver of host names knows no time limit, and neither does a server that
     answers a byte now and then.
@@ -58,4 +60,4 @@ def _request(uri: str) -> urllib.request.Request:
         uri = os.environ.get(SAGEMAKER_VARIABLE) or SAGEMAKER.format(region=region)
     parts = urlsplit(uri)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-    return urllib.request.Request(bare.geturl(), method="HEAD")  # noqa: S310  scheme is checked
+    return urllib.request.Request(bare.geturl().rstrip("/") + QUESTION)  # noqa: S310  scheme is checked

@@ -1,0 +1,143 @@
+"""Export held against its readers: token ids of real text, logits, memory and time of a larger model.
+
+    python benchmarks/export/measure.py TOKENIZER [TEXT.jsonl ...]
+
+TOKENIZER is a Hugging Face tokenizer directory of Llama 3's kind, such as that of meta-llama/Llama-3.2-1B; a text is a line
+with a key `text`. Needs the extras `laptop` and `dev`, and for transformers 4 a registry or the environment of
+`tests/model/test_transformers_4.py`.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.kit.llama_3 import SHAPE, mixed_documents
+from tests.kit.llama_cpp import opened
+from tests.kit.transformers_4 import python_with_4, read_by_4
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from anadil.model.load import encode_texts, load_tokenizer, save_model
+from anadil.release.gguf_file import write_gguf
+
+DOCUMENTS = 1_000
+TOKENS = 512
+LARGE = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+}
+"""Half of Llama 3.2 1B's layers."""
+
+
+def main() -> None:
+    """Print the figures as Markdown rows."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tokenizer", type=Path)
+    parser.add_argument("texts", type=Path, nargs="*")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        token_ids(options.tokenizer, options.texts, Path(folder))
+        logits(options.tokenizer, Path(folder))
+        memory(options.tokenizer, Path(folder))
+
+
+def make(folder: Path, tokenizer: Path, dtype: torch.dtype, **shape: Any) -> Path:
+    """A random Llama with a tokenizer, as this program writes it."""
+    size = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab_size()
+    torch.manual_seed(1)
+    with torch.device("cpu"):
+        torch.set_default_dtype(dtype)
+        model = LlamaForCausalLM(LlamaConfig(**{**SHAPE, "vocab_size": size, **shape}))
+        torch.set_default_dtype(torch.float32)
+    save_model(model, tokenizer, folder, dtype)
+    return folder
+
+
+def token_ids(tokenizer: Path, texts: list[Path], folder: Path) -> None:
+    """Documents of which llama.cpp makes other tokens than we do."""
+    directory = make(folder / "ids", tokenizer, torch.float32, num_hidden_layers=1, hidden_size=64)
+    write_gguf(directory, folder / "ids.gguf", name="ids", precision="q8_0")
+    ours = load_tokenizer(directory)
+    sources = {"mixed scripts, emoji and any code points": mixed_documents(DOCUMENTS)}
+    for file in texts:
+        with file.open(encoding="utf-8") as lines:
+            sources[file.name] = [json.loads(line)["text"] for line in itertools.islice(lines, DOCUMENTS)]
+    with opened(folder / "ids.gguf") as model:
+        for name, documents in sources.items():
+            wanted = encode_texts(ours, documents)
+            other = sum(model.encode(text) != ids for text, ids in zip(documents, wanted, strict=True))
+            print(f"| {name} | {len(documents):,} | {sum(map(len, wanted)):,} | {other} |", flush=True)
+
+
+def logits(tokenizer: Path, folder: Path) -> None:
+    """Largest difference of logits from transformers 5 in FP32, by loader and format."""
+    directory = make(folder / "logits", tokenizer, torch.float32)
+    ids = torch.randint(0, 100_000, (1, TOKENS), generator=torch.Generator().manual_seed(4))
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    with torch.no_grad():
+        ours = model(input_ids=ids).logits
+    read_by_4(python_with_4(), [directory], ids, folder)
+    theirs = torch.load(directory / "logits.pt", weights_only=True)
+    row("hf, FP32", "transformers 4.57", ours[0], theirs[0])
+    for precision in ("fp32", "fp16", "bf16", "q8_0"):
+        file = folder / f"{precision}.gguf"
+        write_gguf(directory, file, name="logits", precision=precision)
+        with opened(file) as loaded:
+            row(f"gguf, {precision}", "llama.cpp", ours[0], torch.from_numpy(loaded.logits(ids[0].tolist())))
+        file.unlink()
+
+
+def row(form: str, loader: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """One line of the table."""
+    same = (ours.argmax(-1) == theirs.argmax(-1)).float().mean()
+    difference = (ours - theirs).abs()
+    print(
+        f"| {form} | {loader} | {difference.max():.1e} | {difference.mean():.1e} | {same:.1%} |", flush=True
+    )
+
+
+def memory(tokenizer: Path, folder: Path) -> None:
+    """Seconds and peak memory of writing a larger model, in a process of its own; pages of files do not count."""
+    directory = make(folder / "large", tokenizer, torch.bfloat16, **LARGE)
+    size = (directory / "model.safetensors").stat().st_size
+    for precision in ("bf16", "q8_0", "fp32"):
+        code = (
+            "import sys; from pathlib import Path; from anadil.release.gguf_file import write_gguf; "
+            "write_gguf(Path(sys.argv[1]), Path(sys.argv[2]), name='x', precision=sys.argv[3]); "
+            "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith(('RssAnon', 'VmHWM'))])"
+        )
+        started = time.monotonic()
+        out = folder / "large.gguf"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(directory), str(out), precision],
+            capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        wall = time.monotonic() - started
+        peak, anonymous = (int(each) / 1024**2 for each in done.stdout.split())
+        print(
+            f"| {size / 1e9:.2f} GB | {precision} | {out.stat().st_size / 1e9:.2f} GB | {wall:.0f} s | {peak:.2f} GiB | {anonymous:.2f} GiB |",
+            flush=True,
+        )
+        out.unlink()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"CPU of the children: {used.ru_utime + used.ru_stime:.0f} s; {np.__version__=}")
+
+
+if __name__ == "__main__":
+    main()

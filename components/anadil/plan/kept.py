@@ -1,0 +1,34 @@
+"""The plan that is kept with a run, to be compared with what it took."""
+
+import json
+import logging
+
+from anadil.core.errors import AnadilError
+from anadil.plan.instances import machine, this_machine
+from anadil.plan.model_shape import NotPlannedError
+from anadil.plan.plan import PlanRequest, build_plan, choose_layout
+from anadil.recipe.sections import Recipe
+
+log = logging.getLogger(__name__)
+
+
+def plan_files(recipe: Recipe, name: str, *, here: bool) -> dict[str, str]:
+    """`plan.json` as text, by its name; nothing for a model or a machine that is not planned.
+
+    Args:
+        recipe: What is trained.
+        name: What the recipe is called.
+        here: For this machine, not for those of `cluster`.
+    """
+    kind = recipe.cluster.instance
+    if not here and kind is None:
+        return {}
+    try:
+        chosen = this_machine() if here or kind is None else machine(kind)
+        nodes = 1 if here else recipe.cluster.nodes
+        request = PlanRequest(name=name, recipe=recipe, machine=chosen, nodes=nodes)
+        plan = build_plan(request, choose_layout(request))
+    except (AnadilError, NotPlannedError) as error:
+        log.debug("no plan is kept: %s", error)
+        return {}
+    return {"plan.json": json.dumps(plan.as_json(), indent=1, ensure_ascii=False)}
