@@ -253,8 +253,9 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     except ImportError:
         raise PreflightError("mlflow is not installed; run pip install 'anadil[tracking]'") from None
     with registry_errors(uri), _alone_at(file if file != uri else ""):
-        # It prints the stack of what it then raises, and each table that it makes.
+        # It prints the stack of what it then raises, each table that it makes, and each attempt.
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
         if not uri.startswith(("http", "arn:", "sqlite:")):
             _connect_once(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -344,5 +345,7 @@ def _short(error: Exception) -> str:
     text = str(error).strip()
     if text.startswith("{"):
         text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
+    if reason := re.search(r"\[Errno -?\d+\] ([\w ,]+)", text):  # below the client's layers
+        text = reason[1]
     first = masked(text).splitlines()[0] if text else type(error).__name__
     return first if len(first) <= 300 else f"{first[:300]}..."
