@@ -257,8 +257,9 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
         set_tracking_uri(uri)
     logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
     with registry_errors(uri), _alone_at(file if file != uri else ""):
-        # It prints the stack of what it then raises, and each table that it makes.
+        # It prints the stack of what it then raises, each table that it makes, and each attempt.
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
         if not uri.startswith(("http", "arn:", "sqlite:")):
             _connect_once(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -348,5 +349,7 @@ def _short(error: Exception) -> str:
     text = str(error).strip()
     if text.startswith("{"):
         text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
+    if reason := re.search(r"\[Errno -?\d+\] ([\w ,]+)", text):  # below the client's layers
+        text = reason[1]
     first = masked(text).splitlines()[0] if text else type(error).__name__
     return first if len(first) <= 300 else f"{first[:300]}..."
