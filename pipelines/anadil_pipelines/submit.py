@@ -24,6 +24,7 @@ from anadil.core.format import amount
 from anadil.core.stages import FLOW
 from anadil.plan.preflight import check_fits, check_shared
 from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
+from anadil.preflight.tasks import look_at_tasks
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, named_files, named_side_files
 from anadil.runtime.kfp import varied_values
@@ -128,6 +129,8 @@ def _check_inputs(recipe: Recipe) -> None:
     for stage in FLOW:
         if stage.files and not is_left_out(stage, recipe):
             look_at_files(stage, recipe, here=False).say()
+    if recipe.evaluate.tasks:
+        look_at_tasks(recipe).say()
     look_at_base(recipe, here=False).say()
 
 

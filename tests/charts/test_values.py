@@ -88,6 +88,9 @@ def test_the_schema_knows_every_default_and_no_key_without_one() -> None:
         ({"jobs": {"kinds": ["mpijob"]}}, "'/jobs/kinds/0'"),
         ({"launchers": [{"name": "pipeline-runner"}]}, "missing property 'namespace'"),
         ({"storage": {"size": "100 GB"}}, "'/storage/size'"),
+        ({"serving": {"kind": "tgi"}}, "'/serving/kind'"),
+        ({"serving": {"model": "models:/az@champion"}}, "'/serving/model'"),
+        ({"serving": {"gpus": 0}}, "'/serving/gpus'"),
         ({"mlflow": {"artifacts": {"uri": "s3://key:secret@bucket"}}}, "'/mlflow/artifacts/uri'"),
         ({"trackingUri": "https://user:password@mlflow"}, "'/trackingUri'"),
         ({"monitoring": {"rules": {"throughputDrop": 70}}}, "'/monitoring/rules/throughputDrop'"),
@@ -121,6 +124,8 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
             "launch.stage: evaluate does not train; give finetune or pretrain or trial",
         ),
         ({"queue": {"enabled": True}}, "queue.clusterQueue: not set; name the ClusterQueue"),
+        ({"serving": {"enabled": True}}, "serving.model: not set; give the directory of a model"),
+        ({"serving": {"enabled": True, "model": "/data/model"}}, "serving.model: /data/model is on no claim; give s3://"),
         (
             {"storage": {"enabled": True}, "jobs": {"namespace": "hyperpod-ns-nlp"}},
             "would be two different volumes; use storage.fsx",

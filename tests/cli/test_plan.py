@@ -177,3 +177,13 @@ def test_run_refuses_a_model_that_does_not_fit_before_it_starts(
     assert "pretrain does not fit" in said
     assert "--set pretrain." in said
     assert not work.exists()
+
+
+def test_the_tokens_of_a_corpus_say_how_long_its_epochs_are(capsys: pytest.CaptureFixture[str]) -> None:
+    small = planned(capsys, "own", "--tokens", "819200")
+    large = planned(capsys, "own", "--tokens", "1e12")
+    unknown = planned(capsys, "own")
+
+    assert small["time"]["steps"] == 400  # type: ignore[index]
+    assert large["time"]["steps"] == unknown["time"]["steps"] == 20_000  # type: ignore[index]
+    assert any("pretrain.max_epochs" in line for line in unknown["assumptions"])  # type: ignore[attr-defined]

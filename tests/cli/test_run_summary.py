@@ -40,7 +40,7 @@ def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tra
 
     assert lines[0].split() == ["base", "adapted", "finetuned"]
     assert lines[1].split() == ["bits", "per", "byte", "2.913", "1.745", "1.802"]
-    assert "trained answers, word for word" in lines[5]
+    assert "trained questions: answered word for word" in lines[5]
     assert lines[6].startswith("Release the finetuned model: all 4 deciding checks hold.")
     assert lines[-3:] == [
         "report: /runs/report/77aa/report.html",

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -6,6 +7,8 @@ import yaml
 
 from anadil.artifacts import artifact
 from anadil.cli import main
+from anadil.release import served_model
+from anadil.release.registry import RegisteredModel
 from tests.release.test_served_model import adapter, directory
 
 
@@ -45,7 +48,9 @@ def test_kserve_is_told_the_claim_in_its_own_words(
     assert code == 0
     assert service["metadata"]["name"] == "model-1-b"
     assert model["storageUri"] == "pvc://fsx/Model 1.B"
-    assert {"--max-model-len=1024", "--tensor-parallel-size=2", "--backend=vllm"} <= set(model["args"])
+    assert {"--max_model_len=1024", "--dtype=bfloat16", "--tensor-parallel-size=2", "--backend=vllm"} <= set(
+        model["args"]
+    )
     assert model["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
@@ -91,3 +96,49 @@ def test_a_model_without_a_template_says_that_it_does_not_chat(
     assert "# No chat template lies beside it: only /v1/completions answers." in text
     assert "--chat-template" not in text
     assert json.dumps(list(yaml.safe_load_all(text)))
+
+
+@pytest.mark.parametrize(
+    ("uri", "code", "told"),
+    [
+        ("s3://KEY:S3CRETS3CRET@bucket/model", 2, "a URI with a password or a token"),
+        ("s3://bucket/model?token=S3CRETS3CRET", 2, "a URI with a password or a token"),
+        ("hf://meta-llama/Llama-3.2-1B", 4, "download it first"),
+        ("models:/no-version", 2, "names no version"),
+        ("", 2, "an empty URI"),
+        ("/nowhere", 3, "no such directory"),
+    ],
+)
+def test_what_is_no_place_of_a_model_is_told_without_its_secrets(
+    capsys: pytest.CaptureFixture[str], uri: str, code: int, told: str
+) -> None:
+    found = main.main(["serve-manifest", uri])
+
+    shown = capsys.readouterr()
+    assert found == code
+    assert told in shown.err
+    assert "S3CRET" not in shown.err
+    assert shown.out == ""
+
+
+def test_of_a_registered_model_the_promoted_version_is_served_and_no_other_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = adapter(tmp_path / "adapter")
+    digest = artifact.finished_manifest(str(made), "adapter").digest
+    version = RegisteredModel(
+        name="az", version="3", uri=str(made), digest=digest, kind="adapter", source=str(made)
+    )
+    words = ["serve-manifest", "models:/az@champion", "--claim", f"fsx={tmp_path}"]
+    monkeypatch.setattr(served_model, "resolve", lambda *_: version)
+
+    assert main.main(words) == 0
+    assert f"anadil.dev/sha256: {digest}" in capsys.readouterr().out
+
+    monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, digest="0" * 64))
+    assert main.main(words) == 5
+    assert "holds other bytes than those that were promoted" in capsys.readouterr().err
+
+    monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, uri=f"{made}-gone"))
+    assert main.main(words) == 5
+    assert "where it is gone" in capsys.readouterr().err

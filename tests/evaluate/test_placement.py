@@ -10,12 +10,16 @@ import torch
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB
-from anadil.evaluate import placement
+from anadil.evaluate import placement as evaluate_placement
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.decoding import decode
-from anadil.evaluate.placement import load_for_scoring, max_memory
+from anadil.evaluate.placement import load_for_scoring
+from anadil.model import placement
 from anadil.model.load import load_model
-from anadil.plan.model_shape import KNOWN
+from anadil.model.placement import max_memory
+from anadil.plan.evaluating import evaluate_parts, harness_parts
+from anadil.plan.memory_limit import FITS
+from anadil.plan.model_shape import KNOWN, shape_from
 
 from .conftest import tiny_model
 
@@ -23,12 +27,25 @@ ONE, EIGHT, SEVENTY = (KNOWN[f"meta-llama/Llama-3.{name}"] for name in ("2-1B", 
 H100 = 79 * GIB
 
 
+def parts_of(config: Any) -> Any:
+    return lambda devices: evaluate_parts(shape_from(config, "base"), devices, on_gpu=True)
+
+
+def test_a_batch_of_the_harness_takes_the_logits_of_all_its_rows() -> None:
+    def parts(devices: int) -> dict[str, float]:
+        return harness_parts(shape_from(EIGHT, "base"), devices, rows=16, context=2_048)
+
+    assert parts(1)["logits"] == 16 * 2_048 * 128_256 * 6
+    assert list(max_memory(parts, FITS, [64 * GIB] * 8, "base")) == [0]
+    assert list(max_memory(parts, FITS, [40 * GIB] * 8, "base")) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("config", "free", "devices"),
     [(ONE, 22 * GIB, 1), (EIGHT, H100, 1), (EIGHT, 22 * GIB, 2), (SEVENTY, H100, 3), (SEVENTY, 139 * GIB, 2)],
 )
 def test_the_fewest_gpus_that_hold_it_with_a_batch(config: Any, free: int, devices: int) -> None:
-    room = max_memory(config, [free] * 8, "base")
+    room = max_memory(parts_of(config), FITS, [free] * 8, "base")
 
     assert list(room) == list(range(devices))
     assert all(0.4 * free < each < 0.95 * free for each in room.values())
@@ -38,7 +55,7 @@ def test_a_model_that_all_gpus_do_not_hold_is_refused_with_its_size() -> None:
     with pytest.raises(
         PreflightError, match=r"base: .* of weights and .* of a batch on each of 2 GPUs, which have 22\.0 GiB"
     ):
-        max_memory(SEVENTY, [22 * GIB] * 2, "base")
+        max_memory(parts_of(SEVENTY), FITS, [22 * GIB] * 2, "base")
 
 
 def fake_gpus(monkeypatch: pytest.MonkeyPatch, free: int, placed: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +68,7 @@ def fake_gpus(monkeypatch: pytest.MonkeyPatch, free: int, placed: dict[str, Any]
 
     monkeypatch.setattr(placement, "pick_device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(placement, "load_model", load)
-    monkeypatch.setattr(placement, "model_config", lambda _: EIGHT)
+    monkeypatch.setattr(evaluate_placement, "model_config", lambda _: EIGHT)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
     return asked

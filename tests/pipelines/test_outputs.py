@@ -47,7 +47,7 @@ def test_the_launcher_reads_the_metrics_and_pages_of_a_step(tmp_path: Path) -> N
     made.mkdir()
     (made / "report.html").write_text("<h1>Hesabat</h1>", encoding="utf-8")
     (made / "report.md").write_text("# Hesabat", encoding="utf-8")
-    figures = {"fertility": 1.59, "steps": 20, "gate": "passed", "loss": float("nan")}
+    figures = {"fertility": 1.59, "steps": 20, "gate": "passed", "whole": True, "loss": float("nan")}
     manifest = artifact.seal(made, kind="report", origin={}, figures=figures)
 
     asked = outputs(tmp_path / "out", "metrics", "html", "markdown")

@@ -26,7 +26,7 @@ LLAMA_70B = LLAMA_8B | {"hidden_size": 8192, "num_attention_heads": 64, "num_hid
 def served(config: dict[str, Any], weight_bytes: int) -> ServedModel:
     return ServedModel(
         uri="s3://bucket/model", digest="", config=config, weight_bytes=weight_bytes, file_bytes=weight_bytes,
-        has_template=True, language="az",
+        dtype="bfloat16", has_template=True, language="az",
     )  # fmt: skip
 
 
@@ -93,6 +93,7 @@ def test_32_bit_weights_count_as_16_bits_in_which_they_are_served(tmp_path: Path
     found = look_at(str(directory(tmp_path / "model", torch_dtype="float32")))
 
     assert (found.weight_bytes, found.file_bytes > 1000) == (500, True)
+    assert found.dtype == "bfloat16"
 
 
 def test_of_a_model_on_s3_only_manifest_and_configuration_are_read(

@@ -314,3 +314,22 @@ def test_help_of_the_command_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
+
+
+def test_artifacts_in_s3_are_compared_where_they_lie(made: Path, copied: Path, bucket: str) -> None:
+    root = f"{bucket}/root"
+    for place in [each for each in copied.glob("*/*") if (each / "manifest.json").is_file()]:
+        uri = f"{root}/{place.relative_to(copied)}"
+        storage.store(uri).put_directory(place, uri)
+    adapter = f"{root}/adapter/{only(made / 'root/adapter').name}"
+    first = "https://host0.example/0"
+
+    whole = trace(adapter, documents=[first])
+    weights = f"{root}/model/{only(made / 'root/model').name}/model.safetensors"
+    content = storage.store(weights).read(weights)
+    storage.store(weights).write(weights, content[:-1] + b"?")
+
+    assert {each.uri.startswith(bucket) for each in whole.links} == {True}
+    assert (whole.breaks, whole.gaps) == ((), ())
+    assert whole.documents[0].url == first
+    assert f"{weights}: differs from its manifest" in trace(adapter).breaks[0]

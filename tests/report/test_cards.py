@@ -13,7 +13,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import card_of_corpus, data_card
 from anadil.report.licence import licence_files, licence_of
-from anadil.report.model_card import model_card, model_name
+from anadil.report.model_card import licence_files_of, model_card, model_name
 from anadil.report.run import run
 from tests.kit import report_run
 
@@ -237,6 +237,9 @@ def test_licence_policy_and_notice_of_the_base_lie_beside_the_weights(tmp_path: 
     assert set(found) == {"LICENSE.txt", "USE_POLICY.md", "NOTICE"}
     assert b"Llama 3.2 Community License, Copyright" in found["NOTICE"]
     assert licence_files("Qwen/Qwen3-0.6B") == {}
+    manifest = artifact.read_manifest(run_of(tmp_path / "run", base=str(tmp_path))["model"])
+    assert manifest is not None
+    assert licence_files_of(manifest) == found
 
 
 @pytest.mark.parametrize("text", HOSTILE)

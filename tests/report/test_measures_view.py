@@ -9,10 +9,10 @@ import pytest
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import cost_view
 from anadil.report.generations_view import generations_view
-from anadil.report.measures_view import Measure, measures_view
+from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view
 from anadil.report.read import read_facts, relative_place
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import candidates_of
+from anadil.report.verdict import candidates_of, difference_words
 from tests.kit import report_run
 
 
@@ -227,3 +227,13 @@ def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_pa
 )
 def test_a_link_tells_no_directories_of_a_machine(uri: str, place: str) -> None:
     assert relative_place("s3://runs/az/report/77aa", uri) == place
+
+
+def test_an_interval_without_width_is_none() -> None:
+    one: dict[str, Any] = {"value": -0.5, "low": -0.5, "high": -0.5, "num_documents": 1}
+
+    assert interval_of([0.5, 0.5]) is None
+    assert interval_words([0.5, 0.5]) == "\N{EM DASH}"
+    assert (
+        difference_words(one, "the base") == "0.5000 bits per byte fewer than the base, without an interval"
+    )

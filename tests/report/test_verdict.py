@@ -31,7 +31,7 @@ def test_it_names_the_model_to_release_and_what_that_one_is_better_at(facts: Fac
 
     assert found.released == "finetuned"
     assert found.text == (
-        "Release the finetuned model: all 4 deciding checks hold. Answers it has not seen cost it 0.8085 bits per "
+        "Release the finetuned model: all 4 deciding checks hold. Answers to questions it has not seen cost it 0.8085 bits per "
         "byte fewer than the adapted model (95 % interval 0.7000 to 0.9100)."
     )
 

@@ -206,9 +206,11 @@ def test_remake_reaches_the_process_that_trains(
     assert job.arguments[-1] == "--remake"
 
 
-@pytest.mark.parametrize("command", ["run", "pretrain", "clean", "launch", "submit"])
-def test_every_command_that_may_train_takes_remake(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["run", "pretrain", "finetune", "launch", "submit", "clean", "evaluate"])
+def test_every_command_that_may_train_takes_remake_and_no_other(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main.main([command, "--help"])
 
-    assert "--remake" in capsys.readouterr().out
+    assert ("--remake" in capsys.readouterr().out) == (command not in ("clean", "evaluate"))

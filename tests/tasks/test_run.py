@@ -104,14 +104,6 @@ def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> N
     assert math.isclose(stored(job)["tumlu_azerbaijani"]["base"]["chance"], 1 / 3)
 
 
-@pytest.mark.slow
-def test_a_name_that_does_not_exist_is_refused_with_the_nearest(job_of: JobOf) -> None:
-    with pytest.raises(
-        RecipeError, match=r"evaluate.tasks: .*no task 'belebele_az_Latn'; nearest: .*belebele_azj_Latn"
-    ):
-        run(job_of("belebele_az_Latn"))
-
-
 def test_a_task_whose_data_is_neither_here_nor_reachable_is_refused(job_of: JobOf) -> None:
     with pytest.raises(
         PreflightError, match=r"data of tumlu_azerbaijani is not in the cache.*anadil.tasks.fetch"

@@ -4,9 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anadil.recipe.pretrain import Phase
+from anadil.recipe.pretrain import Phase, scaled_phases
 from anadil.report.trial_view import pareto_front
-from anadil.trial.budget import scaled_phases
 from anadil.trial.outcome import FinalistResult, choose_winner
 
 DOCUMENTS = 40

@@ -40,7 +40,10 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     )
     plan.add_argument("--nodes", type=_positive, metavar="N", help="machines (default: cluster.nodes)")
     plan.add_argument(
-        "--tokens", type=_positive, metavar="N", help="tokens of the corpus, for epochs and hours per epoch"
+        "--tokens",
+        type=_positive,
+        metavar="N",
+        help="tokens of the corpus, for pretrain.max_epochs, epochs and hours per epoch",
     )
     plan.add_argument(
         "--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices"
@@ -102,6 +105,9 @@ def run_plan(options: argparse.Namespace) -> int:
 
 def _request(options: argparse.Namespace) -> PlanRequest:
     recipe = load_recipe(options.recipe, options.set)
+    if options.tokens is not None:
+        settings = recipe.pretrain.within_epochs(options.tokens / recipe.pretrain.sequence_length)
+        recipe = recipe.model_copy(update={"pretrain": settings})
     instance = options.instance or recipe.cluster.instance
     return PlanRequest(
         name=Path(options.recipe).stem,

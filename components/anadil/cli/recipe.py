@@ -84,6 +84,10 @@ def _recipe_check(options: argparse.Namespace) -> int:
         from anadil.preflight.inputs import look_at_base
 
         look_at_base(recipe, here=False).say()
+    if recipe.evaluate.tasks:
+        from anadil.preflight.tasks import look_at_tasks
+
+        look_at_tasks(recipe).say()
     print(f"{options.recipe}: no mistakes")
     return 0
 

@@ -71,6 +71,10 @@ def _run(options: argparse.Namespace) -> int:
     look_at_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
         look_at_base(recipe, chats=STAGES["finetune"] in stages).say()
+    if STAGES["tasks"] in stages and recipe.evaluate.tasks:
+        from anadil.preflight.tasks import look_at_tasks
+
+        look_at_tasks(recipe).say()
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 

@@ -23,9 +23,9 @@ PORT = 5000
 FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
     ("bits_per_byte", "bits per byte", human_figure),
     ("fertility", "tokens per word", human_figure),
-    ("questions.bits_per_byte", "held-out answers, bits per byte", human_figure),
-    ("questions.exact", "held-out answers, word for word", human_percent),
-    ("seen_questions.exact", "trained answers, word for word", human_percent),
+    ("questions.bits_per_byte", "unseen questions: answer, bits per byte", human_figure),
+    ("questions.exact", "unseen questions: answered word for word", human_percent),
+    ("seen_questions.exact", "trained questions: answered word for word", human_percent),
 )
 """Path in a candidate's scores, what the row is called, how its cells are printed."""
 

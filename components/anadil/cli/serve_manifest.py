@@ -66,6 +66,7 @@ def serve_manifest(options: argparse.Namespace) -> int:
         gpus=gpus,
         weight_bytes=model.weight_bytes,
         file_bytes=model.file_bytes,
+        dtype=model.dtype,
         digest=model.digest,
         has_template=model.has_template,
         claim=options.claim,

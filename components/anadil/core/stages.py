@@ -203,7 +203,7 @@ FLOW = (
     Stage(
         name="tasks",
         image="tasks",
-        rooms=("model",),
+        rooms=("model", "plan"),
         reads=("model", "adapter"),
         optional=("adapter",),
         writes="tasks",
@@ -290,6 +290,7 @@ NEW_KEYS: dict[str, str] = {
     "tokenizer.pad_to": "1",
     "tokenizer.prune": "false",
     "pretrain.embedding_init": '"mean"',
+    "pretrain.max_epochs": "null",
     "tokenizer.min_uses": "100",
     "tokenizer.keep": '["en"]',
     "tokenizer.trial": "null",

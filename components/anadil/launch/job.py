@@ -100,7 +100,7 @@ class TrainingJob:
         inputs = [word for name, uri in self.inputs.items() for word in (f"--{name}", uri)]
         flag = STAGES[self.stage].files_flag
         files = [f"--{flag}", *self.files] if self.files else []
-        remake = ["--remake"] if may_remake() else []
+        remake = ["--remake"] if may_remake() and STAGES[self.stage].costly else []
         return ("--recipe", recipe, *inputs, *files, "--out", self.target, *remake)
 
     @property

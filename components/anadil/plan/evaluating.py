@@ -43,6 +43,19 @@ def evaluate_parts(shape: Shape, devices: int, *, on_gpu: bool) -> dict[str, flo
     }
 
 
+def harness_parts(shape: Shape, devices: int, *, rows: int, context: int) -> dict[str, float]:
+    """The same for a batch of lm-evaluation-harness on GPUs, which holds the logits of all its rows.
+
+    Args:
+        shape: Of the model.
+        devices: That its layers are spread over.
+        rows: Of a batch.
+        context: Tokens of a row.
+    """
+    logits = rows * context * shape.vocabulary * (BF16 + FP32)  # and their log-probabilities in FP32
+    return evaluate_parts(shape, devices, on_gpu=True) | {"logits": float(logits)}
+
+
 def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine) -> StageMemory:
     """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.evaluate.gpus`)."""
     return fewest(evaluate_memory(shape, machine, count) for count in _device_counts(recipe, machine))

@@ -354,6 +354,10 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
                 f"tokenizer.vocab_sizes is auto: the size is {tokenizer.largest_size:,}, the most that the corpus may "
                 "support (assumption: the most memory)."
             )
+    if recipe.pretrain.max_epochs is not None and request.epoch_tokens is None:
+        assumptions.append(
+            "Time and cost count all steps of pretrain.phases; --tokens says how many pretrain.max_epochs leaves."
+        )
     if tokenizer.trial is not None:
         finalists = len(set(tokenizer.trial.strategies or tokenizer.strategies))
         assumptions.append(

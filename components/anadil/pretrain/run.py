@@ -84,7 +84,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     if processes.is_first and job.recipe.cluster.instance:
         _tell_cost(job)
     training, state = train(job, processes, device)
-    figures = _write(job, training, state) if processes.is_first else {}
+    figures = _write(training.job, training, state) if processes.is_first else {}
     processes.wait()
     return figures
 
@@ -121,7 +121,7 @@ def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, S
     with ExitStack() as held:
         # It ends before what `held` closes: copies that are being finished are no hang.
         with watchdog.running():
-            trainer = _trainer(job, processes, device, metrics, watchdog)
+            trainer, job = _trainer(job, processes, device, metrics, watchdog)
             origin = training_origin(job, trainer)
             held.callback(metrics.close)
             tiers = Tiers(
@@ -135,7 +135,10 @@ def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, S
                 metrics=metrics,
                 watchdog=watchdog,
                 validation=validation_of(
-                    job.inputs["corpus"], job.inputs["tokenizer"], settings, rows=trainer.micro_batch_size
+                    job.inputs["corpus"],
+                    job.inputs["tokenizer"],
+                    job.recipe.pretrain,
+                    rows=trainer.micro_batch_size,
                 ),
                 tiers=tiers,
             )
@@ -149,8 +152,8 @@ def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, S
 
 def _trainer(
     job: Job, processes: Group, device: torch.device, metrics: Metrics, watchdog: Watchdog
-) -> Trainer:
-    """What is trained, on what: tested nodes, the base model's weights, the encoded corpus."""
+) -> tuple[Trainer, Job]:
+    """What is trained, on what: tested nodes, the base model's weights, the encoded corpus; and in how many steps."""
     settings = job.recipe.pretrain
     if burn_in.wanted(settings.faults.burn_in, device):
         copies = settings.copies
@@ -168,6 +171,9 @@ def _trainer(
         net = _net(job, processes, mesh, device)
     with metrics.section("data"):
         packed = _packed(job, processes)
+    settings = settings.within_epochs(packed.num_sequences)
+    job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
+    _say_what_is_read(packed, settings)
     watchdog.beat("start")
     if processes.is_first:
         _warn_of_lengths(net, packed, settings)
@@ -176,7 +182,7 @@ def _trainer(
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
     )
-    return trainer
+    return trainer, job
 
 
 def _packed(job: Job, processes: Group) -> Packed:
@@ -188,9 +194,13 @@ def _packed(job: Job, processes: Group) -> Packed:
     packed = packed_stream(stream, settings.sequence_length, job.work, write=writes)
     if writes:
         processes.wait()
+    return packed
+
+
+def _say_what_is_read(packed: Packed, settings: Pretrain) -> None:
     log.info(
         "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
-        f"{len(stream.starts) - 1:,}",
+        f"{len(packed.stream.starts) - 1:,}",
         f"{packed.num_targets:,}",
         f"{packed.num_sequences:,}",
         f"{packed.length:,}",
@@ -198,7 +208,6 @@ def _packed(job: Job, processes: Group) -> Packed:
         f"{settings.steps:,}",
         settings.steps * settings.batch_size / packed.num_sequences,
     )
-    return packed
 
 
 def _warn_of_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:

@@ -59,7 +59,7 @@ class Gate(StrictModel):
     max_finetuned_retained_ratio: PositiveFloat = 1.05
     """Bits per byte of the finetuned model on each retained text, over the adapted one's. Chosen by us."""
     max_answers_difference: float = 0.0
-    """Bits per byte of held-out answers, finetuned less adapted: the whole 95 % interval lies below it. Chosen by us."""
+    """Bits per byte of answers to unseen questions, finetuned less adapted: the whole 95 % interval lies below it. Chosen by us."""
     max_loop_rate: Fraction = 0.5
     """Share of greedy texts (of the finetuned model: of answers) that end in a loop. Chosen by us."""
     min_ended_rate: Fraction = 0.5

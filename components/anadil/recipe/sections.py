@@ -227,7 +227,7 @@ class Report(StrictModel):
     title: str | None = None
     """Heading of the page; left out, it names the language and the base model."""
     licences: dict[Text, Text] = Field(default={})
-    """Licences that the page states, such as `{base: Llama 3.2 Community License, text: CC BY 4.0, chats: own}`; nobody checks them."""
+    """Licences that page and cards state, such as `{base: Llama 3.2 Community License, text: CC BY 4.0, chats: own}`; nobody checks them. A key such as `wikimedia/wikipedia` is listed in the model card as a data set of the hub."""
 
 
 class Storage(StrictModel):

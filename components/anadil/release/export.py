@@ -18,7 +18,7 @@ from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.progress import progress
 from anadil.release.disk_space import check_space
 from anadil.release.model_source import ModelSource
-from anadil.report.model_card import model_card
+from anadil.report.model_card import licence_files_of, model_card
 
 log = logging.getLogger(__name__)
 
@@ -225,9 +225,11 @@ def _write_gguf(directory: Path, draft: Path, file: str, name: str, precision: s
 
 
 def _write_card(source: ModelSource, scores: str | None, draft: Path) -> None:
-    """README.md of an artifact, whose lineage is known."""
-    if source.kind in ("model", "adapter"):
+    """README.md of an artifact, whose lineage is known, and the files that the licence of its base asks for."""
+    if source.kind in ("model", "adapter") and source.manifest:
         (draft / CARD).write_text(model_card(source.uri, scores), encoding="utf-8")
+        for name, content in licence_files_of(source.manifest).items():
+            (draft / name).write_bytes(content)
 
 
 def _place_files(draft: Path, out: Path) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
     """
     if uri.startswith(REGISTERED):
         return _registered(uri, tracking)
-    _check_address(uri)
+    check_address(uri)
     place = absolute(uri)
     try:
         manifest = artifact.read_manifest(place)
@@ -90,7 +90,7 @@ def _registered(uri: str, tracking: str | None) -> ModelSource:
     return source
 
 
-def _check_address(uri: str) -> None:
+def check_address(uri: str) -> None:
     """Refuse what is no place of a model before anything is asked; a secret is not repeated."""
     scheme, separator, rest = uri.partition("://")
     if not uri.strip():

@@ -13,7 +13,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB, human_bytes
-from anadil.release.model_source import CANDIDATES, MERGED, REGISTERED, find_model
+from anadil.release.model_source import CANDIDATES, MERGED, REGISTERED, check_address, find_model
 from anadil.release.registry import resolve
 
 FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
@@ -42,6 +42,8 @@ class ServedModel:
     """In the memory of the GPUs: as they are stored, 32-bit ones in 16 bits."""
     file_bytes: int
     """Of the files that a server needs."""
+    dtype: str
+    """Of the weights while they are served: bfloat16, or float16 where they are stored so."""
     has_template: bool
     """Whether chat_template.jinja lies beside the weights."""
     language: str
@@ -95,14 +97,27 @@ def look_at(uri: str, *, tracking: str | None = None) -> ServedModel:
         IntegrityError: Bytes are not those of the manifest, or of the registry's digest.
         RecipeError: It is a checkpoint, which no server loads.
     """
-    uri, promised = _unregistered(uri, tracking)
+    if not uri.startswith(REGISTERED):
+        return _look_at(uri)
+    version = resolve(uri, tracking)
+    at = f"{uri}: version {version.version} lies at {version.uri}"
+    try:
+        model = _look_at(version.uri)
+    except DataError as error:
+        raise IntegrityError(
+            f"{at}, where it is gone ({error}); promote a model that is there, or roll back"
+        ) from None
+    if version.digest and version.digest != model.digest:
+        raise IntegrityError(
+            f"{at}, which holds other bytes than those that were promoted: digest {model.digest[:12] or 'none'}, "
+            f"{version.digest[:12]} expected; promote the model again, or roll back"
+        )
+    return model
+
+
+def _look_at(uri: str) -> ServedModel:
     if "://" in uri:
         place, manifest, prefix = artifact_of(uri)
-        if promised not in ("", manifest.digest):
-            raise IntegrityError(
-                f"{place}: holds other bytes than those that were promoted: digest {manifest.digest[:12]}, "
-                f"{promised[:12]} expected; promote the model again, or roll back"
-            )
         sizes = {
             name.removeprefix(prefix): int(entry["bytes"])
             for name, entry in manifest.files.items()
@@ -113,11 +128,7 @@ def look_at(uri: str, *, tracking: str | None = None) -> ServedModel:
     source = find_model(uri)
     if source.directory is None:
         raise RecipeError(
-            f"{uri}: a checkpoint, which no server loads; make a model of it first: anadil export CHECKPOINT ..."
-        )
-    if promised and (source.manifest is None or source.manifest.digest != promised):
-        raise IntegrityError(
-            f"{uri}: holds other bytes than those that were promoted; promote the model again"
+            f"{uri}: a checkpoint, which no server loads; make a model of it first: anadil export {uri} --out DIR"
         )
     files = {path.name: path.stat().st_size for path in source.directory.iterdir() if path.is_file()}
     content = (source.directory / "config.json").read_bytes()
@@ -131,6 +142,7 @@ def artifact_of(uri: str) -> tuple[str, Manifest, str]:
         DataError: There is none.
         RecipeError: The URI holds a password or a token.
     """
+    check_address(uri)
     place = absolute(uri)
     parent, _, name = place.rpartition("/")
     if name == MERGED:
@@ -140,14 +152,6 @@ def artifact_of(uri: str) -> tuple[str, Manifest, str]:
         find_model(uri)  # says what is wrong with it
         raise DataError(f"{uri}: no model or adapter artifact; give one, on s3:// or on a claim")
     return place, manifest, f"{MERGED}/" if manifest.kind == "adapter" else ""
-
-
-def _unregistered(uri: str, tracking: str | None) -> tuple[str, str]:
-    """Where the version of a registered model lies and the digest that was promoted; else the URI itself."""
-    if not uri.startswith(REGISTERED):
-        return uri, ""
-    version = resolve(uri, tracking)
-    return version.uri, version.digest
 
 
 def _checked(place: str, name: str, manifest: Manifest) -> bytes:
@@ -180,6 +184,7 @@ def _served(uri: str, content: bytes, sizes: Mapping[str, int], manifest: Manife
         config=config,
         weight_bytes=weights // 2 if kind == "float32" else weights,
         file_bytes=sum(needed.values()),
+        dtype="float16" if kind == "float16" else "bfloat16",
         has_template="chat_template.jinja" in sizes,
         language=str(language),
     )

@@ -58,6 +58,7 @@ class Serving:
     gpus: int
     weight_bytes: int
     file_bytes: int
+    dtype: str = "bfloat16"
     digest: str = ""
     has_template: bool = True
     claim: Claim | None = None
@@ -142,7 +143,8 @@ def _resources(serving: Serving) -> Object:
 def _engine_arguments(serving: Serving) -> list[str]:
     """Arguments of vLLM's engine, which both servers take."""
     return [
-        f"--max-model-len={serving.context}",
+        # Said, because servers of some versions take 16-bit floats of the other kind on their own.
+        f"--dtype={serving.dtype}",
         f"--tensor-parallel-size={serving.gpus}",
         f"--gpu-memory-utilization={MEMORY_SHARE:g}",
     ]
@@ -266,6 +268,7 @@ def _vllm(serving: Serving) -> Object:
         "command": ["vllm", "serve", MODELS],
         "args": [
             f"--served-model-name={serving.name}",
+            f"--max-model-len={serving.context}",
             *_engine_arguments(serving),
             *template,
             "--host=0.0.0.0",
@@ -292,7 +295,8 @@ def _service(serving: Serving) -> Object:
 
 
 def _inference_service(serving: Serving) -> Object:
-    place = f"pvc://{serving.claim.name}/{serving.on_claim}" if serving.claim else serving.uri
+    # KServe brings everything whose key begins so: without the slash also what lies beside the model.
+    place = f"pvc://{serving.claim.name}/{serving.on_claim}" if serving.claim else f"{serving.uri}/"
     head = _head(serving, "serving.kserve.io/v1beta1", "InferenceService")
     # A Deployment of its own: Knative would refuse the pod's security settings and volumes.
     head["metadata"]["annotations"] = {"serving.kserve.io/deploymentMode": "Standard"} | _origin(serving)
@@ -300,8 +304,13 @@ def _inference_service(serving: Serving) -> Object:
         "modelFormat": {"name": "huggingface"},
         "runtime": RUNTIME,
         "storageUri": place,
-        # Without the backend KServe falls back to Transformers' own generation where vLLM does not start.
-        "args": [f"--model_name={serving.name}", "--backend=vllm", *_engine_arguments(serving)],
+        # Without the backend, Transformers' own generation answers where the image has no vLLM.
+        "args": [
+            f"--model_name={serving.name}",
+            "--backend=vllm",
+            f"--max_model_len={serving.context}",
+            *_engine_arguments(serving),
+        ],
         "env": [*ENVIRONMENT],
         **_probes("/v2/health/live", "/v2/health/ready", KSERVE_PORT),
         "resources": _resources(serving),

@@ -50,9 +50,11 @@ def measures_view(facts: Facts) -> tuple[Measure, ...]:
 
 
 def interval_of(value: object) -> tuple[float, float] | None:
-    """Low and high of an interval that is written as a pair."""
+    """Low and high of an interval that is written as a pair; None without a width, as resampling one document gives it."""
     ends = [number(end) for end in list_of(value)]
-    return None if len(ends) != 2 or ends[0] is None or ends[1] is None else (ends[0], ends[1])
+    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] == ends[1]:
+        return None
+    return ends[0], ends[1]
 
 
 def interval_words(value: object, say: Callable[[object], str] = figure) -> str:
@@ -188,7 +190,7 @@ def _pairs(candidates: Candidates) -> Measure:
     return Measure(
         title="Held-out questions and answers",
         lead="How likely the reference answer is to each model (bits per byte, lower is better), and how near the answer that it writes is (chrF, higher is better).",
-        chart=intervals("Reference answers that training has not seen", "bits per byte, lower is better", drawn, table),
+        chart=intervals("Reference answers to unseen questions", "bits per byte, lower is better", drawn, table),
         table=table,
     )  # fmt: skip
 

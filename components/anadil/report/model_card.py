@@ -27,7 +27,7 @@ from anadil.report.data_card import (
 )
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
-from anadil.report.licence import Licence, licence_of
+from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.read import Json, base_name, field, last_part, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.report.verdict import candidates_of, gate_verdict
@@ -38,9 +38,9 @@ MEASURES = (
     ("bits_per_byte", "bits_per_byte", "bits per byte of held-out text"),
     ("fertility", "fertility", "tokens per word"),
     ("words_in_context", "words_in_context", "words in the context"),
-    ("questions.bits_per_byte", "answers_bits_per_byte", "bits per byte of held-out answers"),
-    ("questions.chrf", "chrf", "chrF of held-out answers"),
-    ("questions.exact", "exact_match", "held-out answers word for word"),
+    ("questions.bits_per_byte", "answers_bits_per_byte", "bits per byte of answers to unseen questions"),
+    ("questions.chrf", "chrf", "chrF of answers to unseen questions"),
+    ("questions.exact", "exact_match", "unseen questions answered word for word"),
 )
 """Path in a candidate's scores, the name of the metric in front matter, what the row is called."""
 SHARES = ("questions.exact",)
@@ -96,6 +96,11 @@ def model_card(model: str, scores: str | None = None) -> str:
     if manifest is None or manifest.kind not in CANDIDATES:
         raise DataError(f"{model}: no finished model or adapter there; give the URI of one")
     return card_of_model(_facts(model, manifest, scores))
+
+
+def licence_files_of(manifest: Manifest) -> dict[str, bytes]:
+    """Name -> content of the files that belong beside the weights of a model or adapter: see `licence_files`."""
+    return licence_files(str(field(manifest.recipe, "base.model") or ""), _stated(manifest.recipe))
 
 
 def card_of_model(facts: ModelFacts) -> str:

@@ -14,7 +14,7 @@ from anadil.report.format import (
     plain_value,
     signed_percent,
 )
-from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_words
+from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_of, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
 from anadil.report.verdict import COLOURS, candidates_of, check_name, checks_of, limit_words
 
@@ -111,7 +111,7 @@ def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
 
 
 def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
-    """What finetuning did to answers that training has not seen; None where nothing says it."""
+    """What finetuning did to answers to questions that training has not seen; None where nothing says it."""
     before, after = (
         number(field(candidates.get(name, {}), "questions.bits_per_byte"))
         for name in ("adapted", "finetuned")
@@ -119,7 +119,7 @@ def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
     if before is None or after is None:
         return None
     headline = _headline(
-        "Answers", "bits per byte of held-out answers, lower is better", before, after, -1, ""
+        "Answers", "bits per byte of answers to unseen questions, lower is better", before, after, -1, ""
     )
     return replace(headline, of="finetuned", compared="adapted")
 
@@ -193,7 +193,7 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         if label.endswith(OF_ANSWERS)
     ]
     charts.append(_difference_chart("Differences on held-out text", text))
-    charts.append(_difference_chart("Differences on held-out answers", answers))
+    charts.append(_difference_chart("Differences on answers to unseen questions", answers))
     return tuple(chart for chart in charts if chart)
 
 
@@ -208,9 +208,8 @@ def _difference_chart(title: str, named: list[tuple[str, Json]]) -> Chart | None
 
 
 def _ends(item: Json) -> tuple[float, float] | None:
-    """Low and high of an interval."""
-    low, high = number(item.get("low")), number(item.get("high"))
-    return None if low is None or high is None else (low, high)
+    """Low and high of an interval, where it has a width: one document gives none."""
+    return interval_of([item.get("low"), item.get("high")])
 
 
 def _all_differences(scores: Json) -> list[tuple[str, Json]]:

@@ -191,10 +191,12 @@ def phases(facts: Facts) -> list[Band]:
 def _phase_name(facts: Facts, phase: object) -> str:
     """What a phase trains; lines name it by its number, which begins at 1, or by the word itself."""
     place = number(phase)
-    recipe = facts.recipe.pretrain.phases
+    # A phase whose share of the epochs is no step is left out.
+    trained = [table.get("trains") for _, table in named_tables(facts.training_summary.get("phases"))]
+    kinds = trained or [each.trains for each in facts.recipe.pretrain.phases]
     if place is not None:
-        known = place == int(place) and 1 <= place <= len(recipe)
-        phase = recipe[int(place) - 1].trains if known else f"phase {figure(place)}"
+        known = place == int(place) and 1 <= place <= len(kinds)
+        phase = kinds[int(place) - 1] if known else f"phase {figure(place)}"
     return clip(PHASE_NAMES.get(str(phase), plain_value(phase)), 40)
 
 

@@ -133,6 +133,8 @@ def difference_words(item: Json, what: str) -> str:
     side = "fewer" if value < 0 else "more"
     ends = sorted((abs(low), abs(high))) if low * high > 0 else None
     size = f"{figure(abs(value))} bits per byte {side} than {what}"
+    if low == high:  # one document: nothing to draw from
+        return f"{size}, without an interval"
     if ends is None:
         return f"{size}, and the 95 % interval holds 0 ({figure(low)} to {figure(high)})"
     return f"{size} (95 % interval {figure(ends[0])} to {figure(ends[1])})"
@@ -182,7 +184,7 @@ def _gain(scores: Json, released: str) -> str:
     )
     if not words:
         return ""
-    subject = "Answers it has not seen" if name == ANSWERS else "Held-out text"
+    subject = "Answers to questions it has not seen" if name == ANSWERS else "Held-out text"
     verb = "cost" if name == ANSWERS else "costs"
     return f"{subject} {verb} it {words}."
 

@@ -63,7 +63,8 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
     text = f"where to write the {stage.writes}; left out, a place under storage.root"
     built.add_argument("--out", metavar="URI", help=text)
-    add_remake_option(built)
+    if stage.costly:
+        add_remake_option(built)
     text = "what Kubeflow Pipelines passes instead of the options above"
     built.add_argument("--executor-input", metavar="JSON", help=text)
     text = "load everything that the stage needs, say so and exit"
@@ -96,7 +97,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
     # From here on, so that process 1 of a container, which has no default, also stops while it loads.
     Stop().listen()
     die_with_parent()
-    if options.remake:
+    if stage.costly and options.remake:
         allow_remake()
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments)

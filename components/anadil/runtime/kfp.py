@@ -200,7 +200,8 @@ def _metadata(
         if isinstance(value, str) or math.isfinite(value)
     }
     if name == METRICS:
-        return {key: value for key, value in figures.items() if not isinstance(value, str)}
+        # Newer launchers fail a step for a metric that is no number, and true is none.
+        return {key: value for key, value in figures.items() if not isinstance(value, str | bool)}
     place: dict[str, float | int | str] = {"uri": uri, "sha256": manifest.digest}
     if name in PAGES:
         return place

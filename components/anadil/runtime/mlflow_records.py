@@ -97,7 +97,7 @@ class Records:
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            place = _artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
+            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
             return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
         if KIND_TAG not in found.tags:
             self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
@@ -294,7 +294,7 @@ class Records:
         return True
 
 
-def _artifact_place(uri: str) -> str | None:
+def artifact_place(uri: str) -> str | None:
     """Where artifacts of a database on this machine lie: beside it, and not below wherever the sender was started."""
     if not uri.startswith("sqlite:///"):
         return None  # the server decides

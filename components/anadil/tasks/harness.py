@@ -41,16 +41,7 @@ def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[st
         PreflightError: A task's data is not here and cannot be fetched.
         DataError: It cannot be read.
     """
-    # Reading the harness's own 14,000 takes a quarter of a minute.
-    manager = TaskManager(include_path=[str(SHIPPED), str(folder)], include_defaults=False)
-    if not all(_is_whole(manager, name) for name in names):
-        manager = TaskManager(include_path=[str(SHIPPED), str(folder)])
-    if unknown := [name for name in names if name not in manager.task_index]:
-        near = difflib.get_close_matches(unknown[0], manager.all_tasks, n=3, cutoff=0.5)
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        raise RecipeError(
-            f"{KEY}: lm-evaluation-harness has no task {', '.join(map(repr, unknown))}{hint}; `lm-eval ls tasks` lists them"
-        )
+    manager = task_manager(names, folder)
     held: dict[str, str] = {}
     for name in names:
         with _data_faults(name):
@@ -61,6 +52,25 @@ def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[st
             raise RecipeError(f"{KEY}: {held[task]} and {name} both hold {task}; take one of them out")
         held |= dict.fromkeys(members, name)
     return manager, [name for name in names if name not in held]
+
+
+def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
+    """What knows all these tasks; no data is fetched.
+
+    Raises:
+        RecipeError: A name is not known.
+    """
+    # Reading the harness's own 14,000 takes a quarter of a minute.
+    manager = TaskManager(include_path=[str(SHIPPED), str(folder)], include_defaults=False)
+    if not all(_is_whole(manager, name) for name in names):
+        manager = TaskManager(include_path=[str(SHIPPED), str(folder)])
+    if unknown := [name for name in names if name not in manager.task_index]:
+        near = difflib.get_close_matches(unknown[0], manager.all_tasks, n=3, cutoff=0.5)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise RecipeError(
+            f"{KEY}: lm-evaluation-harness has no task {', '.join(map(repr, unknown))}{hint}; `lm-eval ls tasks` lists them"
+        )
+    return manager
 
 
 def _is_whole(manager: TaskManager, name: str) -> bool:

@@ -15,12 +15,17 @@ import torch
 import zstandard
 from lm_eval.utils import handle_non_serializable
 
+from anadil.artifacts.base_model import model_config
 from anadil.core.stages import STAGES
-from anadil.model.load import load_model, load_tokenizer, pick_device, pick_dtype
+from anadil.model.load import load_tokenizer
+from anadil.model.placement import load_placed
 from anadil.model.tiny import base_model
+from anadil.plan.evaluating import harness_parts
+from anadil.plan.memory_limit import FITS
+from anadil.plan.model_shape import shape_from
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job, is_place
-from anadil.tasks.harness import Harnessed, deciding_figures, evaluate_tasks, find_tasks
+from anadil.tasks.harness import BATCH_ROWS, Harnessed, deciding_figures, evaluate_tasks, find_tasks
 from anadil.tasks.task_files import KEY, place_task_files
 
 log = logging.getLogger(__name__)
@@ -72,10 +77,13 @@ def _candidates(job: Job) -> dict[str, Path]:
 
 
 def _open(path: Path, context: int) -> Harnessed:
-    device = pick_device()
-    loaded: Any = load_model(path, pick_dtype("auto", device))
+    def parts(devices: int) -> dict[str, float]:
+        shape = shape_from(model_config(path), path.name)
+        return harness_parts(shape, devices, rows=BATCH_ROWS["cuda"], context=context)
+
+    loaded: Any = load_placed(path, path.name, parts, FITS)
     longest = getattr(loaded.config, "max_position_embeddings", None) or context
-    return Harnessed(loaded.to(device).eval(), load_tokenizer(path), min(context, longest))
+    return Harnessed(loaded.eval(), load_tokenizer(path), min(context, longest))
 
 
 def _free() -> None:

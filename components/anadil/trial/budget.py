@@ -1,12 +1,11 @@
 """Equal compute: how many steps each finalist gets, and what its recipe is."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anadil.plan.model_shape import Shape, base_shape
 from anadil.pretrain.embedding_init import vocabulary_rows
-from anadil.recipe.pretrain import Copies, Phase
+from anadil.recipe.pretrain import Copies, scaled_phases
 from anadil.recipe.sections import Recipe
 
 
@@ -55,26 +54,13 @@ def budget_of(recipe: Recipe, steps: int) -> Budget:
     )
 
 
-def scaled_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
-    """The phases in as many steps, each with its share; one whose share is no step is left out."""
-    total = sum(phase.steps for phase in phases)
-    done = taken = 0
-    scaled = []
-    for phase in phases:
-        done += phase.steps
-        border = round(steps * done / total)
-        if border > taken:
-            scaled.append(phase.model_copy(update={"steps": border - taken}))
-        taken = border
-    return tuple(scaled)
-
-
 def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
     """The recipe of a finalist: pretrain's, shorter, and without what only a long run needs."""
     settings = recipe.pretrain
     faults = settings.faults.model_copy(update={"budget_hours": None, "budget_usd": None, "burn_in": "never"})
     changed = {
         "phases": scaled_phases(settings.phases, steps),
+        "max_epochs": None,
         "copies": Copies(),
         "faults": faults,
         "validate_every": 0,

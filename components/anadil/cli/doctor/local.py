@@ -24,6 +24,7 @@ from anadil.core.stages import FLOW
 from anadil.plan.instances import ram_bytes
 from anadil.plan.preflight import check_fits
 from anadil.preflight.inputs import Look, look_at_base, look_at_clean_cost, look_at_files
+from anadil.preflight.tasks import look_at_tasks
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
@@ -169,6 +170,8 @@ def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
             yield skipped(stage.files, "no chats, so no finetuning")
             continue
         yield _looked(stage.files, partial(look_at_files, stage, recipe, here=here))
+    if recipe.evaluate.tasks:
+        yield _looked("evaluate.tasks", partial(look_at_tasks, recipe))
     yield _base(recipe, here=here)
 
 

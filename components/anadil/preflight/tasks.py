@@ -1,0 +1,69 @@
+"""Whether the tasks that a recipe names exist, before pre-training and not when they are run days later."""
+
+import importlib.util
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from anadil.core.stages import STAGES, SideFiles
+from anadil.preflight.inputs import Look
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_place
+
+KEY = "evaluate.tasks"
+SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
+
+
+def look_at_tasks(recipe: Recipe) -> Look:
+    """Look the names up in the task files of lm-evaluation-harness; places are not looked at.
+
+    Raises:
+        RecipeError: A name is not known, with the nearest ones.
+    """
+    kind = _kind()
+    named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
+    missing = named_nowhere(named, [SHIPPED, *_harness()])
+    if not missing:
+        return Look(key=KEY, detail=f"{len(named):,} name(s) of tasks are known")
+    if not _harness():
+        said = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
+        return Look(key=KEY, detail=said, seen=False)
+    if len(named) < len(recipe.evaluate.tasks):
+        said = f"{', '.join(missing)}: only a task file of the recipe may hold it"
+        return Look(key=KEY, detail=said, seen=False)
+    from anadil.tasks.harness import task_manager
+
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        task_manager(missing, Path(folder))
+    return Look(key=KEY, detail=f"{len(named):,} name(s) of tasks are known")
+
+
+def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Those of some names that no task file below the folders has as its task, group or tag.
+
+    It reads them as text: making tasks of all 14,000 takes three times as long.
+    """
+    missing = dict.fromkeys(names)
+    for file in (file for folder in folders for file in _task_files(folder)):
+        if not missing:
+            break
+        words = "|".join(map(re.escape, missing))
+        line = rf"""^\s*(?:-\s*|(?:task|group|tag)\s*:\s*)["']?({words})["']?\s*(?:#.*)?$"""
+        for found in re.findall(line, file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
+            missing.pop(found, None)
+    return list(missing)
+
+
+def _task_files(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*.y*ml") if file.is_file())
+
+
+def _harness() -> list[Path]:
+    """The harness's folder of tasks, which is not imported: that takes seconds."""
+    found = importlib.util.find_spec("lm_eval")
+    return [Path(place) / "tasks" for place in (found.submodule_search_locations or ())] if found else []
+
+
+def _kind() -> SideFiles:
+    return next(each for each in STAGES["tasks"].side_files if each.key == KEY)
