@@ -29,7 +29,7 @@ PAIRS = (
 def differences_of(
     results: Mapping[str, ModelScores], material: Material, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
-    """Bits per byte of each pair, also without contaminated documents where there are some, and of held-out answers."""
+    """Bits per byte of each pair, also without contaminated documents where there are some, and of answers to unseen questions."""
     encoded, questions = material.heldout, material.questions
     num_bytes, is_heldout = encoded.num_bytes, ~questions.is_seen
     contaminated = set(contamination.contaminated)

@@ -22,7 +22,7 @@ from anadil.text.metrics import SURE_DOCUMENTS
 
 DECIDING = (
     ("adapted", "bits_per_byte", "held-out text"),
-    ("finetuned", "questions.bits_per_byte", "held-out answers"),
+    ("finetuned", "questions.bits_per_byte", "answers to unseen questions"),
 )
 """Candidate, measure, and what it is read on: what the first sentences are about."""
 PLACES = ("storage.", "tracking.", "cluster.", "report.")

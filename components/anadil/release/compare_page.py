@@ -33,8 +33,13 @@ NOTE = (
 HEADLINES = (
     ("adapted", "bits_per_byte", "Bits per byte", "adapted model, lower is better"),
     ("adapted", "fertility", "Fertility", "tokens per word, lower is better"),
-    ("finetuned", "questions.bits_per_byte", "Answers", "bits per byte of held-out answers, lower is better"),
-    ("finetuned", "questions.exact", "Word for word", "share of held-out answers, more is better"),
+    (
+        "finetuned",
+        "questions.bits_per_byte",
+        "Answers",
+        "bits per byte of answers to unseen questions, lower is better",
+    ),
+    ("finetuned", "questions.exact", "Word for word", "share of unseen questions, more is better"),
 )
 
 

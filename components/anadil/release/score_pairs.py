@@ -191,7 +191,7 @@ def _answer_pair(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json])
     rows = _nats(common, name)
     whole = len(common) == len(listed[0]) == len(listed[1])
     pair = ScorePair(
-        candidate=name, measure="questions.bits_per_byte", name="held-out answers, bits per byte", a=first, b=second,
+        candidate=name, measure="questions.bits_per_byte", name="unseen questions: answer, bits per byte", a=first, b=second,
         why_not="" if common else "no question in common that neither was trained on",
     )  # fmt: skip
     return _paired(pair, rows, whole=whole) if rows else pair
@@ -223,7 +223,7 @@ def _shares(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> l
     measures = (
         ("repetition.greedy.loop_rate", "greedy texts that loop", LOWER, _loops),
         ("output_language.own", "texts in the language", HIGHER, lambda table: _share(table, "output_language", "own")),
-        ("questions.exact", "held-out answers, word for word", HIGHER, lambda table: _share(table, "questions", "exact")),
+        ("questions.exact", "unseen questions: answered word for word", HIGHER, lambda table: _share(table, "questions", "exact")),
     )  # fmt: skip
     same = _prompts(tables[0]) == _prompts(tables[1])
     longer = a.recipe.get("evaluate.max_new_tokens") != b.recipe.get("evaluate.max_new_tokens")
