@@ -1,7 +1,6 @@
 """What the README and the guides say can be done."""
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from anadil.cli.main import command_parser, main
 from anadil.core.stages import STAGES
+from tests.kit.page_commands import commands, lines
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -20,16 +20,8 @@ PAGES = [
 PAGES = [page for page in dict.fromkeys(PAGES) if ".venv" not in page.parts]
 
 
-def commands(page: Path) -> list[str]:
-    """Lines of the page's shell blocks."""
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")  # a command may take several lines
-    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line]
-
-
 def test_the_first_command_is_the_demo_and_make_knows_every_target() -> None:
-    asked = [line for line in commands(ROOT / "README.md") if line.startswith("make ")]
+    asked = [line for line in lines(ROOT / "README.md") if line.startswith("make ")]
 
     assert asked[0] == "make demo"
     for line in asked:
@@ -53,10 +45,9 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_anadil_command_is_one_that_the_program_takes(page: Path) -> None:
-    for line in (
-        commands(page) if page.name != "CONTRIBUTING.md" else ()
-    ):  # tests/test_contributing.py runs its own
-        words = shlex.split(line)
+    if page.name == "CONTRIBUTING.md":  # tests/test_contributing.py runs its own
+        return
+    for words in (words for line in lines(page) for words in commands(line)):
         if words[0] == "anadil" and words[1] not in STAGES:
             command_parser(words[1]).parse_args(words[1:])
 
@@ -65,11 +56,12 @@ def test_the_newcomers_commands_work_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = [shlex.split(line)[1:] for line in commands(ROOT / "README.md") if line.startswith("anadil ")]
+    found = [words for line in lines(ROOT / "README.md") for words in commands(line)]
+    run = [words for program, *words in found if program == "anadil"]
 
     codes = {words[0] + " " + words[1]: main(words) for words in run if words[0] in ("recipe", "compile")}
 
-    assert codes == {"recipe copy": 0, "recipe check": 0, "compile my.yaml": 0}
+    assert codes == {"recipe copy": 0, "recipe check": 0, "compile cluster.yaml": 0}
     assert (tmp_path / "pipeline.yaml").is_file()
     assert "my.yaml" in capsys.readouterr().out
 

@@ -75,8 +75,8 @@ class Records:
         known.update(new)
         return new
 
-    def ensure_parent(self, experiment: str, name: str, shared: str) -> None:
-        """Find or make the run that the stages stand below."""
+    def ensure_parent(self, experiment: str, name: str, shared: str, start_ms: int | None = None) -> None:
+        """Find or make the run that the stages stand below, from the time on at which the first of them began."""
         # Kubeflow Pipelines' MLflow plugin opens the run itself and names it here.
         if given := os.environ.get("MLFLOW_RUN_ID"):
             self.state["parent"] = self.state["parent"] or given
@@ -90,7 +90,7 @@ class Records:
             self.client.update_run(found, status="RUNNING")
         tags = {key: value}
         self.state["parent"] = (
-            found or self.client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+            found or self.client.create_run(experiment_id, start_ms, tags, name).info.run_id
         )
         self.save()
 
@@ -177,10 +177,13 @@ class Records:
         if line["new"]:
             self.state["made"][line["digest"]] = model
         for each in (run, parent):
+            # A link that is there already is refused, and its figures may not be there yet.
             if line["new"]:
-                self.client.log_outputs(each, [LoggedModelOutput(model, step=0)])
+                self.unless_refused(
+                    self.client.log_outputs, each, [LoggedModelOutput(model, step=0)], quiet=True
+                )
             elif each == run or line["digest"] not in self.state["made"]:  # it is not both to one run
-                self.client.log_inputs(each, models=[LoggedModelInput(model)])
+                self.unless_refused(self.client.log_inputs, each, None, [LoggedModelInput(model)], quiet=True)
         self._log_scores(stage, run, model, line)
 
     def _log_scores(self, stage: str, run: str, model: str, line: dict[str, Any]) -> None:
