@@ -10,8 +10,6 @@ with a key `text`. Needs the extras `laptop` and `dev`, and for transformers 4 a
 import argparse
 import itertools
 import json
-import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tests.kit.llama_3 import SHAPE, mixed_documents
 from tests.kit.llama_cpp import opened
@@ -126,30 +123,29 @@ def row(form: str, loader: str, ours: torch.Tensor, theirs: torch.Tensor) -> Non
 
 
 def memory(tokenizer: Path, folder: Path) -> None:
-    """Seconds and peak memory of writing a larger model, in a process of its own; pages of files do not count."""
+    """Peak memory of writing a larger model, in a process of its own: all, and without the pages of mapped files."""
     directory = make(folder / "large", tokenizer, torch.bfloat16, **LARGE)
     size = (directory / "model.safetensors").stat().st_size
+    code = (
+        "import sys; from pathlib import Path; from anadil.release.gguf_file import write_gguf; "
+        "write_gguf(Path(sys.argv[1]), Path(sys.argv[2]), name='x', precision=sys.argv[3])"
+    )
+    out = folder / "large.gguf"
     for precision in ("bf16", "q8_0", "fp32"):
-        code = (
-            "import sys; from pathlib import Path; from anadil.release.gguf_file import write_gguf; "
-            "write_gguf(Path(sys.argv[1]), Path(sys.argv[2]), name='x', precision=sys.argv[3]); "
-            "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith(('RssAnon', 'VmHWM'))])"
-        )
-        started = time.monotonic()
-        out = folder / "large.gguf"
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(directory), str(out), precision],
-            capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        wall = time.monotonic() - started
-        peak, anonymous = (int(each) / 1024**2 for each in done.stdout.split())
+        child = subprocess.Popen([sys.executable, "-c", code, str(directory), str(out), precision])
+        peaks = {"VmHWM": 0, "RssAnon": 0}
+        while child.poll() is None:
+            for line in Path(f"/proc/{child.pid}/status").read_text(encoding="utf-8").splitlines():
+                name, _, rest = line.partition(":")
+                if name in peaks:
+                    peaks[name] = max(peaks[name], int(rest.split()[0]))
+            time.sleep(0.02)
+        whole, anonymous = (each / 1024**2 for each in peaks.values())
         print(
-            f"| {size / 1e9:.2f} GB | {precision} | {out.stat().st_size / 1e9:.2f} GB | {wall:.0f} s | {peak:.2f} GiB | {anonymous:.2f} GiB |",
+            f"| {size / 1e9:.2f} GB | {precision} | {out.stat().st_size / 1e9:.2f} GB | {whole:.2f} GiB | {anonymous:.2f} GiB |",
             flush=True,
         )
         out.unlink()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"CPU of the children: {used.ru_utime + used.ru_stime:.0f} s; {np.__version__=}")
 
 
 if __name__ == "__main__":
