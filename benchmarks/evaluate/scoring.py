@@ -16,17 +16,18 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from random_model import model_of, tokenizer_of
+
 SEED = 20_260_101
 TEXTS = ("builtin:az/prose.jsonl", "builtin:az/generated.jsonl")
 CONTROL = ("<|begin_of_text|>", "<|end_of_text|>")
-LEARNED_TOKENS = 8_000
-"""Of the tokenizer; the model's further rows cost as those of a large vocabulary do, and no text has them."""
 DOCUMENT_WORDS = (15, 30, 60, 120, 240, 480)
 """Lengths that documents have, each as often: a corpus has short and long pages side by side."""
 Figures = dict[str, Any]
@@ -62,46 +63,10 @@ def texts_of(asked: argparse.Namespace) -> list[str]:
     return [" ".join(words[start : start + count]) for start, count in zip(starts, lengths, strict=True)]
 
 
-def tokenizer_of(texts: Sequence[str]) -> Any:
-    """Byte-level BPE, learned from the documents."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=LEARNED_TOKENS,
-        special_tokens=list(CONTROL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token=CONTROL[0], eos_token=CONTROL[1], pad_token=CONTROL[1]
-    )
-
-
-def model_of(asked: argparse.Namespace) -> Any:
-    """A Llama with random weights, the same in every process."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=asked.vocabulary,
-        hidden_size=asked.hidden,
-        intermediate_size=4 * asked.hidden,
-        num_hidden_layers=asked.layers,
-        num_attention_heads=asked.hidden // 64,
-        num_key_value_heads=asked.hidden // 64,
-        max_position_embeddings=asked.context,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    torch.manual_seed(SEED)
-    return LlamaForCausalLM(config).to(asked.device).eval()
+def model_for(asked: argparse.Namespace) -> Any:
+    """The model that is scored."""
+    sizes = {name: getattr(asked, name) for name in ("vocabulary", "hidden", "layers", "context")}
+    return model_of(**sizes, seed=SEED, initializer_range=0.1).to(asked.device).eval()
 
 
 def score_here(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namespace) -> list[float]:
@@ -141,7 +106,7 @@ def score_by_harness(model: Any, tokenizer: Any, texts: list[str], asked: argpar
 def run_scoring(by: Callable[..., list[float]], asked: argparse.Namespace) -> Figures:
     """One way to score: tokens a CPU second with encoding, and what came out."""
     texts = texts_of(asked)
-    tokenizer, model = tokenizer_of(texts), model_of(asked)
+    tokenizer, model = tokenizer_of(texts, CONTROL), model_for(asked)
     by(model, tokenizer, texts[:2], asked)
     num_tokens = sum(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     cpu, wall = time.process_time(), time.perf_counter()

@@ -53,7 +53,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         token_ids(options.tokenizer, options.texts, Path(folder))
-        logits(options.tokenizer, Path(folder))
+        for spread in (0.02, 0.1):
+            logits(options.tokenizer, Path(folder) / str(spread), spread)
         memory(options.tokenizer, Path(folder))
 
 
@@ -85,21 +86,33 @@ def token_ids(tokenizer: Path, texts: list[Path], folder: Path) -> None:
             print(f"| {name} | {len(documents):,} | {sum(map(len, wanted)):,} | {other} |", flush=True)
 
 
-def logits(tokenizer: Path, folder: Path) -> None:
-    """Largest difference of logits from transformers 5 in FP32, by loader and format."""
-    directory = make(folder / "logits", tokenizer, torch.float32)
+def logits(tokenizer: Path, folder: Path, spread: float) -> None:
+    """Largest difference of logits from transformers 5 in FP32, by loader and format.
+
+    Args:
+        tokenizer: Of the model.
+        folder: For files.
+        spread: Standard deviation of the weights; a Llama begins with 0.02.
+    """
+    directory = make(folder / "logits", tokenizer, torch.float32, initializer_range=spread)
     ids = torch.randint(0, 100_000, (1, TOKENS), generator=torch.Generator().manual_seed(4))
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     with torch.no_grad():
         ours = model(input_ids=ids).logits
+        row(f"{spread}: hf", "transformers 5, FP64", ours[0], model.double()(input_ids=ids).logits[0])
     read_by_4(python_with_4(), [directory], ids, folder)
     theirs = torch.load(directory / "logits.pt", weights_only=True)
-    row("hf, FP32", "transformers 4.57", ours[0], theirs[0])
+    row(f"{spread}: hf", "transformers 4.57", ours[0], theirs[0])
     for precision in ("fp32", "fp16", "bf16", "q8_0"):
         file = folder / f"{precision}.gguf"
         write_gguf(directory, file, name="logits", precision=precision)
         with opened(file) as loaded:
-            row(f"gguf, {precision}", "llama.cpp", ours[0], torch.from_numpy(loaded.logits(ids[0].tolist())))
+            row(
+                f"{spread}: gguf, {precision}",
+                "llama.cpp",
+                ours[0],
+                torch.from_numpy(loaded.logits(ids[0].tolist())),
+            )
         file.unlink()
 
 

@@ -22,12 +22,12 @@ from anadil.runtime.mlflow_spool import CLOSED, SPOOL, Tracker, run_sender, trac
 
 def take_steps(tracker: Tracker, first: int, steps: int) -> tuple[list[float], list[float], list[float]]:
     """Seconds of each step by the clock and of the CPU, and of its call of the tracker."""
-    matrix = torch.randn(640, 640)
+    matrix = torch.randn(384, 384)
     clock, cpu, calls = [], [], []
     for step in range(first, first + steps):
         began, began_cpu = time.perf_counter(), time.process_time()
         for _ in range(8):
-            matrix = torch.tanh(matrix @ matrix / 640)
+            matrix = torch.tanh(matrix @ matrix / 384)
         called = time.perf_counter()
         figures = dict.fromkeys(("loss", "lr", "grad_norm", "tokens_per_s", "time_share/step"), 1.0 / step)
         tracker.metrics(figures, step)
@@ -52,9 +52,9 @@ def one_round(
             take_steps(tracker, 1, 50)
             while not (spool / "sent.json").exists():
                 take_steps(Tracker(None), 1, 20)
-            clock, cpu, _ = take_steps(tracker, 51, steps)
+            there = take_steps(tracker, 51, steps)
             server.kill()
-            without, without_cpu, calls = take_steps(tracker, 51 + steps, steps)
+            killed = take_steps(tracker, 51 + steps, steps)
             tracker.files({"report.html": "<h1>report</h1>"})
             tracker.end("FINISHED")
             ended = time.monotonic()
@@ -72,7 +72,7 @@ def one_round(
         files = [each.path for each in client.list_artifacts(run.data.tags["mlflow.parentRunId"])]
         lost = set(range(1, 51 + 2 * steps)) - {each.step for each in history}
         print(f"after replay: {len(history)} of {50 + 2 * steps} points, {len(lost)} lost, artifacts {files}")
-    return clock, without, cpu, without_cpu, calls
+    return (*there, *killed)
 
 
 def main() -> None:
@@ -82,21 +82,17 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=2)
     given = options.parse_args()
     torch.set_num_threads(1)
-    parts: list[list[float]] = [[], [], [], [], []]
+    parts: list[list[float]] = [[] for _ in range(6)]
     for _ in range(given.rounds):
         with tempfile.TemporaryDirectory() as folder:
             for part, found in zip(parts, one_round(Path(folder), given.steps), strict=True):
                 part.extend(found)
-    clock, without, cpu, without_cpu, calls = parts
-    for name, before, after in (("clock", clock, without), ("CPU", cpu, without_cpu)):
-        first, second = statistics.median(before), statistics.median(after)
-        print(
-            f"step, {name}: {first * 1e3:.3f} ms with the server, {second * 1e3:.3f} ms killed ({second / first - 1:+.2%})"
-        )
-    share = statistics.mean(calls) / statistics.mean(without)
-    print(
-        f"call of the tracker: median {statistics.median(calls) * 1e6:.0f} us, longest {max(calls) * 1e3:.2f} ms, {share:.3%} of a step"
-    )
+    names = ("step by the clock", "step, CPU time", "of it the tracker's call")
+    for name, there, killed in zip(names, parts[:3], parts[3:], strict=True):
+        first, second = statistics.median(there), statistics.median(killed)
+        print(f"{name}: {first * 1e3:.3f} ms, killed {second * 1e3:.3f} ms ({second / first - 1:+.2%})")
+    share = statistics.mean(parts[5]) / statistics.mean(parts[3])
+    print(f"calls while it is killed: {share:.2%} of the time, longest {max(parts[5]) * 1e3:.2f} ms")
     with http_server(lambda _: Reply(delay_s=60)) as port, tempfile.TemporaryDirectory() as folder:
         recipe = parse_recipe("", "r", [f"tracking.uri=http://127.0.0.1:{port}"])
         with track_stage("pretrain", recipe, Path(folder)) as tracker:

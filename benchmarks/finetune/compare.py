@@ -20,11 +20,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from random_model import model_of, tokenizer_of
+
 SEED = 7
 TEXTS = "builtin:az/prose.jsonl"
 CONTROL = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")
-LEARNED_TOKENS = 8_000
-"""Of the tokenizer; the model's further rows cost as those of a large vocabulary do, and no chat has them."""
 ANSWER_WORDS = (3, 5, 8, 12, 20, 30, 50, 80, 120, 240)
 """Lengths that answers have, each as often: short help beside long explanations."""
 SIZES = {
@@ -68,62 +69,29 @@ def chats_of(asked: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def tokenizer_of(texts: Sequence[str]) -> Any:
-    """Byte-level BPE, learned from the chats, with the control tokens of Llama 3."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-    from trl.chat_template_utils import llama3_training_chat_template
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=LEARNED_TOKENS,
-        special_tokens=list(CONTROL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(texts, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token=CONTROL[0], eos_token=CONTROL[1], pad_token=CONTROL[1]
-    )
-    tokenizer.chat_template = llama3_training_chat_template
-    return tokenizer
-
-
-def model_of(asked: argparse.Namespace) -> Any:
-    """A Llama with random weights, the same in every process."""
+def model_for(asked: argparse.Namespace) -> Any:
+    """The model that is trained."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=asked.vocabulary,
-        hidden_size=asked.hidden,
-        intermediate_size=4 * asked.hidden,
-        num_hidden_layers=asked.layers,
-        num_attention_heads=asked.hidden // 64,
-        num_key_value_heads=asked.hidden // 64,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=1,
-        use_cache=False,
-    )
-    torch.manual_seed(SEED)
     dtype = torch.bfloat16 if asked.device == "cuda" else torch.float32
-    return LlamaForCausalLM(config).to(asked.device, dtype)
+    sizes = {name: getattr(asked, name) for name in ("vocabulary", "hidden", "layers")}
+    return model_of(**sizes, context=CONTEXT, seed=SEED, use_cache=False).to(asked.device, dtype)
 
 
 def prepare(asked: argparse.Namespace, folder: Path) -> Path:
     """Model, tokenizer and chats as the stage reads them."""
+    from trl.chat_template_utils import llama3_training_chat_template
+
     from anadil.artifacts import artifact
 
     chats = chats_of(asked)
     text = "".join(json.dumps(chat, ensure_ascii=False) + "\n" for chat in chats)
     (folder / "chats.jsonl").write_text(text, encoding="utf-8")
     base = folder / "model"
-    model_of(asked).save_pretrained(base)
-    tokenizer_of([each["content"] for chat in chats for each in chat["messages"]]).save_pretrained(base)
+    model_for(asked).save_pretrained(base)
+    tokenizer = tokenizer_of([each["content"] for chat in chats for each in chat["messages"]], CONTROL)
+    tokenizer.chat_template = llama3_training_chat_template
+    tokenizer.save_pretrained(base)
     artifact.seal(base, kind="model", origin={})
     return base
 

@@ -29,7 +29,7 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tracking(
     scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uris = {"scores": scores, "report": "/runs/report/77aa"}
+    uris = {"scores": scores, "adapter": "/runs/adapter/3", "report": "/runs/report/77aa"}
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
 
     spool = tmp_path / "spool"
@@ -42,12 +42,13 @@ def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tra
     assert lines[1].split() == ["bits", "per", "byte", "2.913", "1.745", "1.802"]
     assert "trained questions: answered word for word" in lines[5]
     assert lines[6].startswith("Release the finetuned model: all 4 deciding checks hold.")
-    assert lines[-3:] == [
+    assert lines[-4:] == [
+        "try it: anadil chat /runs/adapter/3",
         "report: /runs/report/77aa/report.html",
         "tracking: mlflow ui --port 5000 --backend-store-uri 'sqlite:////runs/a b/mlflow.db'",
         "  and then: http://127.0.0.1:5000/#/experiments/1/runs/8a8c?workflowType=machine_learning",
     ]
-    assert len(lines) <= 13
+    assert len(lines) <= 14
     assert max(map(len, lines)) <= 100
 
 

@@ -9,12 +9,19 @@ import pytest
 
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.evaluate import bootstrap
 from anadil.release.compare import Comparison, compare
 from anadil.release.score_pairs import ScorePair
 from tests.kit import compared_run
 from tests.kit.compared_run import make_run, recipe, scores
 
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How good the intervals are is for the tests of `bootstrap` to show."""
+    monkeypatch.setattr(bootstrap, "DRAWS", 60)
 
 
 def pair(found: Comparison, candidate: str, measure: str) -> ScorePair:

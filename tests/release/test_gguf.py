@@ -96,6 +96,16 @@ def test_a_model_in_bf16_stays_in_bf16(tmp_path: Path) -> None:
     assert embedding.data.tobytes() == weights.detach().view(torch.int16).numpy().tobytes()
 
 
+def test_a_model_in_bf16_becomes_one_in_fp32_with_the_same_numbers(tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", torch.bfloat16)
+    ids = some_ids()
+
+    with opened(write(directory, tmp_path / "m.gguf", "fp32")) as model:
+        theirs = model.logits(ids.tolist())
+
+    assert np.abs(by_transformers(directory, ids) - theirs).max() < 1e-4
+
+
 def test_llama_cpp_cuts_a_thousand_documents_into_our_tokens(made: Path, tmp_path: Path) -> None:
     documents = mixed_documents(1_000)
     tokenizer = load_tokenizer(made)
@@ -145,6 +155,29 @@ def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: P
         # As llama.cpp's server does it: the template's own BOS, none of the tokenizer.
         assert model.encode(text, parse=True).count(ids["bos"]) == 1
         assert model.encode("<|eot_id|>", parse=False) != [end]
+
+
+@pytest.mark.slow
+def test_llama_cpps_own_server_writes_a_chat_into_our_tokens(made: Path, tmp_path: Path) -> None:
+    import xllamacpp
+
+    tokenizer: Any = load_tokenizer(made)
+    chat = [{"role": "system", "content": "Qısa."}, {"role": "user", "content": "Bakı haradadır?"}]
+    ours = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    settings = xllamacpp.CommonParams()
+    settings.model.path, settings.n_ctx, settings.n_parallel = str(write(made, tmp_path / "m.gguf")), 256, 1
+    settings.cpuparams.n_threads, settings.warmup = 1, False
+
+    answer = xllamacpp.Server(settings).handle_chat_completions(
+        {"messages": chat, "max_tokens": 1, "verbose": True}
+    )
+
+    text = answer["__verbose"]["prompt"]
+    assert answer["usage"]["prompt_tokens"] == len(ours)
+    assert text in (
+        written := tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    )
+    assert written.removesuffix(text) in ("", tokenizer.bos_token)  # put before it as a token, once
 
 
 def test_rows_of_the_embedding_without_a_token_are_filled_up(tmp_path: Path) -> None:

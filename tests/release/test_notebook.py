@@ -138,6 +138,7 @@ def test_the_guide_s_code_runs_in_an_event_loop(tmp_path: Path, monkeypatch: pyt
     assert shown[-1] == ["run-1-adapter at 0: Balansı necə yoxlayım?"]
 
 
+@pytest.mark.slow
 def test_a_run_out_of_an_event_loop_is_a_process_of_its_own(raw: Path, tmp_path: Path) -> None:
     told: list[str] = []
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)

@@ -221,7 +221,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(
     registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_lock, "LEASE_S", 1.0)
-    monkeypatch.setattr(registry_lock, "CALL_S", -5.0)
+    monkeypatch.setattr(registry_lock, "CALL_S", -60.0)
     monkeypatch.setattr(registry_lock, "SETTLE_S", 0.1)
     lock = f"{name}.promotion-lock"
     registry.client.create_registered_model(lock, tags={registry_lock.OWNER_TAG: "a dead process"})
@@ -230,8 +230,10 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(
 
     assert aliases(registry, name) == {"champion": "1"}
     assert registry.model(lock) is None
+    monkeypatch.setattr(registry_lock, "RENEW_S", 0.0)
     with registry_lock.exclusive(registry, name) as check:
         check()
+        assert registry_lock.RENEWED_TAG in registry.model(lock).tags
         registry.client.set_registered_model_tag(lock, registry_lock.OWNER_TAG, "another")
         with pytest.raises(RetryableError, match="took so long that another may have begun"):
             check()

@@ -172,6 +172,12 @@ def test_an_export_of_nobody_and_other_artifacts_are_refused(made: Path, tmp_pat
         trace(str(only(made / "root/corpus")))
 
 
+def test_a_token_in_a_uri_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["trace", "s3://user:secret@bucket/model"]) == 2
+
+    assert "secret" not in "".join(capsys.readouterr())
+
+
 def flip(path: Path) -> None:
     """Change one byte, and nothing else."""
     content = bytearray(path.read_bytes())

@@ -258,6 +258,7 @@ def test_text_of_users_breaks_out_of_neither_front_matter_nor_markdown(tmp_path:
     for card in (model_card(uris["adapter"]), card_of_corpus(manifest, counts | {"dropped": {text: 3}})):
         head, body = fields(card), card.split("\n---\n", maxsplit=1)[1]
         assert head["license"] in ("other", ["other"])
+        assert all(value.isprintable() for value in head.values() if isinstance(value, str))
         assert "<script>" not in body
         assert not re.search(r"(?<!\\)\]\(", body)
         assert "\n---\n" not in body

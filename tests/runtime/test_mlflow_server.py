@@ -76,6 +76,9 @@ def test_a_run_has_its_scores_tags_and_files_and_a_child_for_each_stage(
     assert sorted(runs) == ["evaluate", "pretrain", "report"]
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
+    # By the lines, not by the time at which they are sent.
+    assert parent.info.start_time == runs["pretrain"].info.start_time
+    assert parent.info.end_time == runs["report"].info.end_time
     assert parent.data.metrics["bits_per_byte/adapted"] == 1.36
     assert parent.data.params["language"] == "az"
     assert PASSWORD not in json.dumps(parent.data.to_dictionary())
@@ -97,6 +100,8 @@ def test_what_was_read_is_linked_with_digest_source_and_schema(sent: tuple[Mlflo
         assert corpus.digest == artifacts("whole")["corpus"].digest[:36]
         assert (corpus.source_type, json.loads(corpus.source)) == ("s3", {"uri": "s3://bucket/corpus/1"})
         assert "text" in corpus.schema
+        columns = json.loads(data["questions.jsonl"].schema)["mlflow_colspec"]
+        assert {"name": "messages", "type": "array", "required": True} in columns
         assert json.loads(corpus.profile) == {"num_rows": 363}
     assert len(runs["pretrain"].inputs.dataset_inputs) == 1
 
@@ -178,6 +183,29 @@ def test_a_server_that_is_killed_while_a_run_goes_on_loses_nothing(
     assert len(scores) == 1
     files = [each.path for each in client.list_artifacts(runs["flow"].info.run_id)]
     assert sorted(files) == ["recipe.yaml", "report.html", "report.md", "scores.json"]
+
+
+def test_figures_of_a_model_arrive_though_the_server_went_away_after_the_model_was_linked(
+    mlflow_server: MlflowServer, tmp_path: Path
+) -> None:
+    away = True
+
+    def no_figures(request: Request) -> Reply | None:
+        return (
+            Reply(status=503) if away and b"model_id" in request.content and "batch" in request.path else None
+        )
+
+    spool = write_run(tmp_path, "linked")
+    with proxy(mlflow_server.uri, no_figures) as (uri, _):
+        with pytest.raises(Exception, match="503"):
+            send(spool, uri, "linked")
+        away = False
+        send(spool, uri, "linked")
+
+    adapted = models_of(mlflow_server.client(), "linked")["adapted"]
+    assert sorted(each.key for each in adapted.metrics) == [
+        "bits_per_byte/adapted", "fertility/adapted", "pretrain_loss",
+    ]  # fmt: skip
 
 
 def test_an_artifact_store_that_is_away_holds_up_no_number_and_gets_its_files_later(

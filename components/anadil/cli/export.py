@@ -11,9 +11,10 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
 from anadil.recipe.load import load_recipe
 from anadil.release.export import DTYPES, FORMATS, QUANTIZATIONS, export
-from anadil.release.model_source import ModelSource, find_model
+from anadil.release.model_source import REGISTERED, ModelSource, find_model
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.execute import base_cache
+from anadil.runtime.mlflow_spool import tracking_uri
 from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ DESCRIPTION = """Every byte of an artifact is compared with its manifest first, 
   hf    a directory that transformers 4 and 5 and vLLM load as it is; of an adapter its merged model
   gguf  one file for llama.cpp, Ollama and LM Studio, and a Modelfile beside it; Llama models
 
-A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --tokenizer of its run."""
+A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --tokenizer of its run; a name of the registry
+is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
 
 
 def add_export(name: str, commands: Any, text: str) -> None:
@@ -60,7 +62,7 @@ def run_export(options: argparse.Namespace) -> int:
     _check(options)
     Stop().listen()  # so that what is half written is taken away
     hub_id = _hub_id(options.push)
-    source = find_model(options.uri)
+    source = find_model(options.uri, tracking=_tracking(options))
     exported = export(
         source,
         Path(options.out),
@@ -94,6 +96,13 @@ def _check(options: argparse.Namespace) -> None:
         require_packages("gguf")
     elif options.precision:
         require_packages("pretrain")
+
+
+def _tracking(options: argparse.Namespace) -> str | None:
+    """The recipe's registry, where a name of one is given."""
+    return (
+        tracking_uri(load_recipe(options.recipe, options.set)) if options.uri.startswith(REGISTERED) else None
+    )
 
 
 def _hub_id(given: str | None) -> str | None:

@@ -18,6 +18,8 @@ from anadil.report.verdict import candidates_of, gate_verdict
 from anadil.runtime.mlflow_spool import tracking_uri
 
 WIDTH = 100
+RELEASED = {"adapted": "model", "finetuned": "adapter"}
+"""Candidate of the scores -> artifact that it is."""
 PORT = 5000
 """MLflow's own."""
 FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
@@ -46,6 +48,8 @@ def summary_lines(
         scores = table_of(json.loads(storage.store(place).read(place)))
         yield from figure_lines(scores)
         yield from textwrap.wrap(gate_verdict(scores), WIDTH)
+        if (released := uris.get(RELEASED.get(str(field(scores, "gate.released")), ""))) is not None:
+            yield f"try it: anadil chat {shlex.quote(released)}"
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
     if tracking := tracking_uri(recipe, default=default_tracking):

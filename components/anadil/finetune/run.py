@@ -1,5 +1,6 @@
 """Chats and model to adapter: LoRA or all weights on the assistant's words, audited before, merged after."""
 
+import gc
 import json
 import logging
 import os
@@ -97,10 +98,12 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     origin = _origin(job, rows, processes)
     newest = _train(job, trainer, steps, origin, processes)
     learnt = _learnt(job, trainer.model)
-    del trainer  # merging needs the memory
+    del trainer  # preference and merging need the memory
+    _free()
     step = processes.run_on_first(lambda: lora.result_step(job, newest))
     finetuned = lora.checkpoint(job, step)
     preferred = prefer(job, pairs, tokenizer, finetuned, origin, processes, device) if pairs else None
+    _free()
     if not processes.is_first:
         return {}
     figures: Figures = {
@@ -119,6 +122,13 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     _write(job.out / "training.json", summary)
     job.varying.extend(name for name in BESIDE if (job.out / name).is_file())
     return figures
+
+
+def _free() -> None:
+    """Give memory back: a trainer and its model name each other, and wait for the collector."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _own_part(job: Job, processes: Group) -> Job:

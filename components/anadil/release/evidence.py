@@ -19,6 +19,7 @@ from anadil.release.gate_verdict import Promotable
 from anadil.release.registry import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
 from anadil.report.model_card import model_card
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
+from anadil.runtime.mlflow_records import artifact_place
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,8 @@ def _experiment(registry: Registry, name: str) -> str:
     if found := registry.client.get_experiment_by_name(name):
         return str(found.experiment_id)
     try:
-        return str(registry.client.create_experiment(name))
+        place = artifact_place(registry.uri)
+        return str(registry.client.create_experiment(name, artifact_location=place))
     except MlflowException as error:
         found = registry.client.get_experiment_by_name(name)
         if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:

@@ -164,7 +164,7 @@ def gguf_type(shape: tuple[int, ...], stored: str, wanted: Type | None) -> Type:
         return Type.F32
     if wanted is Type.Q8_0 and shape[-1] % BLOCK:
         return Type.F16
-    return wanted or STORED.get(stored, Type.F32)
+    return STORED.get(stored, Type.F32) if wanted is None else wanted  # F32 is 0
 
 
 def num_bytes(shape: tuple[int, ...], kind: Type) -> int:

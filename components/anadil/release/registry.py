@@ -249,12 +249,17 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     # A person waits: a server that is away should be told in seconds, not minutes.
     os.environ.update(TIMEOUTS | QUIET | os.environ)
     try:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient, set_tracking_uri
     except ImportError:
         raise PreflightError("mlflow is not installed; run pip install 'anadil[tracking]'") from None
+    # SageMaker's plugin signs for the address that is set, whatever a client is given, and warns of each other one.
+    if uri.startswith("arn:"):
+        set_tracking_uri(uri)
+    logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
     with registry_errors(uri), _alone_at(file if file != uri else ""):
-        # It prints the stack of what it then raises, and each table that it makes.
+        # It prints the stack of what it then raises, each table that it makes, and each attempt.
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
         if not uri.startswith(("http", "arn:", "sqlite:")):
             _connect_once(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -344,5 +349,7 @@ def _short(error: Exception) -> str:
     text = str(error).strip()
     if text.startswith("{"):
         text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
+    if reason := re.search(r"\[Errno -?\d+\] ([\w ,]+)", text):  # below the client's layers
+        text = reason[1]
     first = masked(text).splitlines()[0] if text else type(error).__name__
     return first if len(first) <= 300 else f"{first[:300]}..."

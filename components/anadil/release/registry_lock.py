@@ -27,12 +27,14 @@ OWNER_TAG = "anadil.owner"
 DESCRIPTION = (
     "Held by a running `anadil promote`, which removes it; one that was killed leaves it to the next."
 )
+RENEWED_TAG = "anadil.renewed"
 LEASE_S = 120.0
-"""After so long of one owner it is taken for dead; a promotion holds the lock for seconds."""
+"""After so long without a renewal its owner is taken for dead; a promotion holds the lock for seconds."""
+RENEW_S = 15.0
 CALL_S = 50.0
 """The longest that a call may take, its repetitions included: nothing is sent that may arrive after the lease."""
-PATIENCE_S = 900.0
-"""How long a promotion waits for others; fifty at once take a minute."""
+PATIENCE_S = 1_800.0
+"""How long a promotion waits for others; fifty at once take a minute or two."""
 SETTLE_S = 2.0
 POLL_S = (0.05, 0.5)
 """Between two looks, at random, so that those who wait do not ask at the same time."""
@@ -52,10 +54,16 @@ def exclusive(registry: Registry, name: str) -> Iterator[Callable[[], None]]:
     since = _take(registry, lock, owner)
 
     def check() -> None:
-        if time.monotonic() - since > LEASE_S - CALL_S or _owner(registry, lock) != owner:
+        nonlocal since
+        now = time.monotonic()
+        if now - since > LEASE_S - CALL_S or not _holder(registry, lock).startswith(owner):
             raise RetryableError(
                 f"{lock}: this promotion took so long that another may have begun; run the same command again"
             )
+        if now - since > RENEW_S:
+            with registry_errors(registry.uri):
+                registry.client.set_registered_model_tag(lock, RENEWED_TAG, str(time.time_ns()))
+            since = now
 
     try:
         yield check
@@ -76,10 +84,12 @@ def _take(registry: Registry, lock: str, owner: str) -> float:
         since = time.monotonic()
         if _create(registry, lock, owner):
             time.sleep(SETTLE_S if takes_over else 0)  # another may be removing the dead one's just now
-            if not takes_over or _owner(registry, lock) == owner:
+            if not takes_over or _holder(registry, lock).startswith(owner):
                 return since
-        current = _owner(registry, lock)
-        if current == owner:  # an answer was lost, and its repetition found what we created ourselves
+        current = _holder(registry, lock)
+        if current.startswith(
+            owner
+        ):  # an answer was lost, and its repetition found what we created ourselves
             return since
         if current != seen:
             seen, seen_at = current, time.monotonic()
@@ -110,7 +120,8 @@ def _create(registry: Registry, lock: str, owner: str) -> bool:
     return True
 
 
-def _owner(registry: Registry, lock: str) -> str:
+def _holder(registry: Registry, lock: str) -> str:
+    """Who holds the lock, and when it was renewed; empty where nobody does."""
     with registry_errors(registry.uri):
         model = registry.model(lock)
-    return str(model.tags.get(OWNER_TAG, "")) if model else ""
+    return f"{model.tags.get(OWNER_TAG, '')} {model.tags.get(RENEWED_TAG, '')}" if model else ""

@@ -11,6 +11,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import DataError, IntegrityError
+from anadil.release.model_source import check_address
 from anadil.release.notebook import html_page, html_table
 from anadil.release.registry import resolve
 from anadil.release.trace_chain import DIGITS, BaseFiles, Chain, Link, SourceFile, sha256_of
@@ -147,9 +148,11 @@ def find_start(uri: str, roots: Sequence[str] = (), tracking: str | None = None)
     Raises:
         DataError: There is none.
         IntegrityError: A registered model is not the one that was promoted.
+        RecipeError: The URI is empty, or holds a password or a token.
     """
     if uri.startswith(REGISTERED):
         return _registered(uri, roots, tracking)
+    check_address(uri)
     place = absolute(uri)
     manifest = artifact.read_manifest(place)
     if manifest is None and place.endswith("/merged"):

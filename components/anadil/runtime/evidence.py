@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from anadil import __version__
+from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
@@ -24,7 +25,7 @@ from anadil.text.metrics import deciding_scores
 
 CORPUS_SCHEMA = dict.fromkeys(("id", "text", "source", "url", "lang"), "string")
 """Columns of a corpus."""
-CONTEXTS = {"evaluate": "evaluation", "finetune": "finetuning", "clean": "raw"}
+CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finetuning", "clean": "raw"}
 """Stage -> what MLflow calls the use of its data; any other trains."""
 CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
 """Kind of artifact -> candidate of the scores that it is."""
@@ -33,6 +34,9 @@ LEARNT = ("loss", "validation_loss", "tokens", "trained_tokens")
 PAGES = ("report.html", "report.md", "metrics.json", "model_card.md", "data_card.md")
 NOTE_TAG = "mlflow.note.content"
 """What MLflow's page shows as the description."""
+MAX_ROW_BYTES = 1_000_000
+TYPES = {str: "string", bool: "boolean", int: "long", float: "double", list: "array"}
+"""Type of a value -> MLflow's name of it."""
 MAX_FILES = 50
 """Most outside files that are shown one by one; a crawl of thousands stands in the manifest."""
 
@@ -125,7 +129,23 @@ def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
             uri=uri,
             digest=digest.strip('"'),
             context="evaluation" if is_for_scores else context,
+            schema=_columns(uri),
         )
+
+
+def _columns(uri: str) -> dict[str, str]:
+    """Columns of JSON lines on this machine, by their first line; of anything else none."""
+    place = storage.built_in(uri) if uri.startswith(storage.BUILT_IN) else Path(uri)
+    if "://" in uri or place.suffix != ".jsonl":
+        return {}
+    with suppress(OSError, ValueError), place.open("rb") as lines:
+        row = json.loads(lines.readline(MAX_ROW_BYTES))
+        return (
+            {str(name): TYPES.get(type(value), "object") for name, value in row.items()}
+            if isinstance(row, dict)
+            else {}
+        )
+    return {}
 
 
 def tell_result(

@@ -260,7 +260,8 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
     if rank == 0:
         _clear(job.out)
     with track_stage(planned.stage.name, job.recipe, job.work) as tracker:
-        _tell_start(tracker, planned, job, manifests)
+        if rank == 0:
+            _tell_start(tracker, planned, job, manifests)
         try:
             if rank == 0:
                 job.out.mkdir(parents=True)

@@ -75,8 +75,8 @@ class Records:
         known.update(new)
         return new
 
-    def ensure_parent(self, experiment: str, name: str, shared: str) -> None:
-        """Find or make the run that the stages stand below."""
+    def ensure_parent(self, experiment: str, name: str, shared: str, start_ms: int | None = None) -> None:
+        """Find or make the run that the stages stand below, from the time on at which the first of them began."""
         # Kubeflow Pipelines' MLflow plugin opens the run itself and names it here.
         if given := os.environ.get("MLFLOW_RUN_ID"):
             self.state["parent"] = self.state["parent"] or given
@@ -90,14 +90,14 @@ class Records:
             self.client.update_run(found, status="RUNNING")
         tags = {key: value}
         self.state["parent"] = (
-            found or self.client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+            found or self.client.create_run(experiment_id, start_ms, tags, name).info.run_id
         )
         self.save()
 
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            place = _artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
+            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
             return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
         if KIND_TAG not in found.tags:
             self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
@@ -177,10 +177,13 @@ class Records:
         if line["new"]:
             self.state["made"][line["digest"]] = model
         for each in (run, parent):
+            # A link that is there already is refused, and its figures may not be there yet.
             if line["new"]:
-                self.client.log_outputs(each, [LoggedModelOutput(model, step=0)])
+                self.unless_refused(
+                    self.client.log_outputs, each, [LoggedModelOutput(model, step=0)], quiet=True
+                )
             elif each == run or line["digest"] not in self.state["made"]:  # it is not both to one run
-                self.client.log_inputs(each, models=[LoggedModelInput(model)])
+                self.unless_refused(self.client.log_inputs, each, None, [LoggedModelInput(model)], quiet=True)
         self._log_scores(stage, run, model, line)
 
     def _log_scores(self, stage: str, run: str, model: str, line: dict[str, Any]) -> None:
@@ -294,7 +297,7 @@ class Records:
         return True
 
 
-def _artifact_place(uri: str) -> str | None:
+def artifact_place(uri: str) -> str | None:
     """Where artifacts of a database on this machine lie: beside it, and not below wherever the sender was started."""
     if not uri.startswith("sqlite:///"):
         return None  # the server decides

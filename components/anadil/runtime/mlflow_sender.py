@@ -53,7 +53,10 @@ class Sender:
             OSError: Files are left.
             MlflowException: The server is away.
         """
-        self.records.ensure_parent(self.experiment, self.name, self.shared)
+        began = min(
+            (moment for path in self.spool.glob("*.jsonl") if (moment := _began(path)[0])), default=None
+        )
+        self.records.ensure_parent(self.experiment, self.name, self.shared, began)
         while True:
             closed = is_closed()
             # Whole files, in the order of the stages: what makes a model is sent before what reads it.
@@ -77,7 +80,7 @@ class Sender:
                 self.client.set_terminated(run, "KILLED")
         status = next((s for s in ("FAILED", "KILLED") if s in ended.values()), "FINISHED")
         if not self.state.get("given"):
-            self.client.set_terminated(self.state["parent"], status)
+            self.client.set_terminated(self.state["parent"], status, self.state.get("ended at"))
 
     def _send_whole(self, path: Path) -> int:
         total = 0
@@ -112,6 +115,7 @@ class Sender:
             records.run(stage, line["time"])
         elif kind == "end":
             self.state["ended"][stage] = line["status"]
+            self.state["ended at"] = max(line["time"], self.state.get("ended at", 0))
             self.client.set_terminated(records.run(stage), line["status"], line["time"])
         elif kind == "metrics":
             return self._metrics(stage, line)

@@ -38,6 +38,8 @@ CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
 PATIENCE_S = 20.0
 """How long the end of a run waits for a sender that is not done, while the server answers."""
+DATABASE_PATIENCE_S = 60.0
+"""The same for a database of this machine, which no network can hang: its first use makes the tables, some 10 s of CPU time."""
 SILENCE_S = 1.5
 """How long the end of a run waits for the server to answer at all."""
 LOOK_EVERY_S = 3.0
@@ -317,7 +319,7 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
 
 def _end(process: "subprocess.Popen[bytes]", uri: str) -> int:
     """The exit code of a sender that has all lines; one that would only wait for a silent server is ended."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + (DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S)
     while process.poll() is None and time.monotonic() < deadline and answers(uri, SILENCE_S):
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY_S)
