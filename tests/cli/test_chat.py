@@ -136,6 +136,23 @@ def test_who_waits_for_an_answer_gets_it_and_lines_that_are_there_go_together() 
     assert list(batches) == []
 
 
+def test_a_line_without_an_end_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, held = Lines(0), []
+    chunks = iter([b"a" * (1 << 16)] * 64 + [b"\nbir\n", b""])
+
+    def read(*_: int) -> bytes:
+        held.append(len(lines._buffer))
+        return next(chunks)
+
+    monkeypatch.setattr(command, "os", SimpleNamespace(read=read))
+    monkeypatch.setattr(Lines, "_is_more", lambda _: True)
+    (too_long, second) = (line for batch in lines.batches() for line in batch)
+
+    assert isinstance(too_long, DataError)
+    assert second == "bir"
+    assert max(held) <= MAX_LINE_BYTES
+
+
 def test_a_person_asks_and_reads(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

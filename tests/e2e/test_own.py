@@ -9,7 +9,6 @@ import pytest
 from anadil.artifacts import storage
 from anadil.cli.main import main
 from anadil.recipe.load import load_recipe
-from anadil.release.chat import ChatSettings, open_chat
 from tests.kit.flow import made_folders
 
 pytestmark = [
@@ -17,7 +16,9 @@ pytestmark = [
     # Of peft about transformers.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
-DOCUMENTS, CHATS = 40, 32
+SHORT = ("evaluate.max_new_tokens=8", "evaluate.max_questions=4", "finetune.epochs=1")
+"""What a laptop takes minutes for, and this test is not about."""
+DOCUMENTS, CHATS = 24, 16
 
 
 def beginning(uri: str, count: int) -> str:
@@ -30,7 +31,7 @@ def test_a_copied_recipe_runs_to_its_end_on_a_small_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("anadil.model.tiny.TINY_STEPS", 40)
+    monkeypatch.setattr("anadil.model.tiny.TINY_STEPS", 20)
     for folder, uri, count in (
         ("text", "builtin:az/prose.jsonl", DOCUMENTS),
         ("chats", "builtin:az/questions.jsonl", CHATS),
@@ -48,11 +49,13 @@ def test_a_copied_recipe_runs_to_its_end_on_a_small_text(
     assert f"1 file(s), {DOCUMENTS} documents" in looked
     assert f"1 file(s), {CHATS} chats" in looked
 
-    made = made_folders(load_recipe("my.yaml", [f"storage.root={tmp_path}", "tracking.uri=off"]))
+    made = made_folders(load_recipe("my.yaml", [f"storage.root={tmp_path}", "tracking.uri=off", *SHORT]))
 
     training = json.loads((made["model"] / "training.json").read_text(encoding="utf-8"))
     scores = json.loads((made["scores"] / "scores.json").read_text(encoding="utf-8"))["candidates"]
     assert training["epochs"] == pytest.approx(4, abs=0.5)
     assert scores["adapted"]["bits_per_byte"] < scores["base"]["bits_per_byte"]
     assert (made["report"] / "report.html").is_file()
+    from anadil.release.chat import ChatSettings, open_chat
+
     assert open_chat(str(made["adapter"]), ChatSettings(max_tokens=8)).answers(["Salam!", ""])[1] == ""
