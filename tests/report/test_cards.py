@@ -189,6 +189,7 @@ def test_the_licence_follows_the_base_and_unknown_is_said_as_unknown(
     assert f"# {name}\n" in card
     assert ("**Built with" in card) == licence.startswith("llama")
     assert ("Copyright © Meta Platforms" in card) == licence.startswith("llama")
+    assert ("<https://www.llama.com/llama" in card) == licence.startswith("llama")
     assert ("Unknown. Neither" in card) == (licence == "unknown")
     assert fields(card).get("base_model") == (None if base.startswith("/") else base)
 

@@ -63,6 +63,11 @@ class Licence:
     """What a file `NOTICE` beside the weights must hold."""
 
     @property
+    def address(self) -> str:
+        """The link where it is a plain address, which Markdown can hold without signs that would have to be escaped."""
+        return self.link if re.fullmatch(r"https://[\w.-]+(/[\w.-]*)*", self.link) else ""
+
+    @property
     def is_known(self) -> bool:
         """Whether anything says which it is."""
         return self.id != UNKNOWN
