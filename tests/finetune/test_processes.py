@@ -124,7 +124,8 @@ def test_two_and_four_processes_have_the_losses_and_the_weights_of_one(
     ("how", "settings"),
     [
         (signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
-        (signal.SIGKILL, ("finetune.trains=all",)),
+        # Of a kill in two processes tests/finetune/test_preference_processes.py tells too.
+        matrix(signal.SIGKILL, ("finetune.trains=all",)),
         matrix(signal.SIGTERM, ("finetune.trains=all",)),
         matrix(signal.SIGKILL, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
     ],
