@@ -208,6 +208,7 @@ def test_the_licence_follows_the_base_and_unknown_is_said_as_unknown(
         ),
         ({"LICENSE": "Do as we say."}, "other", "see LICENSE of the base"),
         ({"README.md": "---\nlicense: [broken\n---\n"}, "unknown", ""),
+        ({"README.md": "---\nlicense: mit\nreleased: 2024-02-30\n---\n"}, "unknown", ""),
         ({"README.md": "no front matter"}, "unknown", ""),
     ],
 )  # fmt: skip

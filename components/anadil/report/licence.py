@@ -169,7 +169,7 @@ def _front_matter(readme: Path) -> Mapping[str, object]:
     match = re.match(r"\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", text, re.DOTALL)
     try:
         found = yaml.safe_load(match[1]) if match else None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError of `2024-02-30`, which is no day
         return {}
     return found if isinstance(found, dict) else {}
 
