@@ -60,6 +60,14 @@ def test_local_files_are_found_by_path_directory_and_glob(tmp_path: Path) -> Non
     assert len(local.files(str(tmp_path))) == 4
 
 
+def test_what_a_desktop_hides_in_a_directory_is_no_input(tmp_path: Path) -> None:
+    folder = tmp_path / ".mine" / "text"
+    lay(folder, ".DS_Store", "._a.txt", "a.txt", ".git/b.txt", "deep/.c.txt")
+
+    assert storage.expand([str(folder)], "clean.inputs") == [f"{folder}/a.txt"]
+    assert storage.expand([f"{folder}/._a.txt"], "clean.inputs") == [f"{folder}/._a.txt"]
+
+
 def test_inputs_are_expanded_in_order_and_once(tmp_path: Path) -> None:
     lay(tmp_path, "b.txt", "a.txt")
 

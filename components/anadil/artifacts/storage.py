@@ -137,10 +137,12 @@ class LocalStore:
         draft.replace(path)
 
     def files(self, pattern: str) -> list[str]:
-        """Sorted files of a path, directory or glob (`**` goes down)."""
+        """Sorted files of a path, directory or glob (`**` goes down); what is hidden has to be named itself."""
         path = Path(pattern).expanduser()
         if path.is_dir():
-            return sorted(str(file) for file in path.rglob("*") if file.is_file())
+            # As a glob does: desktops leave `.DS_Store` and `._page.txt`, which nobody has put there.
+            found = (file for file in path.rglob("*") if file.is_file())
+            return sorted(str(file) for file in found if "/." not in f"/{file.relative_to(path).as_posix()}")
         if path.is_file():
             return [str(path)]
         # Path.glob takes no absolute pattern.
