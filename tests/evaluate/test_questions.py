@@ -293,3 +293,14 @@ def test_of_many_questions_an_even_sample_is_held_whatever_their_order(
 
     assert samples[0] == samples[1]
     assert len(samples[0]) == 5
+
+
+def test_a_chat_with_a_separator_of_lines_in_it_is_read_back_whole(tmp_path: Path) -> None:
+    kept = chat("Bir\u2028iki?", "Üç\x85dörd\u2029beş")
+    text = json.dumps(kept.as_row(), ensure_ascii=False) + "\n"  # as the adapter has it
+    (tmp_path / "heldout_chats.jsonl").write_text(text, encoding="utf-8")
+    job = Job(recipe=Recipe(), inputs={"adapter": tmp_path}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+    (question,) = read_questions(job).listed
+
+    assert question.chat.messages == kept.messages

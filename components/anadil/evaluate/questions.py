@@ -123,7 +123,8 @@ def _chats_of_adapter(adapter: Path | None, name: str) -> list[Chat]:
     path = adapter / name if adapter else None
     if path is None or not path.is_file():
         return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    # Not `splitlines`: a chat may hold U+2028 or U+0085, which end no line of JSON lines.
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return [
         Chat(
             messages=tuple(Message(role=one["role"], content=one["content"]) for one in row["messages"]),
