@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 
 from anadil.artifacts.chat_files import read_chats
@@ -144,10 +145,18 @@ def _sample(chats: Sequence[Chat], size: int) -> list[Chat]:
     return [chats[place] for place in sorted(ranked[:size])]
 
 
-def renderings_of(candidate: ScoredModel) -> tuple[Rendering, ...]:
-    """The ways in which a candidate is asked."""
+def renderings_of(candidate: ScoredModel, questions: Sequence[Question]) -> tuple[Rendering, ...]:
+    """The ways in which a candidate is asked; not through a template that refuses a question, as Gemma 2's a system turn."""
     tokenizer: Any = candidate.tokenizer
     if tokenizer.chat_template is None:
+        return ("plain text",)
+    try:
+        for question in questions:
+            tokenizer.apply_chat_template(_turns(question), add_generation_prompt=True, tokenize=False)
+    except TemplateError as error:
+        log.warning(
+            "%s: asked in plain text; its chat template refuses a question (%s)", candidate.name, error
+        )
         return ("plain text",)
     return ("chat template",) if candidate.answers else ("plain text", "chat template")
 
@@ -155,10 +164,16 @@ def renderings_of(candidate: ScoredModel) -> tuple[Rendering, ...]:
 def render(candidate: ScoredModel, questions: Sequence[Question], how: Rendering) -> list[Ids]:
     """Token ids of each question, up to where its answer begins."""
     if how == "chat template":
-        turns = [[{"role": one.role, "content": one.content} for one in each.turns] for each in questions]
-        return [tuple(chat_ids(candidate.tokenizer, each, add_generation_prompt=True)) for each in turns]
+        return [
+            tuple(chat_ids(candidate.tokenizer, _turns(each), add_generation_prompt=True))
+            for each in questions
+        ]
     texts = ["".join(one.content + BLANK_LINE for one in question.turns) for question in questions]
     return [(candidate.prefix, *ids) for ids in encode_texts(candidate.tokenizer, texts)]
+
+
+def _turns(question: Question) -> list[dict[str, str]]:
+    return [{"role": one.role, "content": one.content} for one in question.turns]
 
 
 def encode_references(
