@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jinja2 import TemplateError
 from numpy.typing import NDArray
 
 from anadil.artifacts.chat_files import read_chats
@@ -153,7 +152,7 @@ def renderings_of(candidate: ScoredModel, questions: Sequence[Question]) -> tupl
     try:
         for question in questions:
             tokenizer.apply_chat_template(_turns(question), add_generation_prompt=True, tokenize=False)
-    except TemplateError as error:
+    except Exception as error:  # noqa: BLE001  a template raises what it likes
         log.warning(
             "%s: asked in plain text; its chat template refuses a question (%s)", candidate.name, error
         )
