@@ -17,7 +17,7 @@ from anadil.core.errors import DataError
 from anadil.evaluate.bits_per_byte import score_answers, windows
 from anadil.evaluate.choices import choice_figures
 from anadil.evaluate.models import LoadedModel, open_model
-from anadil.evaluate.questions import Question, Questions, read_questions, render
+from anadil.evaluate.questions import Question, Questions, read_questions, render, renderings_of
 from anadil.evaluate.run import run
 from anadil.model.load import encode_texts
 from anadil.recipe.sections import Recipe
@@ -293,3 +293,35 @@ def test_of_many_questions_an_even_sample_is_held_whatever_their_order(
 
     assert samples[0] == samples[1]
     assert len(samples[0]) == 5
+
+
+def test_a_chat_with_a_separator_of_lines_in_it_is_read_back_whole(tmp_path: Path) -> None:
+    kept = chat("Bir\u2028iki?", "Üç\x85dörd\u2029beş")
+    text = json.dumps(kept.as_row(), ensure_ascii=False) + "\n"  # as the adapter has it
+    (tmp_path / "heldout_chats.jsonl").write_text(text, encoding="utf-8")
+    job = Job(recipe=Recipe(), inputs={"adapter": tmp_path}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+    (question,) = read_questions(job).listed
+
+    assert question.chat.messages == kept.messages
+
+
+def test_a_model_whose_template_refuses_a_question_is_asked_in_plain_text(
+    tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    candidate = open_model("base", tmp_path)
+    plain = Question(chat=chat("Sual?", "Hə"), seen=False)
+    system = Message(role="system", content="Qısa cavab ver.")
+    told = Question(
+        chat=Chat(messages=(system, *plain.chat.messages), place="qa:2"),
+        seen=False,
+    )
+    candidate.tokenizer.chat_template = (  # as Gemma 2's
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for one in messages %}{{ one.content }}{% endfor %}"
+    )
+
+    assert renderings_of(candidate, [plain]) == ("plain text", "chat template")
+    assert renderings_of(candidate, [plain, told]) == ("plain text",)
+    assert "System role not supported" in caplog.text

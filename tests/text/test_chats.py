@@ -40,6 +40,10 @@ def chat(*questions: str) -> Chat:
         {"messages": [turn("USER", [{"type": "text", "text": ASKED}]), turn("Model", [ANSWERED])]},
         {"conversations": [said("human", ASKED), said("gpt", ANSWERED)]},
         {"conversations": [turn("user", ASKED), turn("assistant", ANSWERED)], "id": 7},
+        {"messages": {"role": ["user", "assistant"], "content": [ASKED, ANSWERED]}},
+        {"conversations": {"from": ["human", "gpt"], "value": [ASKED, ANSWERED]}},
+        {"messages": [{"role": None, "content": None, **said("human", ASKED)}, turn("assistant", ANSWERED)]},
+        {"messages": [turn("system", " "), turn("user", ASKED), turn("assistant", ANSWERED)]},
         {"prompt": ASKED, "response": ANSWERED},
         {"prompt": ASKED, "completion": ANSWERED},
         {"prompt": [turn("user", ASKED)], "completion": [turn("assistant", ANSWERED)]},
@@ -69,6 +73,13 @@ def test_the_input_of_an_instruction_belongs_to_its_question() -> None:
     row = {"instruction": "Tərcümə et:", "input": "salam", "output": "hello"}
 
     assert read(row) == (("user", "Tərcümə et:\n\nsalam"), ("assistant", "hello"))
+
+
+def test_the_history_of_an_instruction_comes_before_it() -> None:
+    row = {"instruction": "Bəs əhalisi?", "output": "İki milyon.", "history": [[ASKED, ANSWERED]]}
+
+    assert read(row) == (*PAIR, ("user", "Bəs əhalisi?"), ("assistant", "İki milyon."))
+    assert read({**row, "history": []}) == read({**row, "history": None}) == read({**row, "history": "1990"})
 
 
 @pytest.mark.parametrize(

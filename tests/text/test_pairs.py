@@ -34,6 +34,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "chosen": f"\n\nHuman: {ASKED}\n\nAssistant: {BETTER}",
         "rejected": f"\n\nHuman: {ASKED}\n\nAssistant: {WORSE}",
     },
+    "Dahoas/rm-static": {
+        "prompt": f"\n\nHuman: {ASKED}\n\nAssistant:", "response": f" {BETTER}",
+        "chosen": f" {BETTER}", "rejected": f" {WORSE}",
+    },
+    "hh-rlhf beside its prompt": {
+        "prompt": f"\n\nHuman: {ASKED}\n\nAssistant:",
+        "chosen": f"\n\nHuman: {ASKED}\n\nAssistant: {BETTER}",
+        "rejected": f"\n\nHuman: {ASKED}\n\nAssistant: {WORSE}",
+    },
+    "turns as columns": {
+        "chosen": {"role": ["user", "assistant"], "content": [ASKED, BETTER]},
+        "rejected": {"role": ["user", "assistant"], "content": [ASKED, WORSE]},
+    },
     "a user's turn after the answer": {"chosen": [USER, said(BETTER), USER], "rejected": [USER, said(WORSE)]},
 }  # fmt: skip
 
@@ -68,6 +81,10 @@ def test_a_system_turn_and_earlier_turns_belong_to_both_chats() -> None:
         ({"prompt": ASKED, "chosen": [], "rejected": WORSE}, Refusal("no_pair")),
         ({"prompt": ASKED, "chosen": ["a", "b"], "rejected": WORSE}, Refusal("malformed")),
         ({"prompt": ASKED, "chosen": BETTER, "rejected": f" {BETTER}\n"}, Refusal("same_answer")),
+        (
+            {"prompt": ASKED, "chosen": f"{ASKED} {BETTER}", "rejected": f"{ASKED}\n{WORSE}"},
+            Refusal("question_in_answer"),
+        ),
         ({"prompt": ASKED, "chosen": BETTER, "rejected": "  "}, Refusal("empty_message")),
         ({"prompt": "", "chosen": BETTER, "rejected": WORSE}, Refusal("empty_message")),
         ({"prompt": ASKED, "chosen": "\ud83d", "rejected": WORSE}, Refusal("not_unicode")),

@@ -60,7 +60,8 @@ def measure_answers(
     """
     if not questions.listed:
         return AnswerScores(table={}, nats=np.zeros(0), generations=())
-    renderings = [_score(loaded, questions, references, how) for how in renderings_of(loaded.candidate)]
+    ways = renderings_of(loaded.candidate, questions.listed)
+    renderings = [_score(loaded, questions, references, how) for how in ways]
     best = min(renderings, key=lambda one: float(one.nats.sum()))
     written = _written(loaded, questions, best, references, seed)
     table: dict[str, Any] = {}

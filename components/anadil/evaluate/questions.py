@@ -123,7 +123,8 @@ def _chats_of_adapter(adapter: Path | None, name: str) -> list[Chat]:
     path = adapter / name if adapter else None
     if path is None or not path.is_file():
         return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    # Not `splitlines`: a chat may hold U+2028 or U+0085, which end no line of JSON lines.
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return [
         Chat(
             messages=tuple(Message(role=one["role"], content=one["content"]) for one in row["messages"]),
@@ -143,10 +144,18 @@ def _sample(chats: Sequence[Chat], size: int) -> list[Chat]:
     return [chats[place] for place in sorted(ranked[:size])]
 
 
-def renderings_of(candidate: ScoredModel) -> tuple[Rendering, ...]:
-    """The ways in which a candidate is asked."""
+def renderings_of(candidate: ScoredModel, questions: Sequence[Question]) -> tuple[Rendering, ...]:
+    """The ways in which a candidate is asked; not through a template that refuses a question, as Gemma 2's a system turn."""
     tokenizer: Any = candidate.tokenizer
     if tokenizer.chat_template is None:
+        return ("plain text",)
+    try:
+        for question in questions:
+            tokenizer.apply_chat_template(_turns(question), add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # noqa: BLE001  a template raises what it likes
+        log.warning(
+            "%s: asked in plain text; its chat template refuses a question (%s)", candidate.name, error
+        )
         return ("plain text",)
     return ("chat template",) if candidate.answers else ("plain text", "chat template")
 
@@ -154,10 +163,16 @@ def renderings_of(candidate: ScoredModel) -> tuple[Rendering, ...]:
 def render(candidate: ScoredModel, questions: Sequence[Question], how: Rendering) -> list[Ids]:
     """Token ids of each question, up to where its answer begins."""
     if how == "chat template":
-        turns = [[{"role": one.role, "content": one.content} for one in each.turns] for each in questions]
-        return [tuple(chat_ids(candidate.tokenizer, each, add_generation_prompt=True)) for each in turns]
+        return [
+            tuple(chat_ids(candidate.tokenizer, _turns(each), add_generation_prompt=True))
+            for each in questions
+        ]
     texts = ["".join(one.content + BLANK_LINE for one in question.turns) for question in questions]
     return [(candidate.prefix, *ids) for ids in encode_texts(candidate.tokenizer, texts)]
+
+
+def _turns(question: Question) -> list[dict[str, str]]:
+    return [{"role": one.role, "content": one.content} for one in question.turns]
 
 
 def encode_references(

@@ -31,6 +31,7 @@ Reason = Literal[
     "no_pair",
     "other_question",
     "same_answer",
+    "question_in_answer",
 ]
 
 DROP_REMEDIES: dict[Reason, str] = {
@@ -51,6 +52,7 @@ DROP_REMEDIES: dict[Reason, str] = {
     "no_pair": "a row of pairs needs `chosen` and `rejected`, and a `prompt` unless both are whole chats",
     "other_question": "both chats of a pair must be the same up to their last answer",
     "same_answer": "the answers of a pair must differ",
+    "question_in_answer": "both answers begin with the question, which would be learnt; cut it off",
 }
 """What each reason asks of the user."""
 HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
@@ -62,6 +64,8 @@ QUESTIONS = ("prompt", "instruction", "question", "query", "input")
 """Columns that hold what is asked; to `instruction` belongs the text of `input` or `context`."""
 ANSWERS = ("response", "completion", "output", "answer")
 INSTRUCTION, INPUTS = "instruction", ("input", "context")
+HISTORY = "history"
+"""Column of LLaMA-Factory's Alpaca layout: pairs of what was asked and answered before."""
 SYSTEMS = ("system", "system_prompt")
 ROLES = {
     "user": "user", "human": "user", "prompter": "user",
@@ -170,6 +174,7 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
     given = _pair(row) if listed is None else listed
     if given is None:
         return Refusal("no_chat")
+    given = turns_of(given)
     if not isinstance(given, list | tuple):
         return Refusal("malformed")
     messages: list[Message] = []
@@ -178,6 +183,8 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
         if isinstance(message, Refusal):
             return message
         messages.append(message)
+    if messages and messages[0].role == "system" and not messages[0].content:
+        messages.pop(0)  # as ShareGPT's files have it where nothing is to be said
     system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
     if system and not (messages and messages[0].role == "system"):
         messages.insert(0, Message(role="system", content=system.strip()))
@@ -185,6 +192,16 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
         messages.pop()
     fault = _fault(messages)
     return Refusal(fault) if fault else tuple(messages)
+
+
+def turns_of(given: object) -> object:
+    """A list of turns, also where Hugging Face's `Sequence` keeps it: a list of each column of the turns."""
+    if not isinstance(given, Mapping):
+        return given
+    columns = [column for column in given.values() if isinstance(column, list | tuple)]
+    if not columns or len(columns) < len(given) or len({len(column) for column in columns}) > 1:
+        return given
+    return [dict(zip(given, turn, strict=True)) for turn in zip(*columns, strict=True)]
 
 
 def split_of(chat: Chat, validation_fraction: float, heldout_fraction: float) -> Part:
@@ -235,13 +252,33 @@ def question_of(row: Mapping[str, object]) -> list[object] | None:
     if asked == INSTRUCTION and isinstance(question, str):
         more = next((text for key in INPUTS if isinstance(text := row.get(key), str) and text.strip()), "")
         question = f"{question.strip()}\n\n{more.strip()}" if more else question
-    return question if isinstance(question, list) else [{"role": "user", "content": question}]
+    if isinstance(question, list):
+        return question
+    return [*_history(row.get(HISTORY)), {"role": "user", "content": question}]
+
+
+def _history(given: object) -> list[object]:
+    """The turns of earlier pairs; what is no list of pairs belongs to another layout."""
+    pairs = given if isinstance(given, list | tuple) else []
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        return []
+    return [
+        {"role": role, "content": text}
+        for pair in pairs
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+
+
+def _either(item: Mapping[str, object], name: str, other: str) -> object:
+    """The one that is set: of mixed layouts a table has both columns, one of them empty."""
+    found = item.get(name)
+    return item.get(other) if found is None else found
 
 
 def _message(item: object) -> Message | Refusal:
     if not isinstance(item, Mapping):
         return Refusal("malformed")
-    role = item.get("role", item.get("from"))
+    role = _either(item, "role", "from")
     if not isinstance(role, str):
         return Refusal("malformed")
     plain = role.strip().casefold()
@@ -249,7 +286,7 @@ def _message(item: object) -> Message | Refusal:
         return Refusal("tool_turn", role)
     if plain not in ROLES:
         return Refusal("unknown_role", role)
-    text = _text(item.get("content", item.get("value")))
+    text = _text(_either(item, "content", "value"))
     return text if isinstance(text, Refusal) else Message(role=ROLES[plain], content=text.strip())
 
 

@@ -9,12 +9,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chats import LISTS, ROLES, Chat, Message, Refusal, messages_of, question_of
+from anadil.text.chats import LISTS, ROLES, Chat, Message, Refusal, messages_of, question_of, turns_of
 
 SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 TURN = re.compile(r"\n\n(Human|Assistant):")
 """What begins a turn in a text. Source: Anthropic's hh-rlhf, README."""
+OPENED = "\n\nAssistant:"
+"""What ends a question of it: the answer stands behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +34,11 @@ class Pair:
 
 def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]] | Refusal:
     """The messages of the chosen and of the rejected chat of a row, or why there are none."""
-    asked = next((turns for key in LISTS if isinstance(turns := row.get(key), list)), None) or question_of(
-        row
-    )
+    asked = next((turns for key in LISTS if isinstance(turns := turns_of(row.get(key)), list)), None)
+    asked = asked or _asked(row)
     sides: list[tuple[Message, ...]] = []
     for name in SIDES:
-        turns = _turns(row.get(name), asked)
+        turns = _turns(turns_of(row.get(name)), asked)
         if turns is None:
             return Refusal("no_pair", "" if row.get(name) is not None else f"no {name}")
         found = messages_of({**{key: row[key] for key in row if key not in LISTS}, "messages": turns})
@@ -47,18 +48,37 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
     chosen, rejected = sides
     if chosen[:-1] != rejected[:-1]:
         return Refusal("other_question")
-    return Refusal("same_answer") if chosen[-1] == rejected[-1] else (chosen, rejected)
+    if chosen[-1] == rejected[-1]:
+        return Refusal("same_answer")
+    if all(side[-1].content.startswith(chosen[-2].content) for side in sides):
+        return Refusal("question_in_answer")
+    return chosen, rejected
+
+
+def _asked(row: Mapping[str, object]) -> list[object] | None:
+    """What a row asks; a text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
+    asked = question_of(row)
+    text = asked[-1].get("content") if asked and isinstance(asked[-1], Mapping) else None
+    turns = _transcript(text.rstrip().removesuffix(OPENED)) if isinstance(text, str) else []
+    return turns or asked
+
+
+def _transcript(text: str) -> list[object]:
+    """The turns of a text that is a chat as hh-rlhf writes it; else none."""
+    parts = TURN.split(text)
+    if len(parts) == 1 or parts[0].strip() or parts[1] != "Human":
+        return []
+    return [
+        {"role": SPEAKERS[speaker], "content": said}
+        for speaker, said in zip(parts[1::2], parts[2::2], strict=True)
+    ]
 
 
 def _turns(side: object, asked: list[object] | None) -> list[object] | None:
     """All turns of one side, which are not looked at yet; None where nothing says what it answers."""
     if isinstance(side, str):
-        parts = TURN.split(side)
-        if asked is None and len(parts) > 1 and not parts[0].strip():
-            return [
-                {"role": SPEAKERS[speaker], "content": text}
-                for speaker, text in zip(parts[1::2], parts[2::2], strict=True)
-            ]
+        if turns := _transcript(side):
+            return turns
         answer: list[object] = [{"role": "assistant", "content": side}]
     elif isinstance(side, Mapping):
         answer = [side]
