@@ -139,14 +139,24 @@ def test_a_public_repository_is_asked_for(hub: Hub, model: Path, tmp_path: Path)
     assert hub.repositories == {"leyla/azeri": False}
 
 
-def test_a_repository_that_is_there_and_public_is_named(
+def test_nothing_private_goes_to_a_repository_that_is_there_and_public(
     hub: Hub, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.repositories["leyla/azeri"] = False
 
-    assert push(model, tmp_path / "out", "leyla/azeri") == 0
+    assert push(model, tmp_path / "out", "leyla/azeri") == 4
 
-    assert "leyla/azeri was there before and is public" in capsys.readouterr().err
+    assert not hub.files
+    assert "there and public, and nothing was uploaded; add --public" in capsys.readouterr().err
+
+
+def test_one_file_is_not_pushed_without_its_card_and_licence(
+    hub: Hub, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(model, tmp_path / "out.gguf", "leyla/azeri", "--format", "gguf") == 2
+
+    assert not hub.repositories
+    assert "with --push give a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

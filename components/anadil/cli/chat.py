@@ -70,7 +70,9 @@ def run_chat(options: argparse.Namespace) -> int:
     if options.complete and options.system:
         raise RecipeError("--system is for a chat, and --complete continues a text; leave one of them out")
     require_packages("evaluate")
-    in_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    in_terminal = (
+        sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()
+    )
     try:
         model = _open(options)
         if not in_terminal:
@@ -197,7 +199,8 @@ def answer_lines(model: "ChatModel", descriptor: int | None) -> int:
                 failed += 1
                 log.warning("line %d: %s", total, fault)
             print("" if fault else str(answer).translate(ESCAPES))
-        sys.stdout.flush()
+        if sys.stdout:  # None where the caller closed it
+            sys.stdout.flush()
     if failed:
         raise DataError(f"{failed:,} of {total:,} lines were not answered; shorten or correct them")
     return 0

@@ -90,6 +90,10 @@ def _check(options: argparse.Namespace) -> None:
         raise RecipeError(
             f"--quantize {options.quantize} and --precision {options.precision}: give one of them"
         )
+    if options.push and options.out.endswith(".gguf"):
+        raise RecipeError(
+            f"--out {options.out}: with --push give a directory, which holds the model card and the base's licence too"
+        )
     if options.public and not options.push:
         raise RecipeError("--public: only with --push HUB_ID")
     if options.format == "gguf":

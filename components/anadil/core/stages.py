@@ -175,7 +175,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
-        result_version=2,
+        result_version=3,
         image="finetune",
         rooms=("model",),
         reads=("model",),

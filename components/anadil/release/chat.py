@@ -241,7 +241,7 @@ def _check_memory(directory: Path, name: str) -> None:
         return
     try:
         need = evaluate_memory(shape_from(model_config(directory), name), machine, 1)
-    except NotPlannedError:
+    except (NotPlannedError, DataError):  # of a shape that no plan knows; loading it says more
         return
     if need.verdict == "no":
         raise PreflightError(

@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -239,5 +240,5 @@ def _place_files(draft: Path, out: Path) -> tuple[str, ...]:
         beside = out.with_name(f"{out.stem}.{MODELFILE}")
     (draft / MODELFILE).replace(beside)
     (draft / out.name).replace(out)
-    log.info("for Ollama: ollama create %s -f %s", out.stem, beside)
+    log.info("for Ollama: ollama create %s -f %s", shlex.quote(out.stem), shlex.quote(str(beside)))
     return out.name, beside.name

@@ -72,7 +72,10 @@ def push(folder: Path, names: Sequence[str], hub_id: str, *, private: bool = Tru
     try:
         page = str(api.create_repo(hub_id, private=private, exist_ok=True))
         if private and api.model_info(hub_id).private is False:
-            log.warning("%s was there before and is public", hub_id)
+            raise PreflightError(
+                f"--push {hub_id}: the repository is there and public, and nothing was uploaded; add --public, make it "
+                "private on the hub, or give another id"
+            )
         api.upload_folder(
             repo_id=hub_id,
             folder_path=folder,
