@@ -141,8 +141,8 @@ class LocalStore:
         path = Path(pattern).expanduser()
         if path.is_dir():
             # As a glob does: desktops leave `.DS_Store` and `._page.txt`, which nobody has put there.
-            found = (file for file in path.rglob("*") if file.is_file())
-            return sorted(str(file) for file in found if "/." not in f"/{file.relative_to(path).as_posix()}")
+            below = (file for file in path.rglob("*") if file.is_file())
+            return sorted(str(file) for file in below if "/." not in f"/{file.relative_to(path).as_posix()}")
         if path.is_file():
             return [str(path)]
         # Path.glob takes no absolute pattern.
