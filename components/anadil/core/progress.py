@@ -56,7 +56,9 @@ class Progress:
             return
         self._next_line = now + SECONDS_BETWEEN_LINES
         of = "" if self.total is None else f" of {self.total:,}"
-        log.info("%s: %s%s%s%s", self.what, f"{self.done:,}", of, self._left(now), f", {note}" if note else "")
+        log.info(
+            "%s: %s%s%s%s", self.what, f"{self.done:,}", of, self._left(now), f", {note}" if note else ""
+        )
 
     def _left(self, now: float) -> str:
         """The time left; nothing before the first item is done, from which it could be reckoned."""
