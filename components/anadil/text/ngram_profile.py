@@ -56,11 +56,11 @@ def buckets(letters: str, orders: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.concatenate(found)
 
 
-def count_table(texts: Iterable[str], orders: Sequence[int] = ORDERS) -> Table:
+def count_table(texts: Iterable[str]) -> Table:
     """Log-probabilities of the n-grams of texts, as a pack holds them."""
     counts = np.zeros(NUM_BUCKETS)
     for text in texts:
-        counts += np.bincount(buckets(letters_of(text), orders), minlength=NUM_BUCKETS)
+        counts += np.bincount(buckets(letters_of(text), ORDERS), minlength=NUM_BUCKETS)
     shares = (counts + SMOOTHING) / (counts.sum() + SMOOTHING * NUM_BUCKETS)
     return unpack_table(pack_table(np.log(shares).astype(np.float32)))
 
