@@ -77,7 +77,7 @@ def read_pairs(
 def _rows_in(uris: Sequence[str], copy: storage.Copy) -> Iterator[tuple[dict[str, object], str, str]]:
     """Every row, its place, and the name of its data set."""
     for uri in check_chat_files(uris):
-        source = source_of(uri)
+        source = data_set_of(uri)
         with copy(uri) as path:
             for number, row in rows_of(path, uri):
                 yield row, f"{Path(uri).name}:{number}", source
@@ -87,7 +87,7 @@ def _drop(refused: Refusal, place: str, dropped: DroppedChats) -> None:
     dropped.add(refused.reason, f"{place} ({refused.value!r})" if refused.value else place)
 
 
-def source_of(uri: str) -> str:
+def data_set_of(uri: str) -> str:
     """Name of the data set that a file belongs to: the file's, or its directory's where that tells nothing."""
     path = PurePosixPath(uri)
     names = [path.name.partition(".")[0], *(parent.name for parent in path.parents)]

@@ -21,7 +21,7 @@ from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
-from anadil.text.fasttext_model import QualityModel, load_model
+from anadil.text.fasttext_model import QualityModel, load_fasttext
 from anadil.text.language import Language, load_language
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
@@ -67,7 +67,7 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
         with storage.local_copy(one_model(uris)) as path:
             # Before any document is read: whether it is a model, and knows the label.
             QualityModel(str(path), recipe.clean.quality_label)
-            load_model.cache_clear()  # the workers load their own
+            load_fasttext.cache_clear()  # the workers load their own
             shutil.copyfile(path, folder / MODEL)
     chats = [uri for key in CHAT_KEYS for uri in side_files.get(key, ())]
     if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats)]:

@@ -32,7 +32,7 @@ class Copy:
     """Of its manifest: bytes and SHA-256."""
 
 
-class Run(Protocol):
+class StageRun(Protocol):
     """What a stage's `run.py` offers."""
 
     def __call__(self, job: "Job") -> Figures:

@@ -237,13 +237,13 @@ def _pair(row: Mapping[str, object]) -> list[object] | None:
     answer = next((row[key] for key in ANSWERS if row.get(key) is not None), None)
     # A row of choices names its answer by its place.
     answer = chosen_text(row) or answer
-    turns = question_of(row)
+    turns = question_turns(row)
     if turns is None or answer is None:
         return None
     return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
 
 
-def question_of(row: Mapping[str, object]) -> list[object] | None:
+def question_turns(row: Mapping[str, object]) -> list[object] | None:
     """What a row asks, as turns that are not looked at yet; None where no column holds it."""
     asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
     if asked is None:
