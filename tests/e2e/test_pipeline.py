@@ -54,8 +54,8 @@ def test_a_second_run_reuses_every_step_quickly(work: Path) -> None:
     done = anadil("run", "--work", str(work), *settings(work))
     after = os.times()
 
-    # Seconds of a CPU, since other tests run beside it.
-    assert after.children_user - before.children_user < 10
+    # Seconds of a CPU, since other tests run beside it: 5 on an idle machine, 11 on shared cores.
+    assert after.children_user - before.children_user < 30
     assert done.stderr.count("reused") == len(STAGES_RUN)
 
 
