@@ -1,11 +1,11 @@
 """The trainer beside the one of transformers, by the benchmark's own command."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.kit.ranks import Fork, run_script
 
 COMPARE = Path(__file__).parents[2] / "benchmarks/train/compare.py"
 SMALL = {
@@ -16,22 +16,22 @@ SMALL = {
     "batch": 4,
     "length": 64,
     "warmup": 2,
-    "steps": 18,
+    "steps": 8,
     "repeat": 1,
 }
 ROUNDING = 1e-5
-"""Of a loss after 20 steps in FP32, as a share of it."""
+"""Of a loss after 10 steps in FP32, as a share of it."""
 
 
 @pytest.mark.slow
-def test_each_trainer_has_a_row_and_losses_are_those_of_the_trainer_of_transformers() -> None:
+def test_each_trainer_has_a_row_and_losses_are_those_of_the_trainer_of_transformers(tmp_path: Path) -> None:
     sizes = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(COMPARE), *sizes], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
+    log = tmp_path / "log"
+    code = Fork(partial(run_script, COMPARE, *sizes), log, {"OMP_NUM_THREADS": "1"}).wait()
+    said = log.read_text(encoding="utf-8")
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
     assert [row[0] for row in rows] == ["trainer", "---", "anadil", "transformers", "trl"]
     assert rows[0][-1] == "loss differs"

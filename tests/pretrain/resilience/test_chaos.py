@@ -24,9 +24,11 @@ def told_by(folder: Path, script: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights(tmp_path: Path) -> None:
-    told = told_by(tmp_path, "kills.py", "--kills", "4", "--seed", "5", "--layouts", "shards")
+    told = told_by(
+        tmp_path, "kills.py", "--kills", "3", "--seed", "5", "--steps", "20", "--layouts", "shards"
+    )
 
-    assert (told["kills"], told["survived"]) == (4, 4)
+    assert (told["kills"], told["survived"]) == (3, 3)
     assert told["runs"] == told["bit-equal runs"] > 0
     assert told["steps lost"]["max"] <= 2 * told["checkpoint every"]
 
