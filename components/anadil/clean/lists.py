@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
-from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
 from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
@@ -28,7 +28,7 @@ URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of what is compiled."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
 TEXT_KEY, CHAT_KEYS = "evaluate.heldout", ("finetune.inputs", "evaluate.questions")
-LINE_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
 
