@@ -214,8 +214,13 @@ def test_a_line_that_is_still_written_waits_for_its_end_and_a_torn_one_is_left_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow_sender, "Records", Handed)
-    sent: list[Any] = []
-    monkeypatch.setattr(Sender, "_send", lambda _self, _stage, line: sent.append(line["step"]) or [])
+    sent: list[int] = []
+
+    def send_line(_sender: Sender, _stage: str, line: dict[str, int]) -> list[Any]:
+        sent.append(line["step"])
+        return []
+
+    monkeypatch.setattr(Sender, "_send", send_line)
     sender, path = Sender(tmp_path, "az", "flow"), tmp_path / "pretrain.jsonl"
     path.write_text('{"step": 1}\n{"st{"step": 0}\n{"step": 2}\n{"ste')
 
