@@ -73,6 +73,7 @@ def test_the_lock_of_a_dead_process_is_taken_over_after_its_lease(
 ) -> None:
     monkeypatch.setattr(registry_lock, "LEASE_S", 0.0)
     monkeypatch.setattr(registry_lock, "CALL_S", -60.0)
+    monkeypatch.setattr(registry_lock, "PATIENCE_S", 20.0)
     registry.owner = "host 1 dead"
 
     with locked(registry):
