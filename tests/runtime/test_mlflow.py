@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.mlflow_spool import (
     CLOSED,
@@ -195,6 +196,40 @@ def test_lines_that_are_sent_twice_are_stored_once(history: dict[str, Any]) -> N
     assert history["again"].returncode == 0, history["again"].stderr
     assert losses == [(step, 9.0 / step) for step in range(1, 6)]
     assert len(rows(history, "select * from runs")) == 5
+
+
+class Handed:
+    """What a sender remembers, without MLflow: it notes how far each file was handed over."""
+
+    client = None
+
+    def __init__(self, _: Path) -> None:
+        self.state: dict[str, dict[str, int]] = {"offsets": {}}
+
+    def save_lines(self, name: str, offset: int) -> None:
+        self.state["offsets"][name] = offset
+
+
+def test_a_line_that_is_still_written_waits_for_its_end_and_a_torn_one_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_sender, "Records", Handed)
+    sent: list[int] = []
+
+    def send_line(_sender: Sender, _stage: str, line: dict[str, int]) -> list[Any]:
+        sent.append(line["step"])
+        return []
+
+    monkeypatch.setattr(Sender, "_send", send_line)
+    sender, path = Sender(tmp_path, "az", "flow"), tmp_path / "pretrain.jsonl"
+    path.write_text('{"step": 1}\n{"st{"step": 0}\n{"step": 2}\n{"ste')
+
+    sender._send_whole(path)
+    with path.open("a") as file:
+        file.write('p": 3}\n')
+    sender._send_whole(path)
+
+    assert sent == [1, 2, 3]
 
 
 def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_the_next(
