@@ -30,6 +30,45 @@ def test_every_task_is_done_once_by_processes_that_stay(
     assert "done with a" in caplog.text
 
 
+COPIED = """
+import logging, signal, sys, threading
+from dataclasses import dataclass
+from pathlib import Path
+from anadil.clean.executors.processes import Processes
+
+@dataclass
+class Work:
+    name: str
+
+def note(task):
+    handler = signal.Handlers(signal.getsignal(signal.SIGTERM)).name
+    Path(task.name).write_text(f"{hasattr(sys, 'driver')} {handler} {len(logging.getLogger().handlers)}")
+
+if __name__ == "__main__":
+    sys.driver = True
+    logging.basicConfig()
+    signal.signal(signal.SIGTERM, print)
+    stop = threading.Event()
+    for name in ("alone", "beside"):
+        with Processes(1) as executor:
+            executor.map(note, [Work(name)])
+        threading.Thread(target=stop.wait).start()
+    stop.set()
+"""
+"""Notes whether a process holds what its driver held, what SIGTERM does to it, and how often it logs a line."""
+
+
+def test_a_process_is_a_copy_of_its_driver_unless_that_has_threads_that_may_hold_locks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "program.py").write_text(COPIED)
+
+    subprocess.run([sys.executable, "program.py"], check=True, cwd=tmp_path, timeout=120)
+
+    assert (tmp_path / "alone").read_text() == "True SIG_DFL 1"
+    assert (tmp_path / "beside").read_text() == "False SIG_DFL 1"
+
+
 def test_a_process_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Processes(2) as executor:
         executor.map(work, [Work("a", "die once", tmp_path), Work("b", "", tmp_path)])

@@ -209,7 +209,7 @@ def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
 
     assert str(refused.value) == (
         "clean.inputs: 1 file(s) of unknown kind, such as b.docx; known are "
-        ".jsonl .jsonl.gz .jsonl.zst .txt .html .htm .warc .warc.gz .parquet"
+        ".jsonl .ndjson .jsonl.gz .jsonl.zst .ndjson.gz .ndjson.zst .txt .html .htm .warc .warc.gz .parquet"
     )
 
 

@@ -35,7 +35,7 @@ def test_a_record_that_kills_its_process_is_left_out_with_its_place(
     raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], HARMFUL, *good[6:]])
     install_harm(kind, tmp_path / "site", monkeypatch)
 
-    corpus = clean(tmp_path / "corpus", raw, executor=Processes(1), max_bad_records=0.5)
+    corpus = clean(tmp_path / "corpus", raw, executor=Processes(1, may_fork=False), max_bad_records=0.5)
 
     found = stats(corpus)
     assert found["bad_records"]["first"] == [f"a.jsonl:6: kills the process that works on it ({how})"]

@@ -93,7 +93,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
 def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanStats]:
     """Work on all shards; what they have met."""
     tasks = workspace.map_tasks()
-    with progress("clean", len(tasks)) as bar:
+    with progress("shards", len(tasks)) as bar:
         while tasks:
             executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
             tasks = workspace.correct_cuts()
@@ -170,7 +170,7 @@ def _write_rows(
     """Write a row for every document of the inputs; what they add up to."""
     tasks = workspace.rows_tasks(signatures, settings)
     executor.map(write_rows, tasks)
-    accounts = Accounts(settings.reported, limits_in_force(settings.judge.limits))
+    accounts = Accounts(settings.reported, limits_in_force(settings.checked_limits))
     for task in tasks:
         link(task.folder / task.name, job.out / STATS / task.name)
         job.varying.append(f"{STATS}/{task.name}")
