@@ -76,6 +76,20 @@ def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_throug
     assert kept(documents(200, seed=1), language) >= 0.97
 
 
+def test_a_language_without_spaces_is_learnt_by_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    kana = str.maketrans(
+        "aeiouëöptkbdgmnlrszfvjh.?", "あいうえおかきくけこさしすせそたちつてとなにぬ。？", " "
+    )
+    monkeypatch.setattr(learning, "MIN_BYTES", 100_000)
+    own = [text.lower().translate(kana) for text in documents(150)]
+
+    language = to_language(learn_language("qaa", own[:120], {}).pack)
+
+    assert language.words("あいう") == ["あ", "い", "う"]
+    assert kept(own[120:], language) >= 0.97
+    assert kept([text[:30] + "\n" + text[:30] * 9 for text in own[:20]], language) == 0
+
+
 @pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])
 def test_noise_is_dropped(kind: str, language: Language) -> None:
     draw = random.Random(3)
