@@ -62,6 +62,13 @@ def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
     assert (sum(own) >= 98, sum(others)) == (True, 0)
 
 
+def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(language: Language) -> None:
+    ascii_spelling = str.maketrans("ëöËÖ", "eoEO")
+
+    assert language.own_letters == set("ëöËÖ")
+    assert kept([text.translate(ascii_spelling) for text in documents(100, seed=10)], language) == 0
+
+
 def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
