@@ -9,7 +9,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,10 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     """
     uri = tracking or os.environ.get("MLFLOW_TRACKING_URI", "")
     if not uri or uri == "off":
-        raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
+        raise RecipeError(
+            "tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI (that of anadil run: "
+            "sqlite:///anadil-work/mlflow.db)"
+        )
     if fault := tracking_fault(uri):
         raise RecipeError(f"tracking.uri: {masked(uri)}: {fault}")
     file = uri.removeprefix("sqlite:///")
@@ -348,7 +351,8 @@ def _short(error: Exception) -> str:
     """The first line of a message, masked: drivers add their statements, clients the whole request."""
     text = str(error).strip()
     if text.startswith("{"):
-        text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
+        with suppress(ValueError):  # of a gateway it may be no JSON
+            text = str(json.loads(text).get("message", text))
     if reason := re.search(r"\[Errno -?\d+\] ([\w ,]+)", text):  # below the client's layers
         text = reason[1]
     first = masked(text).splitlines()[0] if text else type(error).__name__

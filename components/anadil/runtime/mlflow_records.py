@@ -12,7 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from anadil.runtime.mlflow_spool import FILES
+from anadil.artifacts.uri import join
+from anadil.recipe.tracking_address import DATABASES
+from anadil.runtime.mlflow_spool import FILES, SENT, SPOOL
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class Records:
 
         self.client: Any = MlflowClient()
         self.spool = spool
-        self._path = spool / "sent.json"
+        self._path = spool / SENT
         self.state: dict[str, Any] = {"id": uuid4().hex, "parent": None}
         for part in ("runs", "offsets", "ended", "finals", "models", "made", "uploads"):
             self.state[part] = {}
@@ -97,7 +99,7 @@ class Records:
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
+            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""), str(work_of(self.spool)))
             return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
         if KIND_TAG not in found.tags:
             self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
@@ -297,8 +299,21 @@ class Records:
         return True
 
 
-def artifact_place(uri: str) -> str | None:
-    """Where artifacts of a database on this machine lie: beside it, and not below wherever the sender was started."""
-    if not uri.startswith("sqlite:///"):
+def work_of(spool: Path) -> Path:
+    """The work directory of a spool, which is its `tracking`, or lies in it."""
+    return spool.parent if spool.name == SPOOL else spool.parent.parent
+
+
+def artifact_place(uri: str, root: str) -> str | None:
+    """Where artifacts of a database without a server lie, and not below wherever the sender was started.
+
+    Args:
+        uri: Of the tracking store.
+        root: Directory or URI for them, where the database is no file that they can lie beside.
+    """
+    if uri.partition(":")[0].partition("+")[0].lower() not in DATABASES:
         return None  # the server decides
-    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlflow-artifacts").as_uri()
+    if uri.startswith("sqlite:///"):
+        root = str(Path(uri.removeprefix("sqlite:///")).absolute().parent)
+    place = join(root, "mlflow-artifacts")
+    return place if "://" in place else Path(place).absolute().as_uri()
