@@ -1,16 +1,20 @@
 """What stands on an MLflow server of one run: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
 
 import copy
+import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
+
+from filelock import FileLock
 
 from anadil.artifacts.uri import join
 from anadil.recipe.tracking_address import DATABASES
@@ -46,7 +50,8 @@ class Records:
     def __init__(self, spool: Path) -> None:
         from mlflow import MlflowClient
 
-        self.client: Any = MlflowClient()
+        with alone_at(os.environ.get("MLFLOW_TRACKING_URI", "")):
+            self.client: Any = MlflowClient()
         self.spool = spool
         self._path = spool / SENT
         self.state: dict[str, Any] = {"id": uuid4().hex, "parent": None}
@@ -317,3 +322,12 @@ def artifact_place(uri: str, root: str) -> str | None:
         root = str(Path(uri.removeprefix("sqlite:///")).absolute().parent)
     place = join(root, "mlflow-artifacts")
     return place if "://" in place else Path(place).absolute().as_uri()
+
+
+def alone_at(uri: str) -> AbstractContextManager[object]:
+    """A lock for the time in which a database file is opened: of two processes that make its tables both fail."""
+    database = uri.removeprefix("sqlite:///")
+    if database == uri:
+        return nullcontext()
+    name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"anadil-{name}.lock", mode=0o666)
