@@ -91,6 +91,9 @@ def test_another_precision_is_named_in_both_spellings(adapter: Path, tmp_path: P
 def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
     adapter: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/a.README.md").write_text("somebody's")
+
     codes = [
         export(adapter, tmp_path / "azeri", "--format", "gguf"),
         export(adapter, tmp_path / "files/a.gguf", "--format", "gguf"),
@@ -99,7 +102,10 @@ def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
 
     assert codes == [0, 0, 0]
     assert {"Modelfile", "azeri.gguf"} <= set(names(tmp_path / "azeri"))
-    assert names(tmp_path / "files") == ["Modelfile", "a.gguf", "b.Modelfile", "b.gguf"]
+    assert {"Modelfile", "a.gguf", "a.2.README.md", "a.LICENSE.txt"} <= set(names(tmp_path / "files"))
+    assert {"b.Modelfile", "b.gguf", "b.README.md", "b.LICENSE.txt"} <= set(names(tmp_path / "files"))
+    assert (tmp_path / "files/a.README.md").read_text() == "somebody's"
+    assert "LICENSE.txt" in names(tmp_path / "azeri")
     assert (tmp_path / "files/b.Modelfile").read_text().startswith("FROM ./b.gguf\n")
     with opened(tmp_path / "files/b.gguf") as model:
         assert model.num_tokens == 888
@@ -126,7 +132,7 @@ def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
 
     write(source, tmp_path / "out", "gguf", checkpoint=lambda path: shutil.copytree(adapter / "merged", path))
 
-    assert names(tmp_path / "out") == ["Modelfile", "out.gguf"]
+    assert names(tmp_path / "out") == ["LICENSE.txt", "Modelfile", "out.gguf"]
 
 
 @pytest.mark.parametrize("options", [(), ("--format", "gguf")])
@@ -197,7 +203,8 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
         [] if number == signal.SIGTERM else ["out.gguf.partial", "out.gguf.partial/out.gguf"]
     )
     assert export(adapter, out, "--format", "gguf") == 0
-    assert names(tmp_path) == ["Modelfile", "out.gguf"]
+    assert {"Modelfile", "out.README.md", "out.gguf"} <= set(names(tmp_path))
+    assert not out.with_name("out.gguf.partial").exists()
 
 
 def test_two_exports_to_one_place_do_not_mix(
