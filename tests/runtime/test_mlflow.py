@@ -16,6 +16,7 @@ from anadil.runtime.mlflow_spool import (
     DONE,
     Tracker,
 )
+from tests.kit.harness import PATIENCE_S
 
 PASSWORD = "hunter2-and-more"
 PARENT = "(select run_uuid from runs where name = 'flow')"
@@ -210,7 +211,7 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
         assert run.stdout is not None
         assert run.stdout.readline() == b"started\n"
         run.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
 
     while not (spool / CLOSED).exists():
         assert time.monotonic() < deadline
