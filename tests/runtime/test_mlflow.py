@@ -14,6 +14,7 @@ import pytest
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.mlflow_spool import CLOSED, DONE, Tracker
+from tests.kit.harness import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 PASSWORD = "hunter2-and-more"
@@ -257,7 +258,7 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
         assert run.stdout is not None
         assert run.stdout.readline() == b"started\n"
         run.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
 
     while not (spool / CLOSED).exists():
         assert time.monotonic() < deadline
