@@ -170,7 +170,7 @@ def _write_rows(
     """Write a row for every document of the inputs; what they add up to."""
     tasks = workspace.rows_tasks(signatures, settings)
     executor.map(write_rows, tasks)
-    accounts = Accounts(settings.reported, limits_in_force(settings.judge.limits))
+    accounts = Accounts(settings.reported, limits_in_force(settings.checked_limits))
     for task in tasks:
         link(task.folder / task.name, job.out / STATS / task.name)
         job.varying.append(f"{STATS}/{task.name}")
