@@ -37,6 +37,12 @@ NO_DOCUMENTS = (
 )
 
 
+NO_PAGES = (
+    "clean.inputs: {name} holds no response record, and so no web page; WET and WAT files have none: give the WARC files "
+    "that they were made of"
+)
+
+
 def run(job: Job, executor: Executor | None = None) -> Figures:
     """Fill the corpus artifact.
 
@@ -111,8 +117,11 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
             row["source"] = renumbered(row["source"], first_lines)
         clean_stats.add(facts["clean"])
     read_stats.excused = sum(readers.is_excused(**counts) for counts in warc.values())
+    without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
     if not clean_stats.documents_in and not read_stats.bad:
-        raise DataError(NO_DOCUMENTS)
+        raise DataError(NO_PAGES.format(name=without[0]) if without else NO_DOCUMENTS)
+    for name in without:
+        log.warning(NO_PAGES.format(name=name))
     return read_stats, clean_stats
 
 
