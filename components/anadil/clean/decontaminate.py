@@ -40,14 +40,11 @@ class Decontamination:
         """
         self._language = language
         self._names: list[str] = []
-        self.num_short = 0
-        """Items that are too short to be looked for."""
         hashes: list[Hashes] = []
         owners: list[npt.NDArray[np.int64]] = []
         for name, text in items:
             runs = self._runs(text)
             if not len(runs):
-                self.num_short += 1
                 continue
             hashes.append(runs)
             owners.append(np.full(len(runs), len(self._names)))

@@ -115,7 +115,7 @@ def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tup
         for start in range(0, max(1, len(text) - length), length)
     ]
     step = max(1, len(pieces) // MAX_PIECES)
-    scored = np.array([ngram_profile.score(piece, tables) for piece in pieces[::step]])
+    scored = np.array([ngram_profile.score_letters(piece, tables) for piece in pieces[::step]])
     least, middle = np.quantile(scored[:, 0], [DROP_RATE, 0.5])
     margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import DataError
 
 SUFFIXES = (
-    ".jsonl",
-    ".jsonl.gz",
-    ".jsonl.zst",
+    *PLAIN_LINES,
+    *PACKED_LINES,
     ".txt",
     ".html",
     ".htm",

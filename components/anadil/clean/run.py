@@ -98,7 +98,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
 def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanStats]:
     """Work on all shards; what they have met."""
     tasks = workspace.map_tasks()
-    with progress("clean", len(tasks)) as bar:
+    with progress("shards", len(tasks)) as bar:
         while tasks:
             executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
             tasks = workspace.correct_cuts()

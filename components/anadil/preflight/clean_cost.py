@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.format import GIB, MIB
 from anadil.recipe.sections import Clean
 
@@ -29,10 +30,8 @@ HTML = (".html", ".htm", ".warc", ".warc.gz")
 PACKED_HTML = 5.0
 """Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB."""
 TEXT_PER_BYTE = {
-    ".jsonl": 1.0,
-    ".txt": 1.0,
-    ".jsonl.gz": 5.0,
-    ".jsonl.zst": 5.0,
+    **dict.fromkeys((*PLAIN_LINES, ".txt"), 1.0),
+    **dict.fromkeys(PACKED_LINES, 5.0),
     ".parquet": 4.0,
     ".html": 0.2,
     ".htm": 0.2,
@@ -47,7 +46,7 @@ Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at it
 """
 
 
-WHOLE = (".jsonl.gz", ".jsonl.zst", ".txt", ".html", ".htm")
+WHOLE = (*PACKED_LINES, ".txt", ".html", ".htm")
 """Files of which nobody can begin in the middle."""
 
 

@@ -49,6 +49,7 @@ def test_each_phase_kind_is_measured_on_the_real_trainer(measured: list[Measurem
         assert each.rss_rise_bytes
 
 
+@pytest.mark.slow
 def test_measurements_calibrate_predictions(measured: list[Measurement]) -> None:
     found = calibrate(measured, lambda each: predicted(each, HERE), device=device_of(HERE), shape=SHAPE)
 
@@ -57,6 +58,7 @@ def test_measurements_calibrate_predictions(measured: list[Measurement]) -> None
     assert 0 < found.low <= found.factor <= found.high
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(
     measured: list[Measurement], runs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
