@@ -71,6 +71,7 @@ def print_digest(folder: Path, threads: int = 1) -> None:
     print(torch.backends.cpu.get_cpu_capability(), digest.hexdigest())
 
 
+@pytest.mark.slow
 def test_tiny_has_the_weights_that_it_always_had(tmp_path: Path) -> None:
     codes = in_forks([partial(print_digest, tmp_path / "cache")], tmp_path)
 
