@@ -191,11 +191,12 @@ QUESTIONS: Rows = {
     4: lambda text: {"question": "Hansıdır?", "choices": ["Bu", text], "answer": 1},
     5: lambda text: {"instruction": "Oxu.", "input": text, "output": "Oxudum."},
     6: lambda text: {"prompt": "Hansıdır?", "history": [[text, "Bəli."]], "response": "Bu."},
+    7: lambda text: {"messages": json.dumps([{"role": "user", "content": text}])},
 }
 
 
 def test_answers_of_pairs_and_questions_of_all_layouts_are_looked_for(tmp_path: Path) -> None:
-    held = texts(9)
+    held = texts(10)
     raw, chats = write_jsonl(tmp_path / "a.jsonl", held), tmp_path / "chats.jsonl"
     chats.write_text('{"prompt": "Hava necədir?", "response": "Yaxşı."}\n')
     for name, rows_of in (("pairs", PAIRS), ("questions", QUESTIONS)):
@@ -207,7 +208,7 @@ def test_answers_of_pairs_and_questions_of_all_layouts_are_looked_for(tmp_path: 
     made = clean(tmp_path, raw, decontaminate=True, others=others)
 
     found = {row["text"]: row["items"] for row in samples(made, "contaminated")}
-    expected = [f"pairs.jsonl:{n}" for n in (1, 2, 3)] + [f"questions.jsonl:{n}" for n in (1, 2, 3, 4)]
+    expected = [f"pairs.jsonl:{n}" for n in (1, 2, 3)] + [f"questions.jsonl:{n}" for n in (1, 2, 3, 4, 5)]
     assert [found.get(text) for text in held] == [*([each] for each in expected), None, None]
 
 

@@ -46,7 +46,7 @@ Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at it
 """
 
 
-WHOLE = (".jsonl.gz", ".jsonl.zst", ".txt", ".html", ".htm")
+WHOLE = (*PACKED_LINES, ".txt", ".html", ".htm")
 """Files of which nobody can begin in the middle."""
 
 
