@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--words", type=int, default=40, help="of the longest prompt")
     parser.add_argument("--models", nargs="+", choices=["tiny", *RANDOM], default=["tiny", "random-20m"])
     parser.add_argument("--single", type=int, help="prompts that are also written one by one; all of them")
     parser.add_argument("--greedy", action="store_true", help="no samples, and no transformers")
@@ -44,7 +45,7 @@ def main() -> None:
     cache = options.cache or Path(tempfile.mkdtemp())
     path = base_model(Base(model="tiny"), cache)
     tokenizer = load_tokenizer(path)
-    prompts = beginnings(options.text, options.prompts)
+    prompts = beginnings(options.text, options.prompts, options.words)
     print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     print("| model | parameters | batched, tokens/CPU s | one by one | x | generate() | x | equal texts |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
@@ -53,11 +54,11 @@ def main() -> None:
         compare(name, model, tokenizer, prompts, options)
 
 
-def beginnings(file: Path, count: int) -> list[GenerationPrompt]:
+def beginnings(file: Path, count: int, words: int) -> list[GenerationPrompt]:
     """Of documents spread over the file."""
     texts = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
     chosen = texts[:: max(1, len(texts) // count)][:count]
-    cut = [" ".join(text.split()[: 3 + 37 * place // count]) for place, text in enumerate(chosen)]
+    cut = [" ".join(text.split()[: 3 + (words - 3) * place // count]) for place, text in enumerate(chosen)]
     return [GenerationPrompt(text=text, kind="continuation") for text in cut]
 
 

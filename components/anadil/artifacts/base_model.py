@@ -4,6 +4,7 @@ Tokenizers are opened by the `tokenizers` library alone, which reads data and ru
 the model's repository.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -185,6 +186,7 @@ def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
             )
 
 
+@functools.cache
 def tiny_text() -> str:
     """English prose that every Python carries: the language reference behind `help()`, some 300 KB.
 
